@@ -254,7 +254,7 @@ func (s *scanner) gather(users []*userScan, m *Machine, known map[job.FileID]boo
 		m.Hidden += u.last.hidden
 		if !answered {
 			m.addFinding(Finding{Kind: Unanswering, Device: -1,
-				Text:   fmt.Sprintf("%s could not be read within %s; what is shown of it may be old, or not all", u.what, humanfmt.Span(s.timeout)),
+				Text:   fmt.Sprintf("%s could not be read within %s; its data here may be old or incomplete", u.what, humanfmt.Span(s.timeout)),
 				Remedy: "look at the file system that it is on, and at how much is in it"})
 		} else if u.last.cut {
 			m.addFinding(Finding{Kind: Unanswering, Device: -1, Text: u.what + " holds more than is read of it; what is shown is not all",

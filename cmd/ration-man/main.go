@@ -1,5 +1,6 @@
-// Command ration-man writes the man pages of ration, for its packages, and docs/commands.md. It is a program of its own
-// so that what renders them, which takes 0.4 ms to be set up, is no part of each start of ration.
+// Command ration-man writes the man pages of ration, for its packages, and docs/commands.md. It is
+// a separate program because the packages that render pages take 0.4 ms to initialise, which would
+// delay each start of ration.
 package main
 
 import (

@@ -14,7 +14,7 @@ import (
 	"ration/internal/cli"
 )
 
-// writePages writes all pages into a folder, which is made if it is missing.
+// writePages writes all pages into a folder, which it creates if necessary.
 func writePages(ref cli.Reference, folder string) error {
 	root := ref.Root
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -47,7 +47,8 @@ func writePages(ref cli.Reference, folder string) error {
 	return write(root)
 }
 
-// manPage returns the page of a command, with what holds for all commands, and its date.
+// manPage returns the page of a command, including the sections that apply to all commands, and its
+// date.
 func manPage(ref cli.Reference, c *cobra.Command) ([]byte, *time.Time, error) {
 	header := &doc.GenManHeader{Section: "1", Source: "ration " + ref.Version, Manual: "ration"}
 	var page bytes.Buffer
@@ -69,7 +70,7 @@ func manPage(ref cli.Reference, c *cobra.Command) ([]byte, *time.Time, error) {
 	return []byte(strings.TrimRight(text, "\n") + "\n" + more + seeAlso + strings.TrimLeft(others, "\n") + "\\fBration(7)\\fP\n"), header.Date, nil
 }
 
-// manSections renders what holds for a command and all others.
+// manSections formats the sections that apply to a command and to all others.
 func manSections(ref cli.Reference, command string) string {
 	var out strings.Builder
 	for _, s := range ref.Sections(command) {
@@ -87,7 +88,7 @@ func manEntries(title string, entries []cli.Entry) string {
 	return out.String()
 }
 
-// roff escapes text: a backslash or a hyphen, and a dot or an apostrophe that begins a line.
+// roff escapes a backslash, a hyphen, and a dot or an apostrophe at the beginning of a line.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
@@ -96,7 +97,7 @@ func roff(text string) string {
 	return text
 }
 
-// referencePage returns ration(7): what is the same for all commands.
+// referencePage returns ration(7): the sections that apply to all commands.
 func referencePage(ref cli.Reference, date *time.Time) []byte {
 	var out strings.Builder
 	fmt.Fprintf(&out, ".TH \"RATION\" \"7\" \"%s\" \"ration %s\" \"ration\"\n", date.Format("Jan 2006"), ref.Version)

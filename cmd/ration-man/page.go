@@ -16,14 +16,14 @@ import (
 // pageWidth is the number of columns of docs/commands.md.
 const pageWidth = 100
 
-// page is docs/commands.md as it is written.
+// page is docs/commands.md while it is written.
 type page struct {
 	bytes.Buffer
 	ref cli.Reference
 }
 
-// commandsPage returns docs/commands.md: the help of all commands, what they print with --json, and
-// what holds for all of them.
+// commandsPage returns docs/commands.md: the help of all commands, their JSON output, and the
+// sections that apply to all of them.
 func commandsPage(ref cli.Reference) []byte {
 	p := &page{ref: ref}
 	p.WriteString("<!-- make generate writes this page from the commands' own help (cmd/ration-man). -->\n\n# Commands\n\n")
@@ -45,7 +45,7 @@ func commandsPage(ref cli.Reference) []byte {
 	return append(bytes.TrimRight(p.Bytes(), "\n"), '\n')
 }
 
-// command writes the section of a command, and those of its own commands.
+// command writes the section of a command and of its subcommands.
 func (p *page) command(c *cobra.Command, heading string) {
 	if c.Hidden {
 		return
@@ -82,7 +82,7 @@ func (p *page) command(c *cobra.Command, heading string) {
 	}
 }
 
-// entries writes a section of names with what they mean.
+// entries writes a section of names with explanations.
 func (p *page) entries(title string, entries []cli.Entry) {
 	fmt.Fprintf(p, "## %s\n\n", title)
 	for _, e := range entries {
@@ -99,7 +99,7 @@ func (p *page) item(names, text string) {
 
 func (p *page) fence(kind, text string) { fmt.Fprintf(p, "```%s\n%s\n```\n\n", kind, text) }
 
-// help writes a help text: paragraphs, and indented lines of a file as they are.
+// help writes a help text: it wraps paragraphs, and keeps indented lines.
 func (p *page) help(text string) {
 	var file []string
 	for part := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
@@ -119,7 +119,7 @@ func (p *page) prose(text string) {
 	p.WriteString(strings.Join(termtext.Wrap(markdown(strings.ReplaceAll(text, "\n", " ")), pageWidth), "\n") + "\n\n")
 }
 
-// code matches templates, flags, variables, and what Markdown would not show as it is.
+// code matches templates, flags, variables, and other text that Markdown would change.
 var code = regexp.MustCompile(`(^|[ (])('\{\{[^']*'|\{\{[^}]*\}\}|--[a-z][a-z-]*|\$?\{?\b[A-Z]+(_[A-Z]+)+\b\S*|\S*[*<>{]\S*)`)
 
 // markdown puts code into backticks.

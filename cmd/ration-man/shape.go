@@ -13,11 +13,11 @@ import (
 type shapeWriter struct {
 	strings.Builder
 	column, depth int
-	printed       map[reflect.Type]string // where a type's fields are
+	printed       map[reflect.Type]string // where the fields of a type were printed
 }
 
-// jsonShape returns the fields of what a type is in JSON: {"job", "devices": [{"limit"}]}. Those of a
-// process are shown with ration ps only.
+// jsonShape returns the JSON fields of a type: {"job", "devices": [{"limit"}]}. The fields of a
+// process are shown only with ration ps.
 func jsonShape(t reflect.Type, withProcesses bool) string {
 	w := &shapeWriter{depth: 2, column: 4, printed: map[reflect.Type]string{}}
 	if !withProcesses {
@@ -28,7 +28,7 @@ func jsonShape(t reflect.Type, withProcesses bool) string {
 	return w.String()
 }
 
-// put writes a word, in a new line where it does not fit.
+// put writes a word, on a new line if it does not fit.
 func (w *shapeWriter) put(word string) {
 	if w.column+len(", ")+len(word) > pageWidth {
 		w.newLine()
@@ -46,7 +46,7 @@ func (w *shapeWriter) newLine() {
 	w.column = 2 * w.depth
 }
 
-// object writes the fields of a struct: first those without fields of their own.
+// object writes the fields of a struct, first those without fields of their own.
 func (w *shapeWriter) object(t reflect.Type, name string) {
 	if place, there := w.printed[t]; there {
 		w.put(place)
@@ -82,8 +82,8 @@ func (w *shapeWriter) object(t reflect.Type, name string) {
 	w.put("}")
 }
 
-// fields returns the names that a struct's fields have in JSON, those with fields of their own last,
-// with the types of these.
+// fields returns the JSON names of a struct's fields. Those with fields of their own come last, and
+// inner has their types.
 func fields(t reflect.Type) (names []string, inner map[string]reflect.Type) {
 	var last []string
 	inner = map[string]reflect.Type{}

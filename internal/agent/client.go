@@ -26,7 +26,7 @@ import (
 var ErrNone = errors.New("there is no agent")
 
 // ErrVersion is returned if the agent does not know the request, because its version is older.
-var ErrVersion = errors.New("the agent is of an earlier version (start it again)")
+var ErrVersion = errors.New("the agent's version is older (restart it)")
 
 // ErrSilent is returned if an agent does not answer in time: it is stopped, it hangs, or the
 // machine is very busy.
@@ -103,7 +103,7 @@ func dial(path string) (net.Conn, error) {
 		return nil, ErrNone
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || !believed(int(st.Uid)) {
-		return nil, fmt.Errorf("%s: %w that is root's or this user's", path, ErrNone)
+		return nil, fmt.Errorf("%s: %w of root or of this user", path, ErrNone)
 	}
 	c, err := net.DialTimeout("unix", path, dialTimeout)
 	if err != nil {
@@ -112,7 +112,7 @@ func dial(path string) (net.Conn, error) {
 	uid, err := connlimit.PeerUID(c)
 	if err != nil || !believed(uid) {
 		_ = c.Close()
-		return nil, fmt.Errorf("%s: %w that is root's or this user's", path, ErrNone)
+		return nil, fmt.Errorf("%s: %w of root or of this user", path, ErrNone)
 	}
 	return c, nil
 }

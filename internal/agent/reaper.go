@@ -171,7 +171,7 @@ func (r *reaper) begin(paths []string, uid int) {
 		}
 		r.mu.Unlock()
 		if err != nil && news && r.ctx.Err() == nil {
-			r.log.Warn("what dead processes hold could not be returned; the job's next request that needs it does that", "paths", paths, "error", err)
+			r.log.Warn("the memory of dead processes could not be returned to the job; its next request that needs the memory will do that", "paths", paths, "error", err)
 		}
 		for _, path := range paths {
 			r.hint(filepath.Dir(path))

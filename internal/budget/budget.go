@@ -1,7 +1,7 @@
 // Package budget bounds how much time a process spends on files that a tenant can make slow.
 //
-// It counts the processor time of this process as well as the time that passes. On a busy machine a
-// process waits for a processor; in time alone, its budget would be spent before it has asked
+// It measures both elapsed time and the processor time of this process. On a busy machine a process
+// waits for a processor: with elapsed time alone, its budget would be used up before it has read
 // anything.
 package budget
 
@@ -11,28 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Budget is spent after a time. If this process had less processor time than that meanwhile, it is
-// spent when it has had as much, or after four times as long. The zero value is spent.
+// Budget is used up after a given time. If this process had less processor time than that, it lasts
+// until the process has had as much, but at most four times as long. The zero value is used up.
 type Budget struct {
 	clock  Clock
-	end    time.Time     // not spent before
-	latest time.Time     // spent after
-	enough time.Duration // in between, spent when the process has worked so long
+	end    time.Time     // not used up before this time
+	latest time.Time     // used up after this time
+	enough time.Duration // in between, used up when the process has had this much processor time
 }
 
-// Clock is what a Budget counts by.
+// Clock is the time source of a Budget.
 type Clock struct {
 	Now    func() time.Time
-	Worked func() time.Duration // processor time; nil where only Now counts
+	Worked func() time.Duration // processor time; nil to use only Now
 }
 
 // Real is the machine's clock.
 var Real = Clock{time.Now, worked}
 
-// slack is how many times longer than asked for a Budget lasts at most.
+// slack is how many times longer than requested a Budget may last.
 const slack = 4
 
-// For returns a Budget that begins now.
+// For returns a Budget that starts now.
 func (c Clock) For(most time.Duration) Budget {
 	now := c.Now()
 	b := Budget{clock: c, end: now.Add(most), latest: now.Add(slack * most)}
@@ -42,10 +42,10 @@ func (c Clock) For(most time.Duration) Budget {
 	return b
 }
 
-// Again returns a Budget that begins now, by the same clock.
+// Again returns a Budget that starts now, with the same clock.
 func (b Budget) Again(most time.Duration) Budget { return b.clock.For(most) }
 
-// Part is Again, but is spent no later than b.
+// Part is like Again, but is used up no later than b.
 func (b Budget) Part(most time.Duration) Budget {
 	part := b.Again(most)
 	part.end, part.latest, part.enough = earlier(part.end, b.end), earlier(part.latest, b.latest), min(part.enough, b.enough)
@@ -59,7 +59,7 @@ func earlier(x, y time.Time) time.Time {
 	return x
 }
 
-// Left reports whether something of the budget is left.
+// Left reports whether any of the budget is left.
 func (b Budget) Left() bool {
 	if b.clock.Now == nil {
 		return false
@@ -68,7 +68,7 @@ func (b Budget) Left() bool {
 	return now.Before(b.end) || b.clock.Worked != nil && now.Before(b.latest) && b.clock.Worked() < b.enough
 }
 
-// Now is the clock's.
+// Now returns the time of the clock.
 func (b Budget) Now() time.Time { return b.clock.Now() }
 
 // worked returns the processor time that all threads of this process have used.

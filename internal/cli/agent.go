@@ -32,35 +32,36 @@ func newAgentCommand(a *app) *cobra.Command {
 	f := agentFlags{}
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Watch the machine, and answer questions about it",
-		Long: `Watch the jobs of this user, or for root those of all users, until it is ended
-by SIGTERM or Ctrl-C. It notices within a moment when processes of a job die
-and has what they held returned to the job, keeps the history of the last 15
-minutes and the latest 4096 events, of which no user's hide those of others,
-and answers questions over a socket:
-agent.sock in the folder of jobs, /run/ration for root's. To its own user and
-to root it shows everything, to others their own jobs, and what is handed out
-of each device.
+		Short: "Watch the machine, and answer requests about it",
+		Long: `Watch the jobs of this user, or for root the jobs of all users, until SIGTERM
+or Ctrl-C. When a process of a job dies, the agent notices it within a moment,
+and its memory is returned to the job. The agent keeps the history of the last
+15 minutes and the latest 4096 events, of which each user has a fair part. It
+answers requests on a socket: agent.sock in the folder of jobs, which is
+/run/ration for root. Its own user and root see everything. Other users see
+their own jobs, and how much of each device is allotted.
 
-As root it is two processes. The one that reads what users have written, and
-answers, is of user ration, which can read everything and change nothing; the
-other starts processes of users that return what the dead held. They end
-together. Without that user it is one process of root's, and the log says so.
+As root it is two processes, which end together. One reads files of users and
+answers requests. It runs as user ration, which can read everything and change
+nothing. The other one runs ration reap as the users, to return the memory of
+dead processes. If there is no user ration, the agent is one process of root,
+and the log says so.
 
-Where systemd passes it that socket (ration-agent.socket), it takes it, and
-leaves it open for the next agent: who asks in between waits.
+If systemd passes the socket to it (ration-agent.socket), the agent uses that
+one, and leaves it open for the next agent. Clients that connect in between
+wait.
 
-Nothing needs it: jobs go on, and all commands work, when it is not there or is
-killed. ration ps, top, limit, why and events ask it where it is there.
+The agent is optional: jobs and all commands work without it. If it runs,
+ration ps, top, limit, why and events use it.
 
 Root's agent serves metrics to Prometheus at ` + defaultListen + `, which every user
-of the machine can reach: without those of each job, which have names of jobs
-and users in them, unless --job-metrics says so.
+of the machine can reach: so it leaves out the metrics of each job, which contain
+names of jobs and users, unless --job-metrics is given.
 
 The log goes to standard error; in systemd's journal each line has its priority.
 
-Exit status: 0 when it was asked to end; 1 if it could not begin, as when
-another agent runs already.`,
+Exit status: 0 when it was asked to end; 1 if it could not start, for example
+because another agent runs.`,
 		Example: "  ration agent\n  ration agent --listen 127.0.0.1:9999 --job-metrics",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runAgent(cmd, f) },
@@ -68,7 +69,7 @@ another agent runs already.`,
 	cmd.Flags().StringVar(&f.listen, "listen", "", "serve metrics at this `address`; 'none' for nowhere (default "+defaultListen+" for root, none for others)")
 	cmd.Flags().BoolVar(&f.jobMetrics, "job-metrics", false, "serve the metrics of each job there, too")
 	cmd.Flags().BoolVar(&f.logJSON, "log-json", false, "write the log as JSON, a line each")
-	cmd.Flags().BoolVar(&f.reader, "reader", false, "be the process that root's agent reads with")
+	cmd.Flags().BoolVar(&f.reader, "reader", false, "run as the reader of root's agent")
 	_ = cmd.Flags().MarkHidden("reader") // cannot fail: the flag exists
 	return cmd
 }
@@ -119,7 +120,7 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 		if !errors.Is(err, errOneProcess) {
 			return err
 		}
-		opts.Log.Warn("what users have written is read as root", "error", err)
+		opts.Log.Warn("files of users are read as root", "error", err)
 	}
 	return watch(ctx, stop, opts, claim.Listener(), func() { agent.Notify("READY=1") }, func() { agent.Notify("STOPPING=1") })
 }

@@ -165,7 +165,7 @@ func TestSilentStream(t *testing.T) {
 	line := `{"kind": "end", "path": "/gone", "job": "gone", "text": "job gone has ended"}` + "\n"
 	silentAgent(t, folder, fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(line), line))
 	_, lines := start(t, environ(folder), "ration", "events", "--follow")
-	for _, want := range []string{"job gone has ended", "the agent does not answer: the jobs are looked at every second", "job train of "} {
+	for _, want := range []string{"job gone has ended", "the agent does not answer: this command reads the jobs every second instead", "job train of "} {
 		if !lines.Scan() || !strings.Contains(lines.Text(), want) {
 			t.Fatalf("got %q, want %q", lines.Text(), want)
 		}

@@ -30,7 +30,7 @@ var agentUser = func() (uid, gid uint32, err error) {
 	case errors.Is(err, proc.ErrNoUser):
 		return 0, 0, fmt.Errorf("there is no user %s (%s)", job.AgentUser, agent.MakeUser)
 	case err == nil && (uid == 0 || gid == 0):
-		return 0, 0, fmt.Errorf("user %s is root, or of root's group", job.AgentUser)
+		return 0, 0, fmt.Errorf("user %s is root, or in root's group", job.AgentUser)
 	}
 	return uid, gid, err
 }

@@ -255,7 +255,7 @@ func TestAgentWithoutUser(t *testing.T) {
 	if err := a.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	const want = `level=WARN msg="what users have written is read as root" error="the agent is one process: there is no user for tests (make one)"`
+	const want = `level=WARN msg="files of users are read as root" error="the agent is one process: there is no user for tests (make one)"`
 	if n := strings.Count(a.stderr.String(), "level=WARN"); n != 1 || !strings.Contains(a.stderr.String(), want) {
 		t.Errorf("%d warnings, want %s in\n%s", n, want, a.stderr.String())
 	}

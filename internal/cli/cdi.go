@@ -16,14 +16,14 @@ func newCDICommand(a *app) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "cdi JOB",
-		Short: "Write a CDI spec, by which containers join a job",
+		Short: "Write a CDI spec, with which containers join a job",
 		Long: `Write a spec of the Container Device Interface for a job that ration create
-made. With it in a folder where Docker, Podman and other engines look for specs
-(/etc/cdi or /var/run/cdi) a container joins the job by --device ration/job=JOB:
-the engine mounts the job's region, its limits for reading only, the library,
-and an ld.so.preload that names it for every program of the container.
+made. Put it into a folder where Docker, Podman and other engines find specs
+(/etc/cdi or /var/run/cdi). Then a container with --device ration/job=JOB joins
+the job: the engine mounts the job's region, its limits for reading only, the
+library, and an ld.so.preload that names it for every program of the container.
 
-The spec names files of the running system: write it anew for a new job, and
+The spec names files of the running system: write it again for a new job, and
 after an upgrade for the new library.
 
 Exit status: 0 if it is written; 2 if ration create did not make the job; 3 if

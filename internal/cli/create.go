@@ -20,14 +20,14 @@ func newCreateCommand(a *app) *cobra.Command {
 		Use:   "create NAME",
 		Short: "Make a job without a command, for containers and batch systems",
 		Long: `Make a job that stays until ration rm removes it, also while it has no process.
-Programs join it where it is put: in a container by ration cdi, in a mount
-namespace by ration mount, or by ration run --join --name NAME. They share its
-limits, which are written as those of ration run.
+Programs join it in a container (ration cdi), in a mount namespace (ration
+mount), or with ration run --join --name NAME. They share its limits, which are
+written as those of ration run.
 
-Root's job is for programs of all users: its limits are in a file that only root
-can write, and its region on a file system of its own, which has no room for
-more. A limit by device (0=10g) leaves the others without one; 1m,0=10g closes
-them, since no program can use a device with 1 MiB.
+A job of root is for programs of all users. Its limits are in a file that only
+root can write, and its region is on a small file system of its own. A limit
+for one device (0=10g) leaves the others without a limit; 1m,0=10g closes them,
+because no program can use a device with 1 MiB.
 
 Exit status: 0 if there is a new job; 2 if the name is in use; 1 otherwise.`,
 		Example: `  ration create train --mem 10g --compute 30%
@@ -68,7 +68,7 @@ func checkNewName(source, name string) error {
 		if source != "" {
 			source += " "
 		}
-		return usageError("%s%q: ration itself needs that one (choose another)", source, name)
+		return usageError("%s%q: this name is reserved (choose another)", source, name)
 	}
 	return nil
 }
@@ -76,15 +76,15 @@ func checkNewName(source, name string) error {
 func newMountCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "mount JOB",
-		Short: "Put a job where all programs of this mount namespace find it",
-		Long: `Put a job that ration create made where all programs of this mount namespace
-find it, whatever their user and environment, as ration run --keep does for
-its command. It is for root, in launchers that give the programs they start a
-mount namespace of their own, before they give up their privileges: Slurm's
-plugin is one. In the namespace of the whole machine it is refused.
+		Short: "Put all programs of this mount namespace into a job",
+		Long: `Put all programs of this mount namespace into a job that ration create made,
+whatever their user and environment, as ration run --keep does for its command.
+It is for launchers that run as root and give the programs they start a mount
+namespace of their own, such as Slurm's plugin. In the namespace of the whole
+machine it is refused.
 
-Exit status: 0 if all is mounted; anything else means that the programs must
-not be started, as part of it may be missing.`,
+Exit status: 0 if everything is mounted. After any other status the programs
+must not be started, because a part may be missing.`,
 		Example:           `  unshare --mount sh -c 'ration mount train && exec setpriv --reuid=ann --regid=ann --init-groups sh'`,
 		Args:              argCount(1, 1, "a job"),
 		ValidArgsFunction: completeJobs(1),

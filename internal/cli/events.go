@@ -71,7 +71,7 @@ func (a *app) runEvents(f eventsFlags, names []string) error {
 			if errors.Is(err, agent.ErrSilent) {
 				rest = agent.Rest
 			}
-			a.noteSilent(err, "the jobs are looked at every second")
+			a.noteSilent(err, "this command reads the jobs every second instead")
 		}
 		if err := p.watch(rest); err != nil {
 			return err
@@ -127,7 +127,7 @@ func (p *eventPrinter) printKnown() error {
 			all = append(all, e)
 			return nil
 		})
-		p.a.noteSilent(err, "what only it knows is missing, as of jobs that were removed")
+		p.a.noteSilent(err, "events that only it has are missing, such as those of removed jobs")
 	}
 	slices.SortStableFunc(all, func(a, b machine.Event) int { return a.Time.Compare(b.Time) })
 	for _, e := range all {

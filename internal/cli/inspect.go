@@ -20,16 +20,16 @@ func newInspectCommand(a *app) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "inspect JOB",
-		Short: "Print all about one job as JSON",
-		Long: `Print all that is known about one job, ended or not, as one JSON value: the job
-as in ration ps --json, and the findings that are of it. JOB is a name that
-ration ps shows, the path of a region, with a slash in it, or for root
-USER/NAME, a job of another user. Nothing is changed.
+		Short: "Print everything about one job as JSON",
+		Long: `Print everything about one job, ended or not, as one JSON value: the job as in
+ration ps --json, and the findings about it. JOB is a name that ration ps
+shows, the path of a region, with a slash in it, or for root USER/NAME, a job
+of another user. Nothing is changed.
 
 With --format a Go template is printed instead, as in ration ps.
 
-Exit status: 0; 3 if there is no such job, or its region could not be read; what
-is known of it is printed all the same.`,
+Exit status: 0; 3 if there is no such job, or its region could not be read.
+Then everything else about the job is still printed.`,
 		Example:           "  ration inspect train\n  ration inspect train --format '{{json .Refusals}}'",
 		Args:              argCount(1, 1, "one job"),
 		ValidArgsFunction: completeJobs(1),

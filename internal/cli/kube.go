@@ -17,7 +17,7 @@ func newKubeCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kube",
 		Short: "Convert manifests of Kubernetes",
-		Long: `Turn manifests for HAMi into ones that claim a ration of a GPU. What gives pods
+		Long: `Convert manifests for HAMi into claims of rations. What gives pods
 their rations is ration-kubelet-plugin, on each node.`,
 		Example: `  ration kube convert deployment.yaml | kubectl apply -f -`,
 		Args:    noArgs,
@@ -33,7 +33,7 @@ func newKubeConvertCommand(a *app) *cobra.Command {
 	var partial bool
 	cmd := &cobra.Command{
 		Use:   "convert [FILE...]",
-		Short: "Turn manifests for HAMi into ones that claim a ration",
+		Short: "Convert manifests for HAMi into claims of rations",
 		Long: `Turn manifests that ask for GPUs as HAMi has it (nvidia.com/gpu, gpumem,
 gpumem-percentage, gpucores) into ones that claim a ration of a GPU by Dynamic
 Resource Allocation: a ResourceClaimTemplate before each object, and a claim in
@@ -71,8 +71,8 @@ be read.`,
 
 // Errors for objects that were not converted.
 var (
-	errNothing = errors.New("nothing is printed, as not all of it can be converted (see the notes; --partial prints the rest)")
-	errPart    = errors.New("not all of it was converted (see the notes)")
+	errNothing = errors.New("nothing is printed, because not everything can be converted (see the notes; --partial prints the rest)")
+	errPart    = errors.New("not everything was converted (see the notes)")
 )
 
 func (a *app) runKubeConvert(files []string, o hami.Options, partial bool) error {

@@ -85,7 +85,7 @@ func (a *app) learnStory(quick bool) error {
 		return err
 	}
 	if !report.Agree {
-		return statusError{errors.New("the accounts did not agree in the end (ration selftest says more)"), ExitFailed}
+		return statusError{errors.New("the accounts did not agree at the end (run ration selftest for details)"), ExitFailed}
 	}
 	a.out.printf("\n%s\n\n",
 		a.out.wrap("No program got more than the limit, none waited for another, and what the killed one held was free at once. The driver's own count agreed to the byte.", 0))

@@ -18,9 +18,9 @@ func newLibraryCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "library",
 		Short: "Print the path of the library, for LD_PRELOAD",
-		Long: `Print the path of the library, for LD_PRELOAD. It is unpacked first, unless that
-was done before. This is for those who set up the environment of their programs
-themselves, as users of HAMi-core do. ration run does it for you.`,
+		Long: `Print the path of the library, for LD_PRELOAD. It is unpacked first, if
+necessary. This is for users who set up the environment of their programs
+themselves, as with HAMi-core. ration run does it for you.`,
 		Example: "  LD_PRELOAD=$(ration library) CUDA_DEVICE_MEMORY_LIMIT=10g python train.py",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {

@@ -115,20 +115,20 @@ SIZE is 10g, 10GiB, 1024m, plain bytes, or none. 25% of a device works once a
 process of the job has used that device. A size is for all devices of the job,
 for the one that --device names, or as listed: 0=10g,1=20g.
 
-A change holds for every request from then on. If the job holds more than its
-new limit, nothing is taken from it. It gets nothing more until enough was
-freed. Where an agent runs (ration agent), the command says if all jobs of the
-machine together may then have more than there is of a device.
+A change applies to every request from then on. If the job holds more than its
+new limit, it keeps that, and gets no more until it has freed enough. If an
+agent runs (ration agent), the command warns if the limits of all jobs together
+exceed a device.
 
 --compute and --compute-max change the job's share of a device's time and its
-cap, as in ration run; none ends one. A process that was started when its job
-had neither is not held to them until it is started again.
+cap, as in ration run; none removes one. They do not apply to a process that
+was started when its job had neither, until that process is restarted.
 
 An operator may keep limits in a file beside the region (PATH.limits). Only the
 owner of that file can change them.
 
-Exit status: 0; 1 if you may not change the limit; 2 for a limit that cannot be;
-3 if there is no such job, or its region could not be opened.`,
+Exit status: 0; 1 if you may not change the limit; 2 for an impossible limit; 3
+if there is no such job, or its region could not be opened.`,
 		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none\n  ration limit train --compute 50% --compute-max none",
 		Args:              argCount(1, 2, "a job and perhaps a size"),
 		ValidArgsFunction: completeLimitArgs,
@@ -201,7 +201,7 @@ func (a *app) changeLimits(j job.Job, change limit.Limits) error {
 	var booked map[int]machine.GPU
 	if change.Memory.IsSet() {
 		booked, err = agent.Booked(&s)
-		a.noteSilent(err, "whether a device is overbooked now is not known")
+		a.noteSilent(err, "it is not known whether a device is overbooked now")
 	}
 	out := ShownLimits{Job: s.Name, Path: s.Path, Devices: []ShownLimit{}}
 	for _, d := range c.devices {

@@ -12,13 +12,14 @@ import (
 func newMetricsCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "metrics",
-		Short: "Print metrics as Prometheus reads them, once",
-		Long: `Print what the machine and its jobs are doing as Prometheus reads it, once: for
-the textfile collector of its node exporter, or to look at. Root's are of the
-jobs of all users. ration agent serves them to Prometheus itself.
+		Short: "Print metrics for Prometheus, once",
+		Long: `Print metrics of the machine and its jobs once, in the text format of
+Prometheus: for the textfile collector of its node exporter, or to read them
+yourself. As root, of the jobs of all users. ration agent serves the same
+metrics to Prometheus directly.
 
-Jobs that have not ended have series of their own, 256 of them, each user's turn
-by turn; what there is beyond is added up in one. docs/monitoring.md lists the
+At most 256 running jobs have series of their own, selected in turn from all
+users; one series has the sum of the others. docs/monitoring.md lists the
 metrics. Nothing is changed.
 
 Exit status: 0; 3 if the jobs could not be listed.`,

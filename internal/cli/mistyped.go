@@ -41,7 +41,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 func flagError(cmd *cobra.Command, err error) error {
 	var bad *pflag.InvalidValueError
 	if errors.As(err, &bad) {
-		return fmt.Errorf("--%s %q: not a value it takes (see %s --help)", bad.GetFlag().Name, bad.GetValue(), cmd.CommandPath())
+		return fmt.Errorf("--%s %q: not a valid value (see %s --help)", bad.GetFlag().Name, bad.GetValue(), cmd.CommandPath())
 	}
 	var missing *pflag.NotExistError
 	if errors.As(err, &missing) {

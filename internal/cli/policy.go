@@ -25,19 +25,19 @@ func newPolicyCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "policy",
 		SuggestFor: []string{"config", "user", "users"},
-		Short:      "Give every user of the machine a ration, whatever they start",
+		Short:      "Give every user of the machine a ration",
 		Long: `Give every user of this machine a ration of its GPUs, by a file of the
-operator's, ` + policy.ConfigFile + `. Every CUDA program of a user is then in
-that user's job, without anybody typing ration: after SSH, su, cron, and env -i.
-Only root can change the limits.
+operator's, ` + policy.ConfigFile + `. Every CUDA program of a user is
+then in that user's job, without typing ration: also after SSH, su, cron, and
+env -i. Only root can change the limits.
 
-  overbook = false             # may rations come to more than a device has?
+  overbook = false             # may all rations together exceed a device?
   missing = "closed"           # no CUDA without a job; "open": not limited
 
-  [everybody]                  # whom nothing else names
+  [everybody]                  # users without a rule of their own
   memory = "8g"
 
-  [groups.students]            # of several groups the first one counts
+  [groups.students]            # the first group in the file applies
   memory = "4g"
   compute_max = "50%"
 
@@ -74,8 +74,9 @@ func newPolicyCheckCommand(a *app) *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a policy, and change nothing",
 		Long: `Check a file, by default ` + policy.ConfigFile + `, as a whole: its form, its
-limits, the users and groups, and whether the rations of users whom it names fit
-on the devices of this machine. Each problem is printed as FILE:LINE:COLUMN.
+limits, the users and groups, and whether the rations of the users that it
+names fit on the devices of this machine. Each problem is printed as
+FILE:LINE:COLUMN.
 
 Exit status: 0 if it is right, 2 if not.`,
 		Example: "  ration policy check\n  ration policy check new.toml",
@@ -147,8 +148,8 @@ func newPolicyEnableCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "enable [USER...]",
 		Short: "Put the policy in force",
-		Long: `Put ` + policy.ConfigFile + ` in force: make the jobs of the users
-whom it names, and of those given here; tell the dynamic linker, by
+		Long: `Put ` + policy.ConfigFile + ` in force: make the jobs of the users that
+it names, and of those given here; tell the dynamic linker, by
 /etc/ld.so.preload, to load the library into every program, after trying that;
 and start ` + policyService + `, which makes the jobs of other users when
 they first need one. Programs that run already are not rationed.
@@ -219,7 +220,7 @@ func (a *app) startKeeper() {
 		}
 		a.warn(fmt.Sprintf("%s could not be started: %s", policyService, strings.TrimSpace(string(out))))
 	}
-	a.warn("jobs of users whom the policy does not name are made by ration policy keep, which must run (started by root, at every boot)")
+	a.warn("ration policy keep must run, to make jobs for users that the policy does not name (start it as root, at every boot)")
 }
 
 // PolicyApplied is what `ration policy enable --json` and `apply --json` print.
@@ -259,10 +260,10 @@ func newPolicyApplyCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "apply [USER...]",
 		Short: "Put a changed policy in force",
-		Long: `Put ` + policy.ConfigFile + `, which has changed, in the place of the policy
-that is in force. Limits of jobs that run change at once; what they hold beyond
-stays held. A file that is wrong is refused as a whole, and what is in force
-stays. ` + policyService + ` does the same when the file changes.
+		Long: `Put ` + policy.ConfigFile + `, which has changed, in force, in place of
+the current policy. Limits of running jobs change at once; programs keep what
+they hold beyond a new limit. A file with an error is refused as a whole, and
+the current policy stays. ` + policyService + ` does the same when the file changes.
 
 Jobs of the users given here are made as well.
 
@@ -296,9 +297,9 @@ func newPolicyDisableCommand(a *app) *cobra.Command {
 		Use:   "disable",
 		Short: "End the policy",
 		Long: `End the policy. The library's line is taken out of /etc/ld.so.preload, and all
-else in it stays; then the library goes, and with it what was made for it.
-Programs that run stay in their jobs, with their limits, until they end. Those
-that start are in none.
+else in it stays; then the library and everything that was made for it is
+removed. Running programs stay in their jobs, with their limits, until they
+end. Programs that start later are in no job.
 
 Exit status: 0 if no policy is in force any more, also where none was.`,
 		Example: "  ration policy disable",
@@ -330,12 +331,12 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 func newPolicyKeepCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "keep",
-		Short: "Make the jobs of users when they first need one, until it is ended",
+		Short: "Run the service that makes jobs for users when they first need one",
 		Long: `Keep the policy that is in force, until it is ended by SIGTERM, or the policy
-is disabled: make the job of a user whose program first needs one, give
-ration run --mem its part of its user's ration, and put
+is disabled: make a job for a user when a program first needs one, give ration
+run --mem its part of the user's ration, and put
 ` + policy.ConfigFile + ` in force when it changes. ` + policyService + `
-runs it. Jobs that are there do not need it.
+runs it. Existing jobs do not need it.
 
 The log goes to standard error.
 

@@ -25,12 +25,12 @@ type PolicyShown struct {
 func newPolicyShowCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [USER...]",
-		Short: "Show what is in force, and for whom",
-		Long: `Show what is in force: the rules of users, of groups and for everybody, in the
-order in which they count; and for users which of them counts, the ration, and
-what their jobs have. These are the users whom the policy names, and those who
-have a job. With arguments only those users are shown; --json has the rules all
-the same.
+		Short: "Show the policy in force, and the rations of users",
+		Long: `Show the policy in force: the rules of users, of groups and for everybody, in
+the order in which they apply; and for each user the rule that applies, the
+ration, and the limits of the user's job. Without arguments these are the users
+that the policy names, and those that have a job. With arguments only those
+users are shown; --json always has the rules.
 
 Exit status: 0, or 1 if no policy is in force.`,
 		Example: "  ration policy show\n  ration policy show anna --json",
@@ -193,10 +193,10 @@ func newPolicyAskCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ask",
 		Short: "Ask for another ration, up to the largest that you may have",
-		Long: `Ask for another ration for all your programs, up to the largest that the
-policy allows you (ration policy show). It counts at once, and until you ask
-again, the file changes so that it is too much, or the machine is booted. What is
-not given is as the policy has it.
+		Long: `Ask for another ration for all your programs, up to the largest that the policy
+allows you (ration policy show). It applies at once, until you ask again, the
+policy changes so that it is too much, or the machine boots. Limits that you do
+not give are those of the policy.
 
 Exit status: 0 if you have it; 1 if it is too much, or does not fit beside the
 rations of others.`,

@@ -34,46 +34,48 @@ func newPsCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"list", "ls", "status", "show", "jobs"},
 		Short:      "Show jobs, their limits and their processes",
 		Long: `Show each job, its devices with their limits and usage, and its processes with
-what each of them holds. With JOBs, which are names, paths of regions, or for
-root USER/NAME, only those are shown.
+the memory that each holds. With JOBs, which are names, paths of regions, or
+for root USER/NAME, only those are shown.
 
 A job is starting until a process has joined it. It is running while one of
 those lives, and idle while its command runs without any. --all also shows jobs
-that have ended. The kernel's locks say all this: a job's processes, and its
-command with all that it starts, hold locks on its files. How a job ended is
-known where ration run --summary stayed to see it.
+that have ended. This comes from locks in the kernel: a job's processes, and
+its command with everything that it starts, hold locks on its files. How a job
+ended is known only with ration run --summary.
 
 The columns: SLOT is the number of a process's account in the region. HOLDS is
 the sum of CONTEXT, DATA and the others. DRIFT is how much more the driver
-counts for the process at this moment; it is there only where the driver can be
-asked. A ? marks a PID or name that only the job's own file says: the process
-has ended, or cannot be seen from here. All others are the kernel's word.
+counts for the process now; it is shown only if there is a driver. A ? marks a
+PID or name that only the job's own file claims: the process has ended, or
+cannot be seen from here. All others are confirmed by the kernel.
 
-Where there is a driver, its devices come first, with what is handed out of
-them. Processes that hold memory and belong to no job come last, and then what
-the owner of the machine should know.
+If there is a driver, its devices come first, with the sum of the limits on
+each. Processes that hold memory and belong to no job come last, followed by
+findings for the owner of the machine.
 
 Root sees the jobs of all users, also those that a process has locked in any
 other place, such as a container; of a job with very many processes those that
-hold most; with JOB, all of them. A user whose folder does not answer within two
-seconds is named, and hides nobody else. A plain name is root's own job, or else
+hold most; with JOB, all of them. A user whose folder does not respond within
+two seconds is named, and does not affect the others. A plain name is root's
+own job, or else
 the only one of that name which runs. Others see their own: those in
 $XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID. ` + job.EnvFolder + ` names
 another folder, also to root, and ` + job.EnvRegion + `
 one more region.
 
-What dead processes still hold is first returned to the job, if you may write
-its region. With --read-only nothing is changed.
+The memory of dead processes is first returned to the job, if you may write its
+region. With --read-only nothing is changed.
 
 --format prints a Go template for each job, as in '{{.Name}} {{.State}}', over
 the fields of a job in Go's package machine. {{json .Processes}} renders a value
 as JSON, and {{bytes N}} a size.
 
---watch shows the jobs again and again, until it is interrupted or has done so
---count times: in place on a terminal, one after the other elsewhere, and with
---json as a line each. TIME is then what a process had of its device's time. It
-is measured in a job with a cap. Otherwise it is the driver's rough average over
-five seconds or more, marked with ~, and may be wrong by several points.
+--watch shows the jobs repeatedly, until it is interrupted or has done so
+--count times: in place on a terminal, otherwise one after the other, and with
+--json one line each time. TIME is then how much of its device's time a process
+had. It is measured in a job with a cap. Otherwise it is the driver's rough
+average over five seconds or more, marked with ~, and may be wrong by several
+points.
 
 Exit status: 0, also without any job; 3 if a region could not be read, or there
 is no such job. The other jobs are shown all the same.`,
@@ -157,7 +159,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
-	a.noteSilent(a.totals.Add(&m), "what other users' jobs have of the devices is not shown")
+	a.noteSilent(a.totals.Add(&m), "totals of other users' jobs are not shown")
 	if m.Jobs, err = chooseJobs(&m, names); err != nil {
 		return err
 	}

@@ -16,9 +16,9 @@ type Entry struct{ Name, Text string }
 
 // words, exitStatuses, variables and files apply to all commands.
 var words = []Entry{
-	{"job", "A command and all processes that it starts. They share one limit for each device. A job is named as ration ps shows it, or by the path of its region: " +
-		"an argument with a slash in it is a path. Root names a job of another user USER/NAME; a plain name is root's own job, or else the only one of that name which runs, or the only one there is. " +
-		"If several users have one, or the jobs of some user cannot be read, it is refused."},
+	{"job", "A command and all processes that it starts. They share one limit for each device. Give a job as the name that ration ps shows, or as the path of its region: " +
+		"an argument with a slash in it is a path. Root gives a job of another user as USER/NAME; for root, a plain name means root's own job, otherwise the only running job of that name, otherwise the only job of that name. " +
+		"If several users have such a job, or the jobs of a user cannot be read, the name is refused."},
 	{"region", "The file with a job's limits and the account of each of its processes. A slot is the number of an account."},
 	{"size", "10g, 10GiB, 1024m, plain bytes, or 25% of a device. Multiples are binary: 1k is 1024 bytes. 0 or none is no limit. " +
 		"Limits by device are 0=10g,1=20g, or 10g,1=20g for 20g on device 1 and 10g on the others."},
@@ -35,7 +35,7 @@ var exitStatuses = []Entry{
 	{"126", "ration run: the command exists, and cannot be run."},
 	{"127", "ration run: the command was not found."},
 	{"130", "Interrupted by Ctrl-C. Other signals likewise: 128 and the signal's number."},
-	{"141", "What reads the output has closed it (ration ps | head). Nothing is printed about it."},
+	{"141", "The reader of the output has closed it (ration ps | head). Nothing is printed about it."},
 	{"143", "Ended by SIGTERM."},
 }
 
@@ -58,7 +58,7 @@ var variablesOfLibrary = []Entry{
 	{"RATION_FAIL", "open: a program whose job cannot be used runs without limits. Otherwise CUDA is refused to it."},
 	{"CUDA_DISABLE_CONTROL", "true: no limits for this program, unless ration run started it."},
 	{"CUDA_OVERSUBSCRIBE, CUDA_TASK_PRIORITY, ACTIVE_OOM_KILLER", "HAMi-core's. They have no effect here, and a warning says so."},
-	{"RATION_TOLERANCE", "Of development versions. It has no effect, and a warning says so: usage never exceeds a limit."},
+	{"RATION_TOLERANCE", "Existed in development versions. It has no effect, and a warning says so."},
 	{"RATION_JOB, RATION_JOB_CREATED", "The job's name and the time at which it was made, for the library. ration run sets them."},
 	{"RATION_HOSTPID", "probe: a process in a container finds its PID outside by the driver's list of processes, where ration ps is not run outside."},
 }
@@ -67,9 +67,9 @@ var variablesOfLibrary = []Entry{
 var variablesOfAll = []Entry{
 	{"RATION_DIR", "The folder of jobs, instead of those below."},
 	{"RATION_LIB", "The folder into which the library is unpacked, instead of those below."},
-	{"XDG_RUNTIME_DIR, TMPDIR, XDG_CACHE_HOME", "Where these folders are for users who are not root."},
+	{"XDG_RUNTIME_DIR, TMPDIR, XDG_CACHE_HOME", "Locations of these folders for ordinary users."},
 	{"NO_COLOR", "If set, nothing is coloured."},
-	{"LC_ALL, LC_CTYPE, LANG", "Where they name no UTF-8 locale, only ASCII is printed."},
+	{"LC_ALL, LC_CTYPE, LANG", "Without a UTF-8 locale, only ASCII is printed."},
 	{"TERM", "dumb: nothing is drawn in place."},
 }
 
@@ -81,10 +81,10 @@ var files = []Entry{
 	{"/etc/ld.so.preload", "What ration run --keep mounts over, for its job only. A policy has a line in it."},
 	{"/etc/ration/config.toml, /etc/ration/in-force.toml", "The policy of a machine, and the copy of it that is in force."},
 	{"/run/ration/user-UID/region", "The job of all programs of a user, where a policy is in force."},
-	{"/run/ration/user-UID-NAME/region", "A run: what ration run --mem has of a user's ration there."},
+	{"/run/ration/user-UID-NAME/region", "A run: the part of a user's ration that ration run --mem has taken."},
 	{"/run/ration/agent.sock", "Where root's agent answers: made by it, or by ration-agent.socket of systemd. An ordinary user's is beside that user's jobs."},
-	{"/run/ration-agent", "What root's agent remembers of the events that it has logged. It is the folder of user ration, as whom that agent reads."},
-	{"/usr/lib/ration/policy/libration.so", "The library that a policy has every program load."},
+	{"/run/ration-agent", "The journal of events that root's agent has logged. The folder belongs to user ration, because that agent runs as this user."},
+	{"/usr/lib/ration/policy/libration.so", "The library that every program loads under a policy."},
 }
 
 // variablesOf returns the variables that a command reads.

@@ -14,7 +14,7 @@ func newSelftestCommand(a *app) *cobra.Command {
 	var processes int
 	cmd := &cobra.Command{
 		Use:   "selftest",
-		Short: "Check on this machine what ration promises",
+		Short: "Check ration's promises on this machine",
 		Long: `Start CUDA programs of one job at the same moment, with the library preloaded
 and a stand-in driver, and kill one of them. Print for each thing that ration
 promises whether it holds on this machine. No GPU is needed.

@@ -32,9 +32,10 @@ busiest first, with a bar for each device, its limit and its peak; processes;
 and refusals, by the process that asked, and deaths as they happen. Root sees
 the jobs of all users. The last line shows keys; ? explains them all.
 
-COMPUTE is a job's share of a device's time and its cap; TIME is what was had of
-it lately: measured where there is a cap, else the driver's own samples over
-five seconds or more, marked with ~, which may be wrong by several points.
+COMPUTE is a job's share of a device's time and its cap. TIME is how much of
+that time it had lately: measured if there is a cap, otherwise from the
+driver's samples over five seconds or more, marked with ~, which may be wrong
+by several points.
 
 Enter shows all about a job, with its history: since ration top was started, and
 where an agent runs (ration agent) the 15 minutes before. / shows only what has
@@ -52,8 +53,8 @@ everything; with less it shows less. Without one there is ration ps --watch.
 NO_COLOR=1 turns colours off. Where the locale (LC_ALL, LC_CTYPE, LANG) is not
 UTF-8, and on the Linux console, frames are drawn in ASCII.
 
-What processes hold that died without returning it is returned to the job, where
-you may write its region. With --read-only nothing is changed.
+The memory of dead processes is returned to the job, if you may write its
+region. With --read-only nothing is changed.
 
 Exit status: 0; 2 if there is no terminal; 3 if the named region could not be
 read.`,

@@ -43,7 +43,7 @@ func (topActions) SetLimit(j machine.Job, text string) (string, error) {
 }
 
 // errNotIt is returned if a process is no longer the one that was shown.
-var errNotIt = errors.New("it is no longer there, or another process has its PID now")
+var errNotIt = errors.New("it has ended, or another process has its PID now")
 
 // Process opens the process first, and then asks the kernel again whether its PID is that of the
 // row: by the lock of the job's slot, or by the driver's list. If the process is still alive after

@@ -25,10 +25,10 @@ func newWaitCommand(a *app) *cobra.Command {
 joined it lives. JOB is a name that ration ps shows, the path of a region, with
 a slash in it, or for root USER/NAME, a job of another user.
 
-It prints the exit status of the job's command and ends with the same, where the
-launcher stayed to see it (ration run --summary); otherwise it prints nothing
-and ends with 0. A job that has been removed by then is known all the same, and
-a later job of the same name is another one. For a job of ration create it
+If the launcher waited for the command (ration run --summary), it prints the
+exit status of the job's command and ends with the same. Otherwise it prints
+nothing and ends with 0. This works even if the job is removed meanwhile. A
+later job of the same name is another job. For a job of ration create it
 returns when no process is in it.
 
 Exit status: that of the job's command, 128 and the signal's number if a signal

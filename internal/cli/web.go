@@ -48,23 +48,24 @@ and what is held outside of jobs; the last 15 minutes; jobs with their processes
 as a tree; and refusals and deaths as they happen. Root's page shows the jobs of
 all users, others their own, and what is used and handed out of each GPU.
 
-It prints the address to open. A token in it is the key: whoever has it sees
-what you may see. Every user of the machine can connect to the port, and gets
-nothing without the token. From your own computer, forward the port first, with
-ssh -L 9411:127.0.0.1:9411, and open the same address there. Not with localhost:
-that can be ::1 as well, where another user may listen, and would get the token.
-?theme=dark or ?theme=light in the address is in place of the system's theme.
+It prints the address to open. The address contains a secret token: with it,
+one sees everything that you may see. Every user of the machine can connect to
+the port, but gets nothing without the token. From your own computer, forward
+the port first, with ssh -L 9411:127.0.0.1:9411, and open the same address
+there. Not with localhost: that can be ::1 as well, where another user may
+listen, and would get the token. ?theme=dark or ?theme=light in the address is
+in place of the system's theme.
 
 A job's limits can be changed on the page, as ration limit does and with the
 rights of the user who started it; not with --read-only. Nothing else can be
 changed.
 
-It asks the agent, where there is one (ration agent), and otherwise looks at the
-jobs itself: then the history begins when it was started, and what processes
-hold that died without returning it is returned to the job.
+It uses the agent if there is one (ration agent). Otherwise it reads the jobs
+itself: then the history begins when it was started, and it returns the memory
+of dead processes to their jobs.
 
-Exit status: 0 when it was asked to end; 1 if it could not begin, as when the
-address is taken.`,
+Exit status: 0 when it was asked to end; 1 if it could not start, for example
+because the address is taken.`,
 		Example: "  ration web\n  ration web --listen 127.0.0.1:8080 --read-only",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runWeb(cmd, f) },

@@ -98,7 +98,7 @@ func (a *app) runWhy(names []string, count int) error {
 	}
 	jobs, err := a.readJobs(names)
 	gone, silent := removedJobs(jobs, names)
-	a.noteSilent(silent, "what happened to jobs that were removed is not shown")
+	a.noteSilent(silent, "events of removed jobs are not shown")
 	if err != nil && (len(gone) == 0 || !errors.Is(err, job.ErrNoJob)) {
 		return err
 	}

@@ -1,8 +1,9 @@
-// Package connlimit bounds how many connections clients have at once, so that no user keeps others
-// from being served.
+// Package connlimit bounds the connections of clients, so that no user can keep others from being
+// served.
 //
-// At a Unix socket the kernel says which user a client is: Listen bounds the connections of each user
-// and of all. At a TCP port clients are anonymous: Evicting closes the connection that was idle longest.
+// At a Unix socket the kernel reports the client's user: Listen bounds the connections of each user
+// and of all users. At a TCP port clients are anonymous: Evicting closes the oldest unprotected
+// connection.
 package connlimit
 
 import (
@@ -16,33 +17,33 @@ import (
 )
 
 // Limiter bounds the connections of each user and of all users. Several listeners may share one.
-// The UIDs of one range of /etc/subuid count as one user (proc.Account).
+// All UIDs of one range in /etc/subuid count as one user (proc.Account).
 type Limiter struct {
 	perUser, total int
-	account        func(uid int) int // proc.Account, but in tests
+	account        func(uid int) int // proc.Account, except in tests
 
 	mu    sync.Mutex
-	users map[int]*User // under mu: users that have connections, by account
-	open  int           // under mu: connections of all users
+	users map[int]*User // guarded by mu: users with connections, by account
+	open  int           // guarded by mu: connections of all users
 }
 
-// New returns a limiter of so many connections for each user, and so many in all. The bound of all
-// applies to a user's second connection and those after it: a user without one is always admitted.
-// It does not apply to root.
+// New returns a limiter with a bound for each user and one for all. The bound for all does not
+// apply to a user's first connection, so a user without a connection is always admitted. It does
+// not apply to root.
 func New(perUser, total int) *Limiter {
 	return &Limiter{perUser: perUser, total: total, account: proc.Account, users: map[int]*User{}}
 }
 
-// User is a user that has connections.
+// User is a user with connections.
 type User struct {
 	limiter *Limiter
 	account int
-	conns   int // under the limiter's mu
+	conns   int // guarded by the limiter's mu
 	turn    sync.Mutex
 }
 
-// Do calls work, for one connection of the user at a time. Thus many requests of one user neither
-// delay other users' nor hold many answers in memory. It works for a nil User, too.
+// Do calls work, for one connection of the user at a time. So many requests of one user neither
+// delay other users nor keep many answers in memory. A nil User is allowed.
 func (u *User) Do(work func()) {
 	if u != nil {
 		u.turn.Lock()
@@ -51,7 +52,8 @@ func (u *User) Do(work func()) {
 	work()
 }
 
-// admit counts a connection of a user; nil if it is one too many. release ends it.
+// admit counts a new connection of a user. It returns nil if that would be too many. release undoes
+// it.
 func (l *Limiter) admit(uid int) *User {
 	account := l.account(uid)
 	l.mu.Lock()
@@ -87,7 +89,7 @@ type Conn struct {
 	closed sync.Once
 }
 
-// Close closes the connection, and takes it off the user's.
+// Close closes the connection, and counts it down.
 func (c *Conn) Close() error {
 	c.closed.Do(c.User.release)
 	return c.Conn.Close()
@@ -98,8 +100,8 @@ type listener struct {
 	limiter *Limiter
 }
 
-// Listen returns a listener at a Unix socket which accepts connections within a limiter's bounds, as
-// *Conn. It closes the others.
+// Listen returns a listener that accepts connections of a Unix socket within the limiter's bounds,
+// as *Conn. It closes all others.
 func Listen(socket net.Listener, limiter *Limiter) net.Listener { return listener{socket, limiter} }
 
 func (l listener) Accept() (net.Conn, error) {

@@ -8,28 +8,29 @@ import (
 	"sync"
 )
 
-// Evicting is a listener with a bounded number of connections, at a port that every user can connect
-// to. If there are too many, it closes the oldest unprotected connection: clients that send nothing, or
-// have no token, cannot keep out a client that has one. A handler protects the connection of a
-// request that it serves (Protect). A handler that serves everybody ends this with the first byte of
-// its answer (Unprotect, UnprotectWriter), so that clients that do not read keep out nobody either.
+// Evicting is a listener with a bounded number of connections, for a port that every user can
+// connect to. If there are too many, it closes the oldest unprotected connection. So clients that
+// send nothing, or have no token, cannot keep out a client with a token. A handler protects the
+// connection of a request that it serves (Protect). A handler that serves every user ends the
+// protection with the first byte of its answer (Unprotect, UnprotectWriter), so that clients that
+// do not read cannot keep out others.
 type Evicting struct {
 	net.Listener
 	most int
 
 	mu          sync.Mutex
-	open        int             // under mu: connections
-	unprotected []*evictingConn // under mu: the oldest first
+	open        int             // guarded by mu: number of connections
+	unprotected []*evictingConn // guarded by mu: oldest first
 }
 
-// NewEvicting bounds the connections of a listener. The handlers of a server can protect them if it
-// has had Attach.
+// NewEvicting bounds the connections of a listener. Handlers can protect connections only of a
+// server that was passed to Attach.
 func NewEvicting(l net.Listener, most int) *Evicting { return &Evicting{Listener: l, most: most} }
 
 type evictingConn struct {
 	net.Conn
 	listener *Evicting
-	closed   bool // under the listener's mu
+	closed   bool // guarded by the listener's mu
 }
 
 // Accept waits for a connection.
@@ -46,7 +47,7 @@ func (l *Evicting) Accept() (net.Conn, error) {
 	}
 }
 
-// admit returns nil if all others are protected.
+// admit returns nil if all connections are protected.
 func (l *Evicting) admit(c net.Conn) *evictingConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +65,7 @@ func (l *Evicting) admit(c net.Conn) *evictingConn {
 	return admitted
 }
 
-// remove takes a connection off the count, once. The caller holds mu.
+// remove stops counting a connection, once. The caller holds mu.
 func (l *Evicting) remove(c *evictingConn) {
 	if !c.closed {
 		c.closed = true
@@ -73,7 +74,7 @@ func (l *Evicting) remove(c *evictingConn) {
 	}
 }
 
-// protect takes a connection off the unprotected ones. The caller holds mu.
+// protect removes a connection from the unprotected ones. The caller holds mu.
 func (l *Evicting) protect(c *evictingConn) {
 	l.unprotected = slices.DeleteFunc(l.unprotected, func(other *evictingConn) bool { return other == c })
 }
@@ -92,7 +93,7 @@ func Attach(s *http.Server) {
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
 }
 
-// Protect keeps the connection of a request from being closed for another.
+// Protect prevents that the connection of a request is closed in favour of another.
 func Protect(r *http.Request) { setProtected(r, true) }
 
 // Unprotect makes the connection of a request the newest unprotected one.
@@ -111,7 +112,7 @@ func setProtected(r *http.Request, protected bool) {
 	}
 }
 
-// UnprotectWriter is an answer's writer that calls Unprotect before it writes.
+// UnprotectWriter writes an answer, and calls Unprotect before the first write.
 type UnprotectWriter struct {
 	http.ResponseWriter
 	Request *http.Request

@@ -49,7 +49,7 @@ func (c *checker) checkAgent() {
 		}
 		c.checkUnits(service, socket)
 		if job.AllUsers() && !isThere(job.Folder()) {
-			c.warn("agent's folder", "make it: systemd-tmpfiles --create", "%s is not there: the agent's unit does not start without it", job.Folder())
+			c.warn("agent's folder", "make it: systemd-tmpfiles --create", "%s does not exist: the agent's unit does not start without it", job.Folder())
 		}
 	}
 }
@@ -59,7 +59,7 @@ func (c *checker) checkAgentUser(name string) {
 	uid, _, err := proc.LocalUser(name)
 	switch {
 	case errors.Is(err, proc.ErrNoUser):
-		c.warn(agentUserCheck, agent.MakeUser+"; then systemctl restart ration-agent", "there is no user %s: root's agent reads as root what users have written", name)
+		c.warn(agentUserCheck, agent.MakeUser+"; then systemctl restart ration-agent", "there is no user %s: root's agent reads files of users as root", name)
 	case err != nil:
 		c.warn(agentUserCheck, "look at the list of users, /etc/passwd", "%v", err)
 	case uid == 0:
@@ -94,13 +94,13 @@ func (c *checker) checkSocket() {
 		took := time.Since(begin).Round(time.Millisecond)
 		switch {
 		case errors.Is(err, agent.ErrNone):
-			c.warn("agent", restartAgent, "there is %s, and nobody behind it who is root or this user: %v", path, err)
+			c.warn("agent", restartAgent, "%s exists, but no agent of root or of this user listens there: %v", path, err)
 		case err != nil:
 			c.warn("agent", restartAgent, "%s: %v", path, err)
 		case client.Version() == "":
-			c.warn("agent", restartAgent, "%s answers in %v, and is of an earlier version than this, %s", path, took, c.Version)
+			c.warn("agent", restartAgent, "%s answers in %v, and its version is older than this one, %s", path, took, c.Version)
 		case client.Version() != c.Version:
-			c.warn("agent", restartAgent, "%s answers in %v, and is of version %s; this is %s", path, took, client.Version(), c.Version)
+			c.warn("agent", restartAgent, "%s answers in %v, and has version %s; this is %s", path, took, client.Version(), c.Version)
 		default:
 			c.pass("agent", "%s answers in %v, with %d of the jobs that you may see", path, took, len(m.Jobs))
 		}
@@ -141,9 +141,9 @@ func (c *checker) checkUnits(service, socket unitState) {
 	runs, listens := service["ActiveState"] == "active", socket["ActiveState"] == "active"
 	switch {
 	case runs && !listens && socket != nil:
-		c.warn(agentUnit, "systemctl restart ration-agent", "ration-agent.service runs, and ration-agent.socket is %s: while the agent is started again, commands do without it", socket["ActiveState"])
+		c.warn(agentUnit, "systemctl restart ration-agent", "ration-agent.service runs, and ration-agent.socket is %s: while the agent restarts, commands work without it", socket["ActiveState"])
 	case runs && service["UnitFileState"] == "disabled" && socket["UnitFileState"] != "enabled":
-		c.warn(agentUnit, "systemctl enable ration-agent", "ration-agent.service runs, and will not after the next start of the machine")
+		c.warn(agentUnit, "systemctl enable ration-agent", "ration-agent.service runs, but will not start at the next boot")
 	case runs && service["UnitFileState"] == "disabled":
 		c.pass(agentUnit, "ration-agent.service runs; after the next start of the machine, from the first question on: ration-agent.socket is %s", socket["UnitFileState"])
 	case runs:
@@ -161,11 +161,11 @@ func (c *checker) checkUnit(unit string, is unitState) bool {
 	case is["LoadState"] == "masked":
 		c.warn(agentUnit, "systemctl unmask "+unit+", if that was not meant", "%s is masked: nothing can start it", unit)
 	case is["LoadState"] != "loaded":
-		c.warn(agentUnit, "systemctl daemon-reload", "%s is installed, and to systemd it is %q", unit, is["LoadState"])
+		c.warn(agentUnit, "systemctl daemon-reload", "%s is installed, but systemd reports it as %q", unit, is["LoadState"])
 	case is["ActiveState"] == "failed":
 		c.warn(agentUnit, "journalctl -u ration-agent says more; then systemctl restart ration-agent", "%s has failed: %s", unit, is["Result"])
 	case is["ActiveState"] == "activating" && is["SubState"] == "auto-restart":
-		c.warn(agentUnit, "journalctl -u ration-agent says more", "%s ends again and again: %s", unit, is["Result"])
+		c.warn(agentUnit, "journalctl -u ration-agent says more", "%s keeps ending: %s", unit, is["Result"])
 	case is["NeedDaemonReload"] == "yes":
 		c.warn(agentUnit, "systemctl daemon-reload, and systemctl restart ration-agent", "%s has changed since systemd read it", unit)
 	default:

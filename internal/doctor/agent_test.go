@@ -44,10 +44,10 @@ func TestAgentVersion(t *testing.T) {
 		go func() { served <- a.Serve(ctx, claim.Listener()) }()
 		go func() { looked <- a.Run(ctx, nil) }()
 		if version == "" { // one that does not say
-			check("0.3.0", Warn, "is of an earlier version than this, 0.3.0")
+			check("0.3.0", Warn, "its version is older than this one, 0.3.0")
 		} else {
 			check("0.3.0", Pass, "answers")
-			check("0.4.0", Warn, "is of version 0.3.0; this is 0.4.0")
+			check("0.4.0", Warn, "has version 0.3.0; this is 0.4.0")
 		}
 		stop()
 		if err := <-served; err != nil {
@@ -73,16 +73,16 @@ func TestUnits(t *testing.T) {
 		{running + enabled, running + enabled, Check{Verdict: Pass, Text: "runs, and is enabled"}},
 		{running + enabled, running + disabled, Check{Verdict: Pass, Text: "runs, and is enabled"}}, // which starts the socket
 		{running + disabled, running + enabled, Check{Verdict: Pass, Text: "from the first question on"}},
-		{running + disabled, running + disabled, Check{Verdict: Warn, Text: "will not after the next start", Remedy: "systemctl enable ration-agent"}},
+		{running + disabled, running + disabled, Check{Verdict: Warn, Text: "will not start at the next boot", Remedy: "systemctl enable ration-agent"}},
 		{running + enabled, inactive + enabled, Check{Verdict: Warn, Text: "ration-agent.socket is inactive", Remedy: "systemctl restart ration-agent"}},
 		{running + enabled, "", Check{Verdict: Pass, Text: "runs, and is enabled"}}, // a unit without a socket
-		{running + disabled, "", Check{Verdict: Warn, Text: "will not after the next start"}},
+		{running + disabled, "", Check{Verdict: Warn, Text: "will not start at the next boot"}},
 		{"LoadState=masked\nActiveState=inactive\n", inactive + disabled, Check{Verdict: Warn, Text: "ration-agent.service is masked", Remedy: "systemctl unmask ration-agent.service"}},
 		{inactive + disabled, running + enabled, Check{Verdict: Pass, Text: "the next question starts it; ration-agent.socket is enabled"}},
 		{inactive + disabled, inactive + disabled, Check{Verdict: Pass, Text: "does not run, and is disabled"}},
 		{"LoadState=loaded\nActiveState=failed\nResult=exit-code\n", running, Check{Verdict: Warn, Text: "service has failed: exit-code", Remedy: "journalctl"}},
 		{inactive, "LoadState=loaded\nActiveState=failed\nResult=service-start-limit-hit\n", Check{Verdict: Warn, Text: "socket has failed: service-start-limit-hit", Remedy: "journalctl"}},
-		{"LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nResult=exit-code\n", running, Check{Verdict: Warn, Text: "again and again", Remedy: "journalctl"}},
+		{"LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nResult=exit-code\n", running, Check{Verdict: Warn, Text: "keeps ending", Remedy: "journalctl"}},
 		{running + "NeedDaemonReload=yes\n", running, Check{Verdict: Warn, Text: "service has changed", Remedy: "daemon-reload"}},
 		{"LoadState=not-found\nActiveState=inactive\n", running, Check{Verdict: Warn, Text: "service is installed, and to systemd it is \"not-found\"", Remedy: "daemon-reload"}},
 		{running + enabled, "LoadState=not-found\nActiveState=inactive\n", Check{Verdict: Warn, Text: "socket is installed, and to systemd it is \"not-found\"", Remedy: "daemon-reload"}},

@@ -23,7 +23,7 @@ import (
 func (c *checker) checkCompute() {
 	const name = "compute shares"
 	if c.library == "" || c.bare["init"] != "0" || launch.Ruled() {
-		c.skip(name, "there is no library, or no driver, or a policy has all your programs in one job")
+		c.skip(name, "there is no library, or no driver, or a policy puts all your programs into one job")
 		return
 	}
 	h, result, err := c.tryShare()
@@ -34,7 +34,7 @@ func (c *checker) checkCompute() {
 	case result != "0":
 		c.skip(name, "no context could be made on device 0 to try it: error %s (2 is out of memory)", result)
 	case h == nil || h.State == "" || h.Reason == (region.ProcessCompute{}).NotEnforced():
-		c.skip(name, "the library says nothing of a time slice")
+		c.skip(name, "the library reports no time slice")
 	case h.State == machine.Kept:
 		c.pass(name, "a context of device 0 has the time slice that it was given, %s (%s)", humanfmt.Span(time.Duration(h.Slice)*time.Microsecond), driver)
 	default:

@@ -139,7 +139,7 @@ func (c *checker) checkInterception() {
 		c.skip(name, "there is no library")
 		return
 	case launch.Ruled():
-		c.skip(name, "the policy has all your programs in one job (as root, ration doctor tries it)")
+		c.skip(name, "the policy puts all your programs into one job (as root, ration doctor tries it)")
 		return
 	case c.bare["init"] != "0" || !ok:
 		c.skip(name, "there is no driver (ration doctor --fake-gpu h200 checks a stand-in)")
@@ -163,7 +163,7 @@ func (c *checker) checkInterception() {
 		}
 	}
 	if len(missed) > 0 {
-		c.fail(name, "report it, with the output of ration doctor --json", "with a half of %v, calls bypass the library by %s. %s", half, strings.Join(missed, ", "), stderr)
+		c.fail(name, "report it, with the output of ration doctor --json", "with a half of %v, calls bypass the library through %s. %s", half, strings.Join(missed, ", "), stderr)
 		return
 	}
 	c.pass(name, "a program with half of device 0 sees just that, by %s", strings.Join(intercepted, ", "))

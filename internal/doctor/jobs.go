@@ -35,7 +35,7 @@ func (c *checker) checkPreloads() {
 				}
 			default:
 				if _, err := os.Stat(path); err != nil && strings.Contains(path, "/") {
-					c.warn("preloads", "remove it there", "%s names %s, which is not there: each program prints a warning", where, path)
+					c.warn("preloads", "remove it there", "%s names %s, which does not exist: each program prints a warning", where, path)
 				}
 			}
 		}

@@ -28,7 +28,7 @@ func (c *checker) checkKernel() {
 	case major < 3 || major == 3 && minor < 15:
 		c.fail("kernel", "use 3.15 or newer", "%s has no locks that children inherit", release)
 	case major < 4 || major == 4 && minor < 14:
-		c.warn("kernel", "use 4.14 or newer", "%s: a process that a program forks without the C library counts as its parent", release)
+		c.warn("kernel", "use 4.14 or newer", "%s: a process that is forked without the C library counts as its parent", release)
 	default:
 		c.pass("kernel", "%s", release)
 	}
@@ -46,7 +46,7 @@ func parseVersion(text string) (major, minor int) {
 func (c *checker) checkJobFolder() {
 	const remedy = "name another folder in " + job.EnvFolder
 	if path := os.Getenv(launch.EnvRegion); path != "" {
-		c.warn("inside a job", "run the doctor outside it", "%s is %s: the other checks are of the machine as this job sees it", launch.EnvRegion, path)
+		c.warn("inside a job", "run the doctor outside it", "%s is %s: the other checks show the machine as this job sees it", launch.EnvRegion, path)
 	}
 	lock, err := job.Create("doctor-" + strconv.Itoa(os.Getpid()))
 	if err != nil {
@@ -91,7 +91,7 @@ func checkLocks(folder string) error {
 		return err
 	}
 	if l.Type == unix.F_UNLCK {
-		return errors.New("a lock was taken, and another descriptor does not see it")
+		return errors.New("a lock on one descriptor is not seen by another")
 	}
 	return nil
 }

@@ -39,17 +39,17 @@ func (c *checker) checkPolicy() {
 		c.fail("policy", "ration policy enable writes it again", "%v", err)
 		return
 	case !preloaded:
-		c.fail("policy", "ration policy enable puts it there", "one is in force, and no program loads %s: nobody is rationed", policy.Library)
+		c.fail("policy", "ration policy enable puts it there", "one is in force, but no program loads %s: no user is limited", policy.Library)
 		return
 	}
 	if _, err := os.Stat(policy.Library); err != nil {
-		c.fail("policy", "ration policy enable puts it there", "%v: nobody is rationed, and each program prints a warning", err)
+		c.fail("policy", "ration policy enable puts it there", "%v: no user is limited, and each program prints a warning", err)
 		return
 	}
 	if now, err := policy.Read(policy.ConfigFile); err != nil {
-		c.warn("policy", "ration policy check, then ration policy apply", "what is in force stays, as the file is wrong: %v", err)
+		c.warn("policy", "ration policy check, then ration policy apply", "the policy in force stays, because the file has an error: %v", err)
 	} else if string(now.Text) != string(p.Text) {
-		c.warn("policy", "ration policy apply", "%s is not what is in force", policy.ConfigFile)
+		c.warn("policy", "ration policy apply", "%s differs from the policy in force", policy.ConfigFile)
 	}
 	unit := keeperUnit()
 	fix := "systemctl enable --now ration-policy"
@@ -58,12 +58,12 @@ func (c *checker) checkPolicy() {
 	}
 	conn, err := net.DialTimeout("unix", policy.Socket, time.Second)
 	if err != nil {
-		c.warn("policy", fix, "no job is made for a user who has none yet: %v", err)
+		c.warn("policy", fix, "users without a job get none: %v", err)
 		return
 	}
 	_ = conn.Close()
 	if state := unit["UnitFileState"]; unit != nil && state != "enabled" {
-		c.warn("policy", fix, "in force, and kept; after the next start of the machine no job is made for a user: %s is %s", keeperService, state)
+		c.warn("policy", fix, "in force; but after the next boot users without a job get none: %s is %s", keeperService, state)
 		return
 	}
 	uid := os.Getuid()

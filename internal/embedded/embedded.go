@@ -1,11 +1,11 @@
-// Package embedded has the C parts of ration inside the binary, and unpacks them: the
-// library that is preloaded into CUDA programs, the stand-in driver, the probe that
-// doctor runs, the program that the demo and the self-test run, and the benchmarks' worker.
+// Package embedded contains the C parts of ration, and unpacks them: the library that is preloaded
+// into CUDA programs, the stand-in driver, the probe of ration doctor, the program of the demo and
+// the self-test, and the worker of the benchmarks.
 //
-// Each bundle of files is unpacked into a folder named by its content, so that another
-// version of ration never changes a file that a running job has mapped. A rename puts
-// a complete folder in place; any number of processes may unpack at once. A folder that
-// exists already is used only if its files equal those in the binary, byte for byte.
+// Each bundle of files is unpacked into a folder named by a hash of its content, so that another
+// version of ration never changes a file that a running job has mapped. A rename puts a complete
+// folder in place, so any number of processes may unpack at once. An existing folder is used only
+// if its files equal those in the binary, byte for byte.
 package embedded
 
 import (
@@ -28,7 +28,7 @@ var embedded embed.FS
 type Bundle struct {
 	Name  string
 	files []string
-	from  fs.FS // nil: the binary itself
+	from  fs.FS // nil for the binary itself
 }
 
 // The bundles in the binary.
@@ -40,7 +40,7 @@ var (
 	BenchWorker = Bundle{Name: "benchworker", files: []string{"benchworker"}}
 )
 
-// content is a bundle's files.
+// content is the files of a bundle.
 type content struct {
 	id    string            // a hash of all files
 	files map[string][]byte // by name

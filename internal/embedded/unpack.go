@@ -22,18 +22,17 @@ var ErrFolder = errors.New("folder for the library cannot be trusted")
 // ErrNoExec is returned for a folder from which no library can be loaded.
 var ErrNoExec = errors.New("file system is mounted noexec")
 
-// EnvFolder names another folder to unpack into.
+// EnvFolder is a variable that names another folder to unpack into.
 const EnvFolder = "RATION_LIB"
 
-// maxCopies is how many unusable folders of one content are skipped.
+// maxCopies bounds how many unusable folders of one content are skipped.
 const maxCopies = 64
 
 // FolderName is the name of the folder in the folder of jobs. No job can have it.
 const FolderName = "lib"
 
-// candidateFolders returns the folders to unpack into, the preferred one first. The
-// folder of jobs is empty after a boot, as it should be, but many systems mount it
-// noexec.
+// candidateFolders returns the folders to unpack into, the preferred one first. The folder of jobs
+// is best because it is empty after a boot, but many systems mount it noexec.
 func candidateFolders() []string {
 	if dir := os.Getenv(EnvFolder); dir != "" {
 		return []string{dir}
@@ -48,8 +47,7 @@ func candidateFolders() []string {
 	return append(list, filepath.Join(os.TempDir(), "ration-"+strconv.Itoa(os.Geteuid()), FolderName))
 }
 
-// Unpack writes a bundle's files to disk, unless they are there, and returns their
-// folder.
+// Unpack writes a bundle's files to disk, unless they exist, and returns their folder.
 func (b Bundle) Unpack() (string, error) {
 	c, err := b.read()
 	if err != nil {
@@ -63,7 +61,7 @@ func (b Bundle) Unpack() (string, error) {
 		}
 		errs = append(errs, fmt.Errorf("unpacking %s: %w", b.Name, err))
 		if errors.Is(err, ErrFolder) {
-			break // it may be an attack, which the user should see
+			break // it may be an attack, so the user must see it
 		}
 	}
 	return "", errors.Join(errs...)
@@ -83,8 +81,8 @@ func (b Bundle) unpack(c content, folder string) (string, error) {
 			return dir, nil
 		}
 		err := c.write(dir)
-		// Another process was faster, or the folder is unusable. A running program may
-		// have its files mapped, so it is left as it is.
+		// Another process was faster, or the folder is unusable. It is not changed, because a
+		// running program may have its files mapped.
 		if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 			if c.isIntact(dir) {
 				return dir, nil
@@ -99,7 +97,7 @@ func (b Bundle) unpack(c content, folder string) (string, error) {
 	return "", fmt.Errorf("%s holds %d unusable copies: %w (remove them)", folder, maxCopies, ErrFolder)
 }
 
-// isIntact reports whether a folder has the content and no other user may change it.
+// isIntact reports whether a folder has the right content and no other user may change it.
 func (c content) isIntact(dir string) bool {
 	if checkTrusted(dir) != nil {
 		return false
@@ -112,8 +110,8 @@ func (c content) isIntact(dir string) bool {
 	return true
 }
 
-// hasContent reports whether a file has the content, can be executed, and no other user
-// may change it.
+// hasContent reports whether a file has the right content, can be executed, and no other user may
+// change it.
 func hasContent(path string, want []byte) bool {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -151,13 +149,13 @@ func (c content) write(dir string) error {
 	return os.Rename(tmp, dir)
 }
 
-// unfinished begins the name of a folder that is being written.
+// unfinished is the prefix of a folder that is being written.
 const unfinished = ".new-"
 
-// removeUnfinished removes folders that a process which was killed has left. Writing one
-// takes less than a second; what is younger than an hour may still be written.
+// removeUnfinished removes folders that killed processes left behind. Writing one takes less than a
+// second, so only those older than an hour are removed.
 func removeUnfinished(folder string) {
-	entries, _ := os.ReadDir(folder) // without it, they stay
+	entries, _ := os.ReadDir(folder) // on an error they stay
 	for _, e := range entries {
 		st, err := e.Info()
 		if err == nil && strings.HasPrefix(e.Name(), unfinished) && time.Since(st.ModTime()) > time.Hour {
@@ -166,8 +164,8 @@ func removeUnfinished(folder string) {
 	}
 }
 
-// prepareFolder makes the folder of all bundles, and checks that no other user can
-// change libraries in it, and that they can be loaded.
+// prepareFolder makes the folder of all bundles. It checks that no other user can change libraries
+// in it, and that libraries can be loaded from it.
 func prepareFolder(folder string) (string, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
@@ -184,7 +182,7 @@ func prepareFolder(folder string) (string, error) {
 	for _, dir := range []string{parent, folder} {
 		err := os.Mkdir(dir, mode)
 		if err == nil || dir == "/run/ration" && errors.Is(err, fs.ErrExist) {
-			err = os.Chmod(dir, mode) // whatever the umask is, or if it was made for jobs alone
+			err = os.Chmod(dir, mode) // whatever the umask, and also if it was made for jobs
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", err
@@ -193,8 +191,7 @@ func prepareFolder(folder string) (string, error) {
 	if err := checkTrusted(folder); err != nil {
 		return "", err
 	}
-	// In the parent no other user may rename the folder: /tmp, with its sticky bit, will
-	// do.
+	// In the parent folder no other user may rename it. /tmp, with its sticky bit, is fine.
 	var st unix.Stat_t
 	if err := unix.Lstat(parent, &st); err != nil {
 		return "", err

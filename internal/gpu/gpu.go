@@ -1,6 +1,6 @@
-// Package gpu reads devices and processes from the NVIDIA driver, through NVML. It is
-// for commands, which need the devices before a job starts and what the driver counts
-// for processes. No allocation waits for it.
+// Package gpu reads devices and processes from the NVIDIA driver, through NVML. Commands use it to
+// know the devices before a job starts, and the driver's counts for processes. No allocation waits
+// for it.
 package gpu
 
 import (
@@ -22,12 +22,12 @@ type Device struct {
 	Total limit.Size `json:"total"`
 	MIG   bool       `json:"mig"` // divided into MIG devices, which CUDA counts as devices
 
-	// Capability is the major and minor compute capability. Zero where the driver does not say,
-	// and where the devices are from a file.
+	// Capability is the major and minor compute capability. It is zero if the driver does not
+	// report it, or if the devices come from a file.
 	Capability [2]int `json:"-"`
 }
 
-// Process is a process's use of a device, as the driver counts it.
+// Process is a process's use of a device, by the driver's count.
 type Process struct {
 	Device int    `json:"device"`
 	PID    int    `json:"pid"` // on the host
@@ -55,22 +55,23 @@ func (d Device) UUIDWords() (words [2]uint64, ok bool) {
 	return words, true
 }
 
-// Sample is how much of a device's time a process had, as the driver has sampled it.
+// Sample is the share of a device's time that a process had, sampled by the driver.
 type Sample struct {
 	PID     int     // on the host
-	Percent float64 // of the time since the sample before
-	Time    uint64  // microseconds of the driver's clock
+	Percent float64 // of the time since the previous sample
+	Time    uint64  // microseconds, on the driver's clock
 }
 
-// ErrNoSamples is returned where the driver does not sample the time of processes.
+// ErrNoSamples is returned if the driver does not sample the time of processes.
 var ErrNoSamples = errors.New("the driver does not sample the time of processes")
 
-// Status is what a device does at this moment. A pointer is nil where the driver does not say.
+// Status is the current state of a device. A pointer is nil if the driver does not report the
+// value.
 type Status struct {
 	Used        uint64   // bytes, by all processes and the driver itself
 	Temperature *int     // degrees Celsius
 	Power       *float64 // watts
-	Utilization *int     // per cent of the time with work, lately
+	Utilization *int     // recent per cent of time with work
 }
 
 // Describe returns the devices.

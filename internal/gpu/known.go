@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Starting NVML takes some 50 ms, and the devices of a machine are the same until it is
-// started again, its driver is replaced, or a device is added, removed or divided. So a
-// command that needs no more than the list of devices keeps it in a file.
+// Starting NVML takes about 50 ms, but the devices of a machine rarely change: only after a boot,
+// when the driver is replaced, or when a device is added, removed or divided. So a command that
+// needs only the list of devices keeps it in a file.
 
-// known is what that file holds.
+// known is the content of that file.
 type known struct {
 	Machine string   `json:"machine"` // see machineState
 	Version string   `json:"version"`
@@ -28,11 +28,11 @@ type known struct {
 	Devices []Device `json:"devices"`
 }
 
-// maxKnown is the largest file that is read.
+// maxKnown bounds the size of the file.
 const maxKnown = 64 << 10
 
-// Known is Open where file, which Remember wrote, does not hold the devices as they are at
-// this moment. A Driver from the file has Devices, and answers nothing else.
+// Known returns the devices from file, which Remember wrote, if they are still valid. Otherwise it
+// calls Open. A Driver from the file has only Devices, and answers no other query.
 func Known(file string) (*Driver, error) {
 	if d, ok := knownDriver("/", file); ok {
 		return d, nil
@@ -40,7 +40,7 @@ func Known(file string) (*Driver, error) {
 	return Open("")
 }
 
-// knownDriver returns what a file holds, if that is the machine whose root is given.
+// knownDriver returns the content of a file, if it describes the machine with the given root.
 func knownDriver(root, file string) (*Driver, bool) {
 	k, ok := readKnown(file)
 	if !ok || k.Machine == "" || k.Machine != machineState(root) {
@@ -49,8 +49,8 @@ func knownDriver(root, file string) (*Driver, bool) {
 	return &Driver{Version: k.Version, CUDA: k.CUDA, Devices: k.Devices}, true
 }
 
-// Remember writes the devices to a file for Known. It is no error if it cannot: then the
-// next command starts NVML.
+// Remember writes the devices to a file for Known. It ignores errors: then the next command starts
+// NVML.
 func (d *Driver) Remember(file string) {
 	if !d.isKnown() {
 		d.remember("/", file)
@@ -69,7 +69,7 @@ func (d *Driver) remember(root, file string) {
 	_ = safepath.Replace(file, text, 0o600)
 }
 
-// readKnown reads a file that only this user can have written.
+// readKnown reads a file, if only this user can have written it.
 func readKnown(file string) (k known, ok bool) {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -84,9 +84,9 @@ func readKnown(file string) (k known, ok bool) {
 	return k, err == nil && json.Unmarshal(text, &k) == nil
 }
 
-// machineState sums up what the kernel says of this boot, the driver and its devices; empty
-// where it says nothing of them, as in a container. The driver is asked nothing: that takes
-// longer than all the rest.
+// machineState returns a hash of what the kernel reports about this boot, the driver and its
+// devices. It is empty if the kernel reports nothing about them, as in a container. It does not
+// query the driver, which would take longer than everything else.
 func machineState(root string) string {
 	var parts []string
 	for _, file := range []string{"sys/kernel/random/boot_id", "driver/nvidia/version"} {
@@ -96,7 +96,7 @@ func machineState(root string) string {
 		}
 		parts = append(parts, string(text))
 	}
-	devices, err := os.ReadDir(filepath.Join(root, "proc/driver/nvidia/gpus")) // by their bus
+	devices, err := os.ReadDir(filepath.Join(root, "proc/driver/nvidia/gpus")) // by bus address
 	if err != nil || len(devices) == 0 {
 		return ""
 	}
@@ -112,8 +112,8 @@ func machineState(root string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// madeAnew tells a folder of the kernel's from a later one of the same name: the driver was
-// loaded again, or a device exchanged.
+// madeAnew returns a text that changes if a folder of the kernel is made again under the same name:
+// the driver was reloaded, or a device was replaced.
 func madeAnew(path string) string {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {
@@ -122,9 +122,9 @@ func madeAnew(path string) string {
 	return strconv.FormatUint(st.Ino, 10)
 }
 
-// names returns the paths in a folder that a pattern matches, in order.
+// names returns the sorted paths in a folder that match a pattern.
 func names(folder, pattern string) []string {
-	found, _ := filepath.Glob(filepath.Join(folder, pattern)) // the pattern is good
+	found, _ := filepath.Glob(filepath.Join(folder, pattern)) // cannot fail: the pattern is valid
 	slices.Sort(found)
 	return found
 }

@@ -14,16 +14,16 @@ import (
 	"ration/internal/limit"
 )
 
-// Driver is an initialised NVML.
+// Driver is an open NVML.
 type Driver struct {
 	Version string // of the kernel driver
-	CUDA    int    // the newest version it supports, as 13000
+	CUDA    int    // the newest CUDA version that it supports, as in 13000
 	Devices []Device
 	lib     nvml.Interface
 	handles []nvml.Device // of Devices
 }
 
-// Open loads NVML from a path, or where the linker finds it if that is empty.
+// Open loads NVML from a path, or from the linker's search path if path is empty.
 func Open(path string) (*Driver, error) {
 	var opts []nvml.LibraryOption
 	if path != "" {
@@ -40,8 +40,8 @@ func Open(path string) (*Driver, error) {
 	return d, nil
 }
 
-// OpenFake is Open with the stand-in driver in folder, whose machine keeps its state in
-// another. Its variables are set in this process's environment.
+// OpenFake opens the stand-in driver in folder. state is the folder with the state of the stand-in
+// machine. It sets the stand-in's variables in this process's environment.
 func OpenFake(folder, machine, state string) (*Driver, error) {
 	for key, value := range map[string]string{"FAKEGPU": machine, "FAKEGPU_STATE": state} {
 		if err := os.Setenv(key, value); err != nil {
@@ -67,8 +67,7 @@ func noDriver(ret nvml.Return) error {
 	return fmt.Errorf("starting NVML: %w: %s (try nvidia-smi)", ErrNoDriver, errorText(ret))
 }
 
-// errorText renders an error code, with its number: an old library may not know its
-// text.
+// errorText formats an error code with its number, because an old library may not know its text.
 func errorText(ret nvml.Return) string {
 	return fmt.Sprintf("%s (%d)", strings.ToLower(nvml.ErrorString(ret)), int(ret))
 }
@@ -113,8 +112,7 @@ func (d *Driver) readDevices() error {
 	return nil
 }
 
-// Processes returns what the driver counts for each process. Processes for which it
-// reports no size are left out.
+// Processes returns the driver's count for each process. It leaves out processes without a size.
 func (d *Driver) Processes() ([]Process, error) {
 	var out []Process
 	for i, handle := range d.handles {
@@ -134,11 +132,11 @@ func (d *Driver) Processes() ([]Process, error) {
 // Close shuts NVML down.
 func (d *Driver) Close() {
 	if !d.isKnown() {
-		_ = d.lib.Shutdown() // the caller could do nothing about an error
+		_ = d.lib.Shutdown() // the caller could not do anything about an error
 	}
 }
 
-// isKnown reports whether NVML was not started, as the devices were known.
+// isKnown reports whether the devices came from a file and NVML was not started.
 func (d *Driver) isKnown() bool { return d.lib == nil }
 
 // Free returns the bytes of a device that no process holds.
@@ -153,8 +151,8 @@ func (d *Driver) Free(device int) (uint64, error) {
 	return memory.Free, nil
 }
 
-// Samples returns the samples of a device that are newer than since, which is the Time of
-// one, or 0. None, and no error, means that no process had any of its time.
+// Samples returns the samples of a device that are newer than since, which is the Time of a sample,
+// or 0. An empty result without an error means that no process used the device.
 func (d *Driver) Samples(device int, since uint64) ([]Sample, error) {
 	if device >= len(d.handles) || d.lib.Extensions().LookupSymbol("nvmlDeviceGetProcessUtilization") != nil {
 		return nil, ErrNoSamples
@@ -176,7 +174,7 @@ func (d *Driver) Samples(device int, since uint64) ([]Sample, error) {
 	return out, nil
 }
 
-// Status asks a device what it does.
+// Status returns the current state of a device.
 func (d *Driver) Status(device int) (s Status, err error) {
 	if device >= len(d.handles) {
 		return s, fmt.Errorf("asking device %d what it does: there are %d", device, len(d.handles))

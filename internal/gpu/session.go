@@ -2,21 +2,20 @@ package gpu
 
 import "time"
 
-// maxSession is how long a session keeps one and the same driver open: the list of devices is as
-// it was when the driver was opened, and one may be added, or divided, meanwhile.
+// maxSession is how long a session keeps the same driver open. The list of devices is read when the
+// driver is opened, and a device may be added or divided later.
 const maxSession = time.Minute
 
-// Session keeps the driver open for a program that asks it again and again: to start NVML for each
-// question costs more than the question. It is not for use by several goroutines at once. Its zero
-// value is ready.
+// Session keeps the driver open for a program that queries it repeatedly, because starting NVML
+// costs more than a query. It is not safe for concurrent use. The zero value is ready.
 type Session struct {
 	driver *Driver
 	opened time.Time
-	open   func() (*Driver, error) // Open, but for tests
-	now    func() time.Time        // time.Now, but for tests
+	open   func() (*Driver, error) // Open, except in tests
+	now    func() time.Time        // time.Now, except in tests
 }
 
-// Driver returns the driver. It is open until the next call, Failed or Close.
+// Driver returns the driver, which stays open until the next call of Driver, Failed or Close.
 func (s *Session) Driver() (*Driver, error) {
 	if s.open == nil {
 		s.open = func() (*Driver, error) { return Open("") }
@@ -27,7 +26,7 @@ func (s *Session) Driver() (*Driver, error) {
 	if s.driver != nil && s.now().Sub(s.opened) < maxSession {
 		return s.driver, nil
 	}
-	// The new one is opened first: the last to leave NVML shuts it down.
+	// Open the new one first, because closing the last user of NVML shuts it down.
 	driver, err := s.open()
 	s.Close()
 	if err != nil {
@@ -37,11 +36,11 @@ func (s *Session) Driver() (*Driver, error) {
 	return driver, nil
 }
 
-// Failed makes the next call of Driver open it anew: it has not answered, as after it was loaded
-// again.
+// Failed makes the next call of Driver open the driver again. Call it when the driver does not
+// respond, for example after a reload.
 func (s *Session) Failed() { s.opened = time.Time{} }
 
-// Close ends the use of the driver.
+// Close closes the driver.
 func (s *Session) Close() {
 	if s.driver != nil {
 		s.driver.Close()

@@ -4,8 +4,8 @@ package gpu
 
 import "fmt"
 
-// Driver is there so that the same commands can be built without C, for systems without
-// glibc. Such a program cannot load NVML, so it has none of these.
+// Driver exists so that the same commands can be built without C, for systems without glibc. Such a
+// program cannot load NVML.
 type Driver struct {
 	Version string
 	CUDA    int
@@ -17,7 +17,7 @@ func Open(string) (*Driver, error) {
 	return nil, fmt.Errorf("loading libnvidia-ml.so.1: %w: this ration is linked statically and can load no library (install the one for glibc)", ErrNoDriver)
 }
 
-// OpenFake returns ErrNoDriver: the stand-in driver is a library, too.
+// OpenFake returns ErrNoDriver, because the stand-in driver is a library too.
 func OpenFake(_, _, _ string) (*Driver, error) { return Open("") }
 
 // Processes returns ErrNoDriver.

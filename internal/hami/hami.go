@@ -1,8 +1,8 @@
-// Package hami converts manifests that ask for GPUs by HAMi's resources (nvidia.com/gpu, gpumem, gpucores,
-// gpumem-percentage) into manifests that claim a ration by Dynamic Resource Allocation.
+// Package hami converts manifests that request GPUs with HAMi's resources (nvidia.com/gpu, gpumem,
+// gpucores, gpumem-percentage) into manifests that claim a ration with Dynamic Resource Allocation.
 //
-// It leaves all other parts of a manifest as they are, comments included. If it cannot convert a part of an
-// object, the whole object stays: neither scheduler would place a pod that is half converted.
+// It keeps all other parts of a manifest, including comments. If it cannot convert a part of an
+// object, it keeps the whole object, because neither scheduler would place a half-converted pod.
 package hami
 
 import (
@@ -18,32 +18,32 @@ import (
 	"ration/internal/limit"
 )
 
-// Options have the facts that are not in a manifest.
+// Options has facts that are not in a manifest.
 type Options struct {
-	Class        string     // the device class; empty: gpu.ration
-	DeviceMemory limit.Size // of each GPU, for percentages; 0: not known
+	Class        string     // device class; empty for gpu.ration
+	DeviceMemory limit.Size // of each GPU, for percentages; 0 if unknown
 }
 
 // driver is the DRA driver, and its device class.
 const driver = "gpu.ration"
 
-// Note tells a person about a converted manifest.
+// Note is a message about a converted manifest.
 type Note struct {
 	Line   int    // in the input
 	Where  string // Deployment train, container main
 	Text   string
-	Failed bool // the object was not converted, and is as it was
+	Failed bool // the object was not converted
 }
 
 func (n Note) String() string { return n.Where + ": " + n.Text }
 
-// Converter converts the manifests that are applied together.
+// Converter converts manifests that are applied together.
 type Converter struct {
 	Options
-	names map[string]bool // of all templates, with their namespaces
+	names map[string]bool // names of all templates, with their namespaces
 }
 
-// Convert returns the manifests of a stream of YAML documents, with a ResourceClaimTemplate before each
+// Convert converts a stream of YAML documents. It puts a ResourceClaimTemplate before each object
 // that needs one.
 func (v *Converter) Convert(in []byte) (out []byte, notes []Note, err error) {
 	documents, err := read(in)
@@ -79,7 +79,7 @@ func (v *Converter) Convert(in []byte) (out []byte, notes []Note, err error) {
 	return text.Bytes(), notes, nil
 }
 
-// read returns the documents of a stream that have something in them.
+// read returns the documents of a stream that are not empty.
 func read(in []byte) (out []*yaml.Node, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(in))
 	for i := 1; ; i++ {
@@ -105,7 +105,7 @@ func items(n *yaml.Node) *yaml.Node {
 	return nil
 }
 
-// know remembers the names of existing templates.
+// know records the names of existing templates.
 func (v *Converter) know(n *yaml.Node) {
 	if list := items(n); list != nil {
 		for _, item := range list.Content {
@@ -143,7 +143,8 @@ func (o *object) fail(at *yaml.Node, container, format string, args ...any) {
 	o.notes[len(o.notes)-1].Failed = true
 }
 
-// convert converts an object, or each object of a List. An object that cannot be converted stays as it is.
+// convert converts an object, or each object of a List. It keeps an object that cannot be
+// converted.
 func (o *object) convert(n *yaml.Node) *yaml.Node {
 	if n.Kind != yaml.MappingNode {
 		return n
@@ -193,7 +194,7 @@ func (o *object) failed() bool {
 	return slices.ContainsFunc(o.notes, func(n Note) bool { return n.Failed })
 }
 
-// forgotten looks for remaining keys of HAMi. The object fails if a container still asks for one.
+// forgotten finds remaining keys of HAMi. The object fails if a container still uses one.
 func (o *object) forgotten(n *yaml.Node, under string) {
 	for i, child := range n.Content {
 		if n.Kind != yaml.MappingNode {
@@ -224,7 +225,7 @@ func quotaOf(key string) string {
 	return name
 }
 
-// walk looks for pods at any depth: in a Pod, or in the template of a workload of any kind.
+// walk finds pods at any depth: a Pod, or the template of a workload of any kind.
 func (o *object) walk(n *yaml.Node) {
 	if n.Kind == yaml.MappingNode {
 		if spec := get(n, "spec"); spec != nil && get(spec, "containers") != nil && get(spec, "containers").Kind == yaml.SequenceNode {
@@ -277,10 +278,10 @@ func (o *object) pod(pod, spec *yaml.Node) {
 	o.podSettings(spec)
 }
 
-// maxClaim is the longest name of a claim in a pod, with room for a number.
+// maxClaim bounds the name of a claim in a pod, with space for a number.
 const maxClaim = 60
 
-// taken reports whether there is a template of that name already.
+// taken reports whether a template of that name exists.
 func (o *object) taken(name string) bool {
 	return o.names[o.namespace+"/"+name] || slices.ContainsFunc(o.templates, func(t *yaml.Node) bool { return text(get(get(t.Content[0], "metadata"), "name")) == name })
 }
@@ -295,7 +296,7 @@ func unused(name string, taken func(string) bool) string {
 	}
 }
 
-// podSettings removes settings for HAMi, and those that would give the pod all GPUs.
+// podSettings removes settings for HAMi, and settings that would give the pod all GPUs.
 func (o *object) podSettings(spec *yaml.Node) {
 	if n := get(spec, "schedulerName"); text(n) == "hami-scheduler" {
 		remove(spec, "schedulerName")
@@ -333,7 +334,8 @@ func (o *object) selectors(metadata *yaml.Node) (out []string) {
 	return out
 }
 
-// selector returns one of HAMi's annotations as an expression. known is true for one without an expression.
+// selector converts one of HAMi's annotations to an expression. known is true for an annotation
+// that needs no expression.
 func selector(key, value string) (expression string, known bool) {
 	var values []string
 	for part := range strings.SplitSeq(value, ",") {

@@ -29,17 +29,17 @@ const maxMiB = 1 << 24
 // envPolicy decides what HAMi's gpucores mean: by default a share, with force a cap.
 const envPolicy = limit.EnvPolicy
 
-// request has the resources that a container asks for.
+// request has the resources that a container requests.
 type request struct {
 	container  string
 	count      int
-	memory     limit.Size // of each; 0: all of it
+	memory     limit.Size // of each; 0 for all of it
 	compute    int        // share of each
 	computeMax int        // cap on each
 }
 
-// read reads a container's resources of HAMi, and removes those that it understands. Limits count before
-// requests, which must be equal in Kubernetes. ok is false if there is nothing to convert.
+// read reads a container's HAMi resources, and removes those that it understands. Limits override
+// requests; Kubernetes requires both to be equal. ok is false if there is nothing to convert.
 func (o *object) read(container *yaml.Node) (r request, ok bool) {
 	r.container = text(get(container, "name"))
 	own := get(container, "resources")
@@ -91,13 +91,13 @@ func (o *object) read(container *yaml.Node) (r request, ok bool) {
 	return r, r.count > 0
 }
 
-// number is the value of a resource, with its place in the manifest.
+// number is the value of a resource and its position in the manifest.
 type number struct {
 	at    *yaml.Node
 	value int
 }
 
-// amounts fills in a request from HAMi's numbers. It returns false if they are not valid.
+// amounts fills in a request from HAMi's numbers. It returns false if they are invalid.
 func (o *object) amounts(r *request, numbers map[string]*number) bool {
 	value := func(name string) int {
 		if n := numbers[name]; n != nil {
@@ -105,7 +105,7 @@ func (o *object) amounts(r *request, numbers map[string]*number) bool {
 		}
 		return 0
 	}
-	r.count = 1 // HAMi's, where only memory or cores are asked for
+	r.count = 1 // HAMi's default if only memory or cores are requested
 	if n := numbers[resourceGPU]; n != nil {
 		r.count = n.value
 		if n.value == 0 {
@@ -140,7 +140,8 @@ func (o *object) amounts(r *request, numbers map[string]*number) bool {
 	return true
 }
 
-// environment applies HAMi's policy for cores, and adds notes about variables that have another meaning now.
+// environment applies HAMi's policy for cores, and adds notes about variables whose meaning
+// changes.
 func (o *object) environment(container *yaml.Node, r *request) {
 	env := get(container, "env")
 	if env == nil {
@@ -210,7 +211,7 @@ func (o *object) template(name string, r request, selectors []string) *yaml.Node
 		"metadata", metadata, "spec", mapping("spec", mapping("devices", devices)))}}
 }
 
-// quantity renders a size in the form of Kubernetes.
+// quantity formats a size for Kubernetes.
 func quantity(s limit.Size) string {
 	if s%limit.GiB == 0 {
 		return fmt.Sprintf("%dGi", uint64(s/limit.GiB))

@@ -1,5 +1,5 @@
-// Package humanfmt renders numbers for people: three digits and a unit. limit.Size
-// renders sizes exactly.
+// Package humanfmt formats numbers for people: three digits and a unit. limit.Size formats sizes
+// exactly.
 package humanfmt
 
 import (
@@ -35,7 +35,7 @@ func Duration(d time.Duration) string { return Nanoseconds(float64(d)) }
 
 // Span renders a time without trailing zeros, for a sentence: 20 ms, 1.5 s, 0 s.
 func Span(d time.Duration) string {
-	if d <= 0 { // what a job says of its time can be anything
+	if d <= 0 { // a job can claim any time
 		return "0 s"
 	}
 	return trim(Three(float64(d)/scale(float64(d)))) + " " + unit(float64(d))
@@ -132,7 +132,7 @@ func Plural(n int, one, many string) string {
 	return Count(n) + " " + many
 }
 
-// ItOrThem is what a sentence calls a number of things that it has named.
+// ItOrThem returns the pronoun for a number of things.
 func ItOrThem(n int) string {
 	if n == 1 {
 		return "it"

@@ -11,8 +11,8 @@ type Holder struct {
 	Bytes uint64
 }
 
-// Refusal says in one line why a request was refused: what was asked for, what was
-// free, and which processes held most.
+// Refusal says in one line why a request was refused: how much was requested, how much was free,
+// and which processes held most.
 func Refusal(asked, held, limit uint64, top []Holder) string {
 	free := uint64(0)
 	if limit > held {

@@ -1,8 +1,8 @@
-// Package inotify tells when something happens in folders, also in those of other users.
+// Package inotify reports events in folders, including those of other users.
 //
-// It is not github.com/fsnotify/fsnotify, which does not tell that a file was opened, or closed after
-// writing, and takes folders by their paths only. A process that watches the folders of tenants opens
-// them first (safepath), and watches what it has opened.
+// github.com/fsnotify/fsnotify is not used, because it does not report that a file was opened, or
+// closed after writing, and takes folders only by path. A process that watches folders of tenants
+// must open them first (safepath), and watch the descriptor.
 package inotify
 
 import (
@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watcher is a set of watched folders. All methods but Read may be called at any time.
+// Watcher is a set of watched folders. All methods except Read are safe for concurrent use.
 type Watcher struct {
 	file *os.File
-	conn syscall.RawConn // of file: its calls fail after Close, when the number may be another file's
+	conn syscall.RawConn // of file: its calls fail after Close, when the number may belong to another file
 	buf  [64 << 10]byte  // of Read
 }
 
 // Event is something that happened in a folder.
 type Event struct {
-	Watch int    // as Add returned it
+	Watch int    // result of Add
 	Mask  uint32 // unix.IN_*
-	Name  string // of the file, or "" for the folder itself
+	Name  string // file name, or "" for the folder itself
 }
 
 // New returns a watcher of no folder.
@@ -36,15 +36,15 @@ func New() (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching folders: %w", err)
 	}
-	w := &Watcher{file: os.NewFile(uintptr(fd), "inotify")} // read by the runtime's poller, as it does not block
+	w := &Watcher{file: os.NewFile(uintptr(fd), "inotify")} // the runtime's poller reads it, because it does not block
 	if w.conn, err = w.file.SyscallConn(); err != nil {
 		return nil, fmt.Errorf("watching folders: %w", err)
 	}
 	return w, nil
 }
 
-// Add watches the folder of a descriptor, which may be closed afterwards. A folder that is watched
-// already keeps its watch, with the new mask.
+// Add watches the folder of a descriptor, which may be closed afterwards. If the folder is watched
+// already, it keeps its watch and gets the new mask.
 func (w *Watcher) Add(dir int, mask uint32) (watch int, err error) {
 	failed := w.conn.Control(func(fd uintptr) {
 		watch, err = unix.InotifyAddWatch(int(fd), "/proc/self/fd/"+strconv.Itoa(dir), mask)
@@ -57,8 +57,8 @@ func (w *Watcher) Remove(watch int) {
 	_ = w.conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(watch)) })
 }
 
-// Read waits for events. It returns an error after Close. An event with IN_Q_OVERFLOW says that the
-// kernel has dropped others, of any folder.
+// Read waits for events. It returns an error after Close. An event with IN_Q_OVERFLOW means that
+// the kernel has dropped others, of any folder.
 func (w *Watcher) Read() ([]Event, error) {
 	n, err := w.file.Read(w.buf[:])
 	if err != nil {
@@ -67,7 +67,7 @@ func (w *Watcher) Read() ([]Event, error) {
 	return parse(w.buf[:n]), nil
 }
 
-// Close ends all watches, and a Read that waits.
+// Close ends all watches, and a Read in progress.
 func (w *Watcher) Close() { _ = w.file.Close() }
 
 func parse(text []byte) (out []Event) {

@@ -170,9 +170,9 @@ func changeableBy(dir string) (string, error) {
 	case 0:
 		return "", nil
 	case safepath.Several:
-		return "is in a folder that other users can write, who can put another in its place", nil
+		return "is in a folder that other users can write, who can replace it", nil
 	}
-	return fmt.Sprintf("is in a folder of user %d, who can put another in its place", writer), nil
+	return fmt.Sprintf("is in a folder of user %d, who can replace it", writer), nil
 }
 
 var fileSystems = map[int64]string{

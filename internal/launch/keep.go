@@ -39,7 +39,7 @@ const (
 )
 
 // ErrKeep is returned if the kernel or the machine does not allow Plan.Keep.
-var ErrKeep = errors.New("limits cannot be kept from here")
+var ErrKeep = errors.New("--keep does not work here")
 
 // namespaceTask describes how to set up a mount namespace. Enter gets it as JSON.
 type namespaceTask struct {
@@ -76,7 +76,7 @@ func checkKeep() error {
 	}
 	for path, command := range map[string]string{runFolder: "mkdir " + runFolder, PreloadFile: "touch " + PreloadFile} {
 		if _, err := os.Stat(path); err != nil {
-			return fmt.Errorf("looking for %s: %w: it has to be there (ask an administrator for %s; the packages of ration bring it)", path, ErrKeep, command)
+			return fmt.Errorf("looking for %s: %w: it must exist (ask an administrator for %s; the packages of ration bring it)", path, ErrKeep, command)
 		}
 	}
 	return nil

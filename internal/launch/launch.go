@@ -337,7 +337,7 @@ func checkNotNested() error {
 	if _, err := os.Lstat(job.WellKnown); err != nil {
 		return nil
 	}
-	return fmt.Errorf("%w: its region is at %s, where ration run --keep puts it for all programs in here, %s)", ErrNested, job.WellKnown, evade)
+	return fmt.Errorf("%w: its region is at %s, where ration run --keep mounts it for all programs here, %s)", ErrNested, job.WellKnown, evade)
 }
 
 // findCommand returns the path of a command.

@@ -70,7 +70,7 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 }
 
 func ruledError(what string) error {
-	return fmt.Errorf("%w: this machine's policy has all your programs in one, with one ration (ration policy show), which a job with %s would evade (leave that out; --mem alone takes its limit out of your ration, and ration policy ask changes that)", ErrNested, what)
+	return fmt.Errorf("%w: this machine's policy puts all your programs into one job with one ration (ration policy show), and a job with %s would evade it (leave that out; --mem alone takes its limit out of your ration, and ration policy ask changes that)", ErrNested, what)
 }
 
 // takeRun requests a run, and adds it to the command's environment.

@@ -14,13 +14,13 @@ const (
 	EnvMemory     = "CUDA_DEVICE_MEMORY_LIMIT"
 	EnvCompute    = "CUDA_DEVICE_SM_LIMIT"
 	EnvComputeMax = "RATION_COMPUTE_MAX"
-	EnvPolicy     = "GPU_CORE_UTILIZATION_POLICY" // what EnvCompute is: a share, a cap, or nothing
+	EnvPolicy     = "GPU_CORE_UTILIZATION_POLICY" // meaning of EnvCompute: a share, a cap, or neither
 	EnvRound      = "RATION_COMPUTE_ROUND"
-	EnvMode       = "RATION_COMPUTE" // strict, or nothing
+	EnvMode       = "RATION_COMPUTE" // strict, or empty
 )
 
-// IsVariable reports whether an environment variable has a limit that a job's region keeps.
-// EnvMode is none: each process reads it for itself.
+// IsVariable reports whether an environment variable sets a limit that is stored in a job's region.
+// EnvMode does not: each process reads it itself.
 func IsVariable(key string) bool {
 	for _, name := range []string{EnvMemory, EnvCompute, EnvComputeMax} {
 		if _, is := cutVariable(key, name); is {
@@ -30,11 +30,11 @@ func IsVariable(key string) bool {
 	return key == EnvPolicy || key == EnvRound
 }
 
-// Settings are all that a job's processes find in their environment.
+// Settings are all settings that a job's processes read from their environment.
 type Settings struct {
 	Limits
-	Round  Round // of which shares are slices; 0 where it is not set
-	Strict bool  // a share that cannot be kept is an error of the program
+	Round  Round // of which shares are slices; 0 if it is not set
+	Strict bool  // a share that cannot be enforced is an error of the program
 }
 
 // FromEnv reads settings from an environment in the form of [os.Environ]. It reports all errors at
@@ -50,7 +50,7 @@ func FromEnv(environ []string) (Settings, error) {
 	for _, entry := range environ {
 		key, value, ok := strings.Cut(entry, "=")
 		if !ok || seen[key] {
-			continue // the first of several counts, as with getenv
+			continue // the first of several applies, as with getenv
 		}
 		seen[key] = true
 		use, err := settings.set(key, value)
@@ -69,7 +69,7 @@ func FromEnv(environ []string) (Settings, error) {
 	return settings, nil
 }
 
-// apply makes of HAMi-core's limit what its policy says. A cap of our own comes first.
+// apply converts HAMi-core's limit as its policy says. A cap of our own takes precedence.
 func (s *Settings) apply(p policy) {
 	if p == policyShare {
 		return
@@ -110,7 +110,8 @@ func (s *Settings) set(key, value string) (use string, err error) {
 	return "", nil
 }
 
-// cutVariable reports whether key is name or begins with name and _, and returns what follows name.
+// cutVariable reports whether key is name, or begins with name and _. It returns the part after
+// name.
 func cutVariable(key, name string) (suffix string, ok bool) {
 	suffix, ok = strings.CutPrefix(key, name)
 	return suffix, ok && (suffix == "" || suffix[0] == '_')
@@ -154,8 +155,8 @@ func (s Set[L]) environ(name string) []string {
 	return environ
 }
 
-// Round is the time that the slices of a device's jobs last together where their shares add up to
-// 100 per cent, in microseconds. Zero is not set.
+// Round is how long the slices of all jobs on a device take together if their shares add up to 100
+// per cent, in microseconds. Zero means not set.
 type Round uint32
 
 // Bounds of a round. They equal abi.MinRound and abi.MaxRound.
@@ -164,7 +165,7 @@ const (
 	maxRound Round = 200_000
 )
 
-// ParseRound reads a round that source has set to value: a number followed by ms or us, or plain
+// ParseRound parses the value of source as a round: a number followed by ms or us, or plain
 // microseconds.
 func ParseRound(source, value string) (Round, error) {
 	r, err := parseRound(value)
@@ -197,7 +198,7 @@ func (r Round) String() string {
 	return strconv.Itoa(int(r)) + "us"
 }
 
-// policy says what HAMi-core's compute limit is.
+// policy is the meaning of HAMi-core's compute limit.
 type policy int
 
 const (
@@ -206,7 +207,7 @@ const (
 	policyNeither
 )
 
-// parsePolicy reads HAMi-core's policy, in either case, as HAMi-core does.
+// parsePolicy parses HAMi-core's policy, ignoring case as HAMi-core does.
 func parsePolicy(s string) (policy, error) {
 	switch strings.ToLower(s) {
 	case "", "default":
@@ -228,8 +229,8 @@ func parseMode(s string) (strict bool, err error) {
 	return s == modeStrict, nil
 }
 
-// meaningless are variables of HAMi-core and of older versions that have no effect, and why.
-// shim/config.c has the same.
+// meaningless lists variables of HAMi-core and of older versions that have no effect, and why.
+// shim/config.c has the same list.
 var meaningless = [][2]string{
 	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
 	{"CUDA_TASK_PRIORITY", "a job's processes are equal; shares of the device's time are between jobs (--compute)"},
@@ -238,7 +239,7 @@ var meaningless = [][2]string{
 	{"CUDA_DISABLE_CONTROL", "ration run was asked for a job (start the command without it)"},
 }
 
-// Meaningless says which variables are set and have no effect.
+// Meaningless returns a text for each variable that is set but has no effect.
 func Meaningless(environ []string) (texts []string) {
 	for _, v := range environ {
 		key, value, _ := strings.Cut(v, "=")

@@ -9,10 +9,10 @@ var (
 	// ErrName is returned for text that is not a job name.
 	ErrName = errors.New("not a job name")
 
-	// ErrNoMemory is returned for a percentage of a device whose size is not known.
+	// ErrNoMemory is returned for a percentage of a device whose size is unknown.
 	ErrNoMemory = errors.New("a share of no memory")
 
-	errEmpty     = errors.New("empty") // more likely a mistake in a script than a wish for no limit
+	errEmpty     = errors.New("empty") // probably a mistake in a script, not a request for no limit
 	errSize      = errors.New("not a size")
 	errOverflow  = errors.New("a size too large to count in 64 bits")
 	errPercent   = errors.New("not a percentage in range")
@@ -25,7 +25,7 @@ var (
 	errTwoWays   = errors.New("two ways to name a device (use one of them)")
 )
 
-// What error messages say to use instead.
+// Hints of error messages.
 const (
 	sizeUse    = "bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g"
 	memoryUse  = sizeUse + "; or a percentage from 1 to 100, like 25%"
@@ -37,10 +37,10 @@ const (
 	nameUse    = "1 to 63 letters, digits, '.', '_' or '-', the first not '.' or '-'"
 )
 
-// InputError is an error in a setting of the user: where it came from, and what to use instead.
+// InputError is an error in a user's setting: its source, and what to use instead.
 type InputError struct {
 	Source string // variable or flag, if any
-	Value  string // of the whole setting
+	Value  string // the whole setting
 	Err    error  // what is wrong with it
 	Use    string // what is accepted instead
 }

@@ -46,19 +46,19 @@ func (p Percent) Of(s Size) Size {
 	return Size(share)
 }
 
-// Memory is a limit on the memory of one device: a number of bytes, a share of the device, or
-// none. The zero value is not set. It limits nothing either, but a default takes its place.
+// Memory is a limit on the memory of one device: a number of bytes, a percentage of the device, or
+// none. The zero value is "not set": it limits nothing either, but a default replaces it.
 type Memory struct {
 	size  Size
 	share Percent // of the device
 	none  bool    // set to no limit
 }
 
-// MemorySize returns a limit of s bytes; 0 is no limit.
+// MemorySize returns a limit of s bytes; 0 means no limit.
 func MemorySize(s Size) Memory { return Memory{size: s, none: s == 0} }
 
-// parseMemory reads a limit: a size, a percentage of the device from 1% to 100%, or 0, none or
-// unlimited. 0 is no limit, as in HAMi-core, whose settings are read here too.
+// parseMemory parses a limit: a size, a percentage of the device from 1% to 100%, or 0, none or
+// unlimited. 0 means no limit, as in HAMi-core, whose settings are parsed here too.
 func parseMemory(s string) (Memory, error) {
 	if isNone(s) {
 		return MemorySize(0), nil
@@ -77,12 +77,12 @@ func parseMemory(s string) (Memory, error) {
 	return MemorySize(size), nil
 }
 
-// IsSet reports whether the limit is set, if only to none.
+// IsSet reports whether the limit is set, even if to none.
 func (m Memory) IsSet() bool { return m != Memory{} }
 
-// Of returns the limit in bytes on a device with total bytes; 0 is no limit. It does not reduce a
-// size above the total. A share of a device whose total is not known is [ErrNoMemory], since 0
-// would be no limit.
+// Of returns the limit in bytes on a device with total bytes; 0 means no limit. It does not reduce
+// a size above the total. For a percentage of an unknown total it returns [ErrNoMemory], because 0
+// would mean no limit.
 func (m Memory) Of(total Size) (Size, error) {
 	if m.share == 0 {
 		return m.size, nil
@@ -94,7 +94,7 @@ func (m Memory) Of(total Size) (Size, error) {
 	return size, nil
 }
 
-// String renders m as the grammar has it; a limit that is not set is "unset".
+// String formats m in the input grammar; a limit that is not set is "unset".
 func (m Memory) String() string {
 	switch {
 	case m.none:
@@ -107,11 +107,12 @@ func (m Memory) String() string {
 	return "unset"
 }
 
-// Least is the least limit that is not taken for a mistake. Below it not even a context fits, and
-// 10 is 10 bytes.
+// Least is the smallest limit that is accepted. Not even a context fits into less, and 10 would
+// mean 10 bytes.
 const Least = MiB
 
-// CheckLeast refuses a limit below [Least], which source has set to value. 0 is no limit.
+// CheckLeast returns an error for a limit below [Least]. source and value are for the message. 0
+// means no limit.
 func CheckLeast(size Size, source, value string) error {
 	if size == 0 || size >= Least {
 		return nil
@@ -119,14 +120,14 @@ func CheckLeast(size Size, source, value string) error {
 	return &InputError{Source: source, Value: value, Err: fmt.Errorf("%v is less than any program needs", size), Use: "a number with m or g, like 10g"}
 }
 
-// Compute is a share of one device's time or a cap on it, in whole per cent: the number that a
-// region keeps. As with [Memory], the zero value is not set.
+// Compute is a share of one device's time or a cap on it, in whole per cent, as stored in a region.
+// As with [Memory], the zero value is not set.
 type Compute uint8
 
 // computeNone is a share or a cap that is set to none. It equals abi.ComputeNone.
 const computeNone Compute = 255
 
-// ComputePercent returns a limit of so many per cent, at most 100; 0 is no limit.
+// ComputePercent returns a limit of n per cent, at most 100; 0 means no limit.
 func ComputePercent(n int) Compute {
 	if n <= 0 {
 		return computeNone
@@ -149,10 +150,10 @@ func parseCompute(s string) (Compute, error) {
 	return ComputePercent(int(p / onePercent)), nil
 }
 
-// IsSet reports whether the limit is set, if only to none.
+// IsSet reports whether the limit is set, even if to none.
 func (c Compute) IsSet() bool { return c != 0 }
 
-// Percent returns the limit as a whole number from 1 to 100; 0 is no limit.
+// Percent returns the limit as a whole number from 1 to 100; 0 means no limit.
 func (c Compute) Percent() int {
 	if c == computeNone {
 		return 0
@@ -160,7 +161,7 @@ func (c Compute) Percent() int {
 	return int(c)
 }
 
-// String renders c as the grammar has it; a limit that is not set is "unset".
+// String formats c in the input grammar; a limit that is not set is "unset".
 func (c Compute) String() string {
 	switch c {
 	case 0:

@@ -3,10 +3,9 @@ package limit
 // MaxName is the length of the longest name.
 const MaxName = 63
 
-// CheckName returns an error matching [ErrName] unless name is a valid job name: 1 to
-// 63 ASCII letters, digits, '.', '_' and '-', the first not '.' or '-'. Such a name is
-// a file name, and never a hidden file, a path or an option. The error calls the name
-// source.
+// CheckName returns an error matching [ErrName] unless name is a valid job name: 1 to 63 ASCII
+// letters, digits, '.', '_' and '-', not beginning with '.' or '-'. Such a name is a valid file
+// name, and never a hidden file, a path or an option. source is for the message.
 func CheckName(source, name string) error {
 	if !validName(name) {
 		return &InputError{Source: source, Value: name, Err: ErrName, Use: nameUse}

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// MaxDevices is how many devices a job can have limits for. It equals abi.Devices.
+// MaxDevices is the number of devices that a job can have limits for. It equals abi.Devices.
 const MaxDevices = 16
 
 // limit is the type of the limits in a [Set].
@@ -16,20 +16,20 @@ type limit interface {
 	String() string
 }
 
-// Set is a limit for each device that has its own, and a default for the others. Devices are
-// numbered as the job sees them.
+// Set has limits for single devices, and a default for all others. Devices have the numbers that
+// the job uses.
 type Set[L limit] struct {
 	Default L
 	Device  [MaxDevices]L
 }
 
-// ParseMemorySet reads the memory limits that source has set to value: a limit for all devices
-// (10g, 25%), limits by device (0=10g,1=20g), or both (10g,1=20g).
+// ParseMemorySet parses the value of source as memory limits: a limit for all devices (10g, 25%),
+// limits by device (0=10g,1=20g), or both (10g,1=20g).
 func ParseMemorySet(source, value string) (Set[Memory], error) {
 	return parseSet(source, value, parseMemory, memoryUse)
 }
 
-// ParseComputeSet is [ParseMemorySet] for shares and caps: 30, 0=30,1=50%.
+// ParseComputeSet is like [ParseMemorySet] for shares and caps: 30, 0=30,1=50%.
 func ParseComputeSet(source, value string) (Set[Compute], error) {
 	return parseSet(source, value, parseCompute, computeUse)
 }
@@ -47,7 +47,7 @@ func parseSet[L limit](source, value string, parse func(string) (L, error), use 
 	return set, nil
 }
 
-// add adds one part of a list to the set. With an error it returns what to use instead.
+// add adds one part of a list to the set. With an error it returns a hint what to use instead.
 func (s *Set[L]) add(part string, parse func(string) (L, error), limitUse string) (use string, err error) {
 	target, text := &s.Default, part
 	if index, rest, ok := strings.Cut(part, "="); ok {
@@ -68,8 +68,8 @@ func (s *Set[L]) add(part string, parse func(string) (L, error), limitUse string
 	return "", nil
 }
 
-// parseDevice accepts one spelling of each device number, so that 1 and 01 cannot be two limits on
-// the same device.
+// parseDevice accepts only one spelling of each device number, so that 1 and 01 cannot be two
+// limits on one device.
 func parseDevice(s string) (int, error) {
 	i, err := strconv.Atoi(s)
 	if err != nil || i < 0 || i >= MaxDevices || strconv.Itoa(i) != s {
@@ -125,8 +125,8 @@ func (s *Set[L]) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// CheckDevices returns an error if the set has a limit on a device that is not one of so many. It
-// would have no effect.
+// CheckDevices returns an error if the set has a limit on a device that does not exist, given the
+// number of devices.
 func (s Set[L]) CheckDevices(devices int) error {
 	if devices > MaxDevices {
 		return fmt.Errorf("of %d devices: %w (at most %d are supported)", devices, errNoDevice, MaxDevices)
@@ -139,11 +139,12 @@ func (s Set[L]) CheckDevices(devices int) error {
 	return nil
 }
 
-// Limits are limits by device, as people give them. In a change, what is not set stays as it is.
+// Limits are limits by device, as people write them. In a change, limits that are not set stay
+// unchanged.
 type Limits struct {
 	Memory     Set[Memory]  `json:"memory"`
-	Compute    Set[Compute] `json:"compute"`     // shares: at least so much of a device's time
-	ComputeMax Set[Compute] `json:"compute_max"` // caps: at most so much
+	Compute    Set[Compute] `json:"compute"`     // shares: least part of a device's time
+	ComputeMax Set[Compute] `json:"compute_max"` // caps: largest part of a device's time
 }
 
 // IsSet reports whether any limit is set.
@@ -159,8 +160,7 @@ func (l Limits) Names(device int) bool {
 	return l.Memory.Device[device].IsSet() || l.Compute.Device[device].IsSet() || l.ComputeMax.Device[device].IsSet()
 }
 
-// On returns the limits for all devices as limits for one. It is an error if they name a device
-// themselves.
+// On converts limits for all devices to limits for one. It returns an error if they name a device.
 func (l Limits) On(device int) (out Limits, err error) {
 	for d := range MaxDevices {
 		if l.Names(d) {
@@ -171,7 +171,7 @@ func (l Limits) On(device int) (out Limits, err error) {
 	return out, nil
 }
 
-// Or returns the limits with those of other where a kind is not set.
+// Or returns the limits. For kinds that are not set it takes those of other.
 func (l Limits) Or(other Limits) Limits {
 	if !l.Memory.IsSet() {
 		l.Memory = other.Memory
@@ -185,7 +185,7 @@ func (l Limits) Or(other Limits) Limits {
 	return l
 }
 
-// String renders the limits in one line, for [ParseLimits].
+// String formats the limits in one line, for [ParseLimits].
 func (l Limits) String() string {
 	return fmt.Sprintf("memory=%s compute=%s compute_max=%s", l.Memory, l.Compute, l.ComputeMax)
 }

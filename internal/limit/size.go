@@ -1,6 +1,6 @@
-// Package limit parses and renders sizes, limits, a job's settings and its name. It does
-// no I/O: everything in it is a function of its arguments. The library reads the same
-// grammar in C (shim/limit_parse.c); testdata/grammar.txt holds both to it.
+// Package limit parses and formats sizes, limits, a job's settings and its name. It does no I/O.
+// The library parses the same grammar in C (shim/limit_parse.c); both are tested with
+// testdata/grammar.txt.
 package limit
 
 import (
@@ -57,15 +57,15 @@ func parseSize(s string) (Size, error) {
 	// scale.
 	size := Size(bytes) + scale.fraction(fraction)
 	if size == 0 && strings.Trim(fraction, "0") != "" {
-		// 0 is no limit: a tiny limit must not become none.
+		// 0 means no limit, so a tiny limit must not become 0.
 		return 0, errSize
 	}
 	return size, nil
 }
 
-// fraction returns 0.digits of s, rounded down. From the last digit to the first no
-// intermediate value exceeds s*10, and the result is exact: rounding down in each step
-// is rounding down once.
+// fraction returns 0.digits of s, rounded down. It works from the last digit to the first, so no
+// intermediate value exceeds s*10. The result is exact, because rounding down in each step equals
+// rounding down once.
 func (s Size) fraction(digits string) Size {
 	var part Size
 	for i := len(digits) - 1; i >= 0; i-- {
@@ -74,8 +74,8 @@ func (s Size) fraction(digits string) Size {
 	return part
 }
 
-// parseUnit returns the bytes of a unit. It compares bytes, since Unicode case folding
-// maps the Kelvin sign to k.
+// parseUnit returns the bytes of a unit. It compares bytes, because Unicode case folding maps the
+// Kelvin sign to k.
 func parseUnit(unit string) (Size, bool) {
 	if unit == "" {
 		return 1, true

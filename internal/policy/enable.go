@@ -27,7 +27,7 @@ func InForce() (*Policy, error) {
 		return nil, fmt.Errorf("%w (ration policy enable puts %s in force)", ErrDisabled, ConfigFile)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading what is in force: %w", err)
+		return nil, fmt.Errorf("reading the policy in force: %w", err)
 	}
 	_, rest, _ := strings.Cut(string(text), "\n")
 	return Parse(InForceFile, []byte(rest))
@@ -53,7 +53,7 @@ func Trusted(file string) error {
 			return fmt.Errorf("looking at %s: %w", path, err)
 		}
 		if uid := ownerOf(st); uid != 0 || st.Mode().Perm()&0o022 != 0 {
-			return fmt.Errorf("%s belongs to user %d, with mode %04o (it must be root's, and writable by nobody else)", path, uid, st.Mode().Perm())
+			return fmt.Errorf("%s belongs to user %d, with mode %04o (it must belong to root, and no other user may write it)", path, uid, st.Mode().Perm())
 		}
 	}
 	return nil

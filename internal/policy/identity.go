@@ -29,7 +29,7 @@ import (
 // rules that depend on it are unknown too.
 
 // ErrRule is returned, wrapped, if the rule of a user is unknown.
-var ErrRule = errors.New("which rule is this user's cannot be known")
+var ErrRule = errors.New("the rule of this user is unknown")
 
 // errNoGroup is returned for a name that no group has.
 var errNoGroup = errors.New("no such group")

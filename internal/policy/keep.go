@@ -28,7 +28,7 @@ import (
 )
 
 // ErrKept is returned if another process runs the service of the policy.
-var ErrKept = errors.New("a policy is being kept already")
+var ErrKept = errors.New("another process runs the policy's service")
 
 // Socket is where users request their jobs.
 var Socket = filepath.Join(job.RootFolder, job.PolicySocket)
@@ -318,7 +318,7 @@ func (k *keeper) awaitEnd(uid int, run job.Job) {
 	waited, err := endWhenUnused(wait, func() error { return k.giveBack(uid, run) }, time.Sleep)
 	switch {
 	case !waited:
-		k.log.Error("a run is not waited for: its ration comes back when the service starts again", "run", run.Name, "error", err)
+		k.log.Error("waiting for a run failed; its ration is returned when the service starts again", "run", run.Name, "error", err)
 	case err != nil:
 		k.log.Error("the ration of a run could not be given back", "run", run.Name, "error", err)
 	default:

@@ -153,7 +153,7 @@ func checkRun(run *region.Limits, left region.Limits) error {
 			return fmt.Errorf("%w: it asks for more of GPU %d than the %s of your ration that no other run has (ration policy show)", ErrRun, d, limit.Size(has.Bytes()))
 		}
 		if share, has := abi.Percent(run.Compute[d]), abi.Percent(left.Compute[d]); share > has {
-			return fmt.Errorf("%w: a share of %d %% of GPU %d, and %d %% of your ration are left (ration policy show)", ErrRun, share, d, has)
+			return fmt.Errorf("%w: it asks for a share of %d %% of GPU %d, and your ration has %d %% left (ration policy show)", ErrRun, share, d, has)
 		}
 		most, has2 := abi.Percent(run.ComputeMax[d]), abi.Percent(left.ComputeMax[d])
 		if has2 != 0 && (most == 0 || most >= has2) {

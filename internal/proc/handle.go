@@ -12,9 +12,9 @@ import (
 // ErrEnded is returned for a process that has ended.
 var ErrEnded = errors.New("the process has ended")
 
-// Handle is one process: when it has ended and another process has its PID, a signal to the handle reaches
-// neither. Facts that were read by PID while the handle was open are this process's if Alive is true
-// afterwards.
+// Handle refers to one process. After that process has ended, a signal to the handle reaches no
+// process, even if another one has its PID. Facts that were read by PID while the handle was open
+// belong to this process if Alive is true afterwards.
 type Handle struct {
 	pid, fd int
 }
@@ -25,7 +25,7 @@ func Open(pid int) (*Handle, error) {
 	switch {
 	case errors.Is(err, unix.ESRCH):
 		return nil, fmt.Errorf("opening process %d: %w", pid, ErrEnded)
-	case err != nil: // or a thread that leads no process, or a kernel before 5.3
+	case err != nil: // or a thread that is not a process leader, or a kernel before 5.3
 		return nil, fmt.Errorf("opening process %d: %w", pid, err)
 	}
 	return &Handle{pid, fd}, nil
@@ -34,7 +34,7 @@ func Open(pid int) (*Handle, error) {
 // PID returns the PID that the process was opened by.
 func (h *Handle) PID() int { return h.pid }
 
-// Alive reports whether the process lives, also a process of another user. A zombie does not.
+// Alive reports whether the process is alive, even a process of another user. A zombie is not.
 func (h *Handle) Alive() bool {
 	fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
 	for {

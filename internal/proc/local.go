@@ -11,8 +11,8 @@ import (
 // passwd is the machine's own list of users.
 var passwd = "/etc/passwd"
 
-// LocalUser returns the number and the group of a user in /etc/passwd, or ErrNoUser. It asks no directory
-// service, which may not answer, and may have a person of that name.
+// LocalUser returns the UID and group of a user in /etc/passwd, or ErrNoUser. It does not query a
+// directory service, which may not respond, and may have a person of that name.
 func LocalUser(name string) (uid, gid uint32, err error) {
 	f, err := os.Open(passwd)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package proc asks the kernel and the system's user database about processes.
+// Package proc queries the kernel and the system's user database about processes and users.
 package proc
 
 import (
@@ -18,7 +18,7 @@ import (
 // Stopped reports whether a signal or a debugger has stopped a process.
 func Stopped(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	at := bytes.LastIndexByte(stat, ')') // the name before it may hold anything
+	at := bytes.LastIndexByte(stat, ')') // the name before it may contain any character
 	return err == nil && at >= 0 && len(stat) > at+2 && (stat[at+2] == 'T' || stat[at+2] == 't')
 }
 
@@ -28,7 +28,7 @@ func Started(pid int) (ticks uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	const start = 19 // of the fields after the name, which may hold anything
+	const start = 19 // index among the fields after the name, which may contain any character
 	field := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(field) <= start {
 		return 0, fmt.Errorf("reading the start of process %d: %d fields", pid, len(field))
@@ -36,11 +36,11 @@ func Started(pid int) (ticks uint64, err error) {
 	return strconv.ParseUint(string(field[start]), 10, 64)
 }
 
-// maxName is how much the kernel keeps of a process's name.
+// maxName is the length to which the kernel cuts a process's name.
 const maxName = 15
 
-// CalledBy reports whether a process has that name: the kernel's, which is cut to maxName bytes, or that of its
-// command line.
+// CalledBy reports whether a process has that name: the kernel's name, which is cut to maxName
+// bytes, or the name in its command line.
 func CalledBy(pid int, name, kernel string) bool {
 	if name == "" || name[:min(len(name), maxName)] == kernel {
 		return name != ""
@@ -54,8 +54,8 @@ func CalledBy(pid int, name, kernel string) bool {
 // The PIDs are after the groups.
 const maxStatus = 1 << 20
 
-// Owner returns the UID and the name of a process, and its PID in its own PID namespace (0
-// where that is not known), as the kernel has them.
+// Owner returns the UID and the name of a process, and its PID in its own PID namespace (0 if
+// unknown), as the kernel reports them.
 func Owner(pid int) (uid int, name string, own int, err error) {
 	status, err := readStart("/proc/"+strconv.Itoa(pid)+"/status", maxStatus)
 	if err != nil {
@@ -68,8 +68,8 @@ func Owner(pid int) (uid int, name string, own int, err error) {
 	return uid, strings.TrimSuffix(string(comm), "\n"), own, err
 }
 
-// parseStatus returns the real UID and the PID in the innermost namespace from /proc/PID/status. The
-// process's name, in the first line, has no bare newline.
+// parseStatus returns the real UID and the PID in the innermost namespace from /proc/PID/status.
+// The process's name, in the first line, cannot contain a newline.
 func parseStatus(status []byte) (uid, own int, err error) {
 	_, line, _ := bytes.Cut(status, []byte("\nUid:\t"))
 	real, _, _ := bytes.Cut(line, []byte("\t"))
@@ -84,7 +84,7 @@ func parseStatus(status []byte) (uid, own int, err error) {
 	return uid, own, nil
 }
 
-// readStart returns the first bytes of a file, at most so many.
+// readStart returns at most the first most bytes of a file.
 func readStart(path string, most int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -94,13 +94,13 @@ func readStart(path string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
-// UserName returns a user's name, or the UID if there is none. It remembers a bounded number of users, so that
-// a program that reads every second does not query a directory service as often.
+// UserName returns a user's name, or the UID if it has none. It caches a bounded number of users,
+// so that a program that reads every second does not query a directory service as often.
 func UserName(uid int) string { return lookUp(uid).name }
 
-// UID returns the number of a user, by name or number. As for chown, a number that is the name of a user is
-// that user. UID may ask a directory service. If that fails, it returns an error also for a number, which
-// may be a name.
+// UID returns the UID of a user, given as a name or a number. As for chown, a number that is also
+// the name of a user means that user. UID may query a directory service. If the query fails, it
+// returns an error even for a number, because that may be a name.
 func UID(user string) (uid int, err error) {
 	number, err := UserNamed(user)
 	if !errors.Is(err, ErrNoUser) {
@@ -115,7 +115,7 @@ func UID(user string) (uid int, err error) {
 // ErrNoUser is returned for a name that no user has.
 var ErrNoUser = errors.New("no such user")
 
-// UserNamed returns the number of the user of a name, or ErrNoUser.
+// UserNamed returns the UID of the user with a name, or ErrNoUser.
 func UserNamed(name string) (uid int, err error) {
 	u, err := user.Lookup(name)
 	var unknown user.UnknownUserError
@@ -128,12 +128,12 @@ func UserNamed(name string) (uid int, err error) {
 	return strconv.Atoi(u.Uid)
 }
 
-// Home returns a user's home, or "". It remembers as UserName does.
+// Home returns a user's home, or "". It uses the cache of UserName.
 func Home(uid int) string { return lookUp(uid).home }
 
 type userEntry struct{ name, home string }
 
-// lookUp queries without the lock, as a directory service may not answer.
+// lookUp queries without the lock, because a directory service may not respond.
 func lookUp(uid int) userEntry {
 	users.Lock()
 	entry, known := users.of[uid]

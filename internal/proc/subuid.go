@@ -19,23 +19,23 @@ type subUIDRange struct {
 	from, count int
 }
 
-// subUIDs has the ranges of the file as it was read last.
+// subUIDs has the ranges as of the last read of the file.
 var subUIDs struct {
 	sync.Mutex
 	file   os.FileInfo
 	ranges []subUIDRange
 }
 
-// SubUIDOwner returns the user that a UID of /etc/subuid belongs to, by name or number as the file has
-// it, and false for any other UID. It asks no directory service.
+// SubUIDOwner returns the user that a UID in /etc/subuid is delegated to, as a name or number like
+// in the file. is is false for any other UID. It does not query a directory service.
 func SubUIDOwner(uid int) (owner string, is bool) {
 	r, _, is := subUIDRangeOf(uid)
 	return r.owner, is
 }
 
-// Account returns the number by which a user counts where each user may have a bounded part of
-// something: the UID, or for a UID of /etc/subuid a number below -1 that its whole range has. Otherwise
-// a user would have as many parts as UIDs.
+// Account returns the number under which a user is counted where each user may have a bounded part.
+// It is the UID or, for a UID in /etc/subuid, a number below -1 for its whole range. Otherwise a
+// user would get as many parts as delegated UIDs.
 func Account(uid int) int {
 	if _, line, is := subUIDRangeOf(uid); is {
 		return -2 - line

@@ -32,10 +32,10 @@ func parseParent(stat []byte) int {
 	return ppid
 }
 
-// maxAncestors bounds how far up Ancestor looks.
+// maxAncestors bounds how many ancestors are checked.
 const maxAncestors = 64
 
-// Ancestor returns the nearest process above pid for which is returns true, or 0.
+// Ancestor returns the nearest ancestor of pid for which is returns true, or 0.
 func Ancestor(pid int, is func(pid int) bool) int {
 	for range maxAncestors {
 		if pid = Parent(pid); pid <= 1 {
@@ -48,8 +48,8 @@ func Ancestor(pid int, is func(pid int) bool) int {
 	return 0
 }
 
-// Cgroup returns the path of a process's control group, and the container or batch job that it names, as
-// parseCgroup does; "" if it is unknown.
+// Cgroup returns the path of a process's cgroup, and the container or batch job that it belongs to,
+// as parseCgroup does; "" if unknown.
 func Cgroup(pid int) (group, container string) {
 	text, err := readStart("/proc/"+strconv.Itoa(pid)+"/cgroup", 16<<10)
 	if err != nil {
@@ -58,13 +58,12 @@ func Cgroup(pid int) (group, container string) {
 	return parseCgroup(string(text))
 }
 
-// containerID matches the name that engines give a container's control group: a prefix and 64 hexadecimal
-// digits.
+// containerID matches the name of a container's cgroup: a prefix and 64 hexadecimal digits.
 var containerID = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?:([a-z-]+)[-:])?([0-9a-f]{64})(?:\.scope)?$`)
 })
 
-// engines has the name of the engine by the prefix of its control groups.
+// engines maps the prefix of a cgroup's name to the name of the engine.
 var engines = map[string]string{
 	"docker": "docker", "cri-containerd": "containerd", "containerd": "containerd", "crio": "cri-o", "crio-conmon": "cri-o",
 	"libpod": "podman", "libpod-conmon": "podman",
@@ -80,8 +79,8 @@ var lxcName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`/lxc(?:\.payload)?[./]([A-Za-z0-9_.-]+)`)
 })
 
-// parseCgroup returns a path from /proc/PID/cgroup: the first that names a container, or that of version 2,
-// or the first. The container is as in docker/0123456789ab,
+// parseCgroup returns a path from /proc/PID/cgroup: the first that names a container, otherwise
+// that of version 2, otherwise the first. The container has a form like docker/0123456789ab,
 // containerd/…, kubernetes/…, podman/…, cri-o/…, lxc/NAME, slurm/JOB.STEP.
 func parseCgroup(text string) (group, container string) {
 	for line := range strings.Lines(text) {

@@ -15,46 +15,46 @@ import (
 	"ration/internal/abi"
 )
 
-// A failure to ask is not an answer. Only what says so means that a process has
-// gone: a free lock, ESRCH, another start time, a zombie. Whatever else goes wrong
-// (no descriptor left, no permission, no memory), the process counts as alive.
+// A failed query is not an answer. Only positive evidence means that a process has ended: a free
+// lock, ESRCH, another start time, a zombie. After any other error (no descriptor left, no
+// permission, no memory) the process counts as alive.
 //
-// What a process holds goes back when the driver has freed it, which is when its open files
-// of the driver are released: after the process's record locks have gone, before it is a
-// zombie, and not while a fork child has those files, too.
+// A process's memory is returned when the driver has freed it, which is when its open driver files
+// are released: after its record locks are released, before it becomes a zombie, and not while a
+// fork child also has those files.
 
-// liveness says which processes live. The kernel answers, except in tests over a
-// heap.
+// liveness finds out which processes are alive. The kernel does, except in tests over a heap.
 type liveness interface {
-	// lock tries to mark slot as this process's, for as long as it lives.
+	// lock tries to lock slot for this process. The lock lasts as long as the process.
 	lock(slot int) (bool, error)
 	unlock(slot int)
-	// dead says how the owner of slot, which had status st, is known to have ended:
-	// one of abi's causes, or 0 where it is not. entry describes it, unless it was
-	// joining: then entry may be that of the owner before.
+	// dead returns how the owner of slot, which had status st, is known to have ended: one of abi's
+	// causes, or 0 if it is not. entry describes the owner, unless it was joining: then entry may
+	// be that of the previous owner.
 	dead(slot int, entry *abi.Slot, st abi.Status) (cause int)
-	// holder is the PID, as this process sees it, of the process that has slot
-	// locked: zero where none has, or where it is this process.
+	// holder returns the PID, as seen by this process, of the process that has locked slot. It
+	// returns 0 if there is none, or if it is this process.
 	holder(slot int) int
-	// kept says whether an open file keeps what slot's owner held, which may have ended.
+	// kept reports whether an open file keeps the memory of slot's owner, even if the owner has
+	// ended.
 	kept(slot int) bool
-	// outlived says whether only that keeps it: the owner, which had status st, has begun to
-	// end, or has ended and fork children have its files; or it has lost its lock.
+	// outlived reports whether only that file keeps the memory: the owner, which had status st, is
+	// ending; or it has ended and fork children have its files; or it has lost its lock.
 	outlived(slot int, st abi.Status) bool
-	// blocker is the PID of a process that has slot locked so that lock fails, by a lock
-	// for reading as well: zero where none has, or none that can be seen.
+	// blocker returns the PID of a process whose lock on slot, even a read lock, makes lock fail.
+	// It returns 0 if there is none, or none is visible.
 	blocker(slot int) int
 }
 
-// kernel keeps liveness as a record lock on the slot's first byte in the file.
+// kernel uses a record lock on the slot's first byte in the file.
 type kernel struct{ f *file }
 
 func slotByte(slot int, typ int16) unix.Flock_t {
 	return unix.Flock_t{Type: typ, Whence: 0, Start: slotsOffset + int64(slot)*slotSize, Len: 1}
 }
 
-// filesByte is the slot's second byte. libration.so locks it by an open file that lives as
-// long as the driver's do in a process and its fork children (region_keep in
+// filesByte is the slot's second byte. libration.so locks it through an open file that lives as
+// long as the driver's files, in a process and its fork children (region_keep in
 // shim/region/alive.c). A process of this package uses no driver, and has no such lock.
 func filesByte(slot int, typ int16) unix.Flock_t {
 	l := slotByte(slot, typ)
@@ -62,7 +62,7 @@ func filesByte(slot int, typ int16) unix.Flock_t {
 	return l
 }
 
-// fcntl sets or asks for the lock of a slot's byte.
+// fcntl sets or queries the lock of a slot's byte.
 func (k kernel) fcntl(slot, command int, typ int16) (unix.Flock_t, error) {
 	return k.fcntlOf(slotByte(slot, typ), command)
 }
@@ -88,8 +88,8 @@ func (k kernel) lock(slot int) (bool, error) {
 
 func (k kernel) unlock(slot int) { _, _ = k.fcntl(slot, unix.F_SETLK, unix.F_UNLCK) }
 
-// asked is the process that has a slot's byte locked. It is asked as a reader
-// would, since a read-only open has no right to write.
+// asked returns whether a slot's byte is locked, and by which process. It queries for a read lock,
+// because a read-only descriptor may not ask for a write lock.
 func (k kernel) asked(slot int) (locked bool, pid int) {
 	fd, err := k.f.descriptor()
 	if err != nil {
@@ -98,14 +98,14 @@ func (k kernel) asked(slot int) (locked bool, pid int) {
 	return askedOf(fd, slot)
 }
 
-// askedOf is asked of a descriptor that is known to be the file's.
+// askedOf is asked for a descriptor that is known to belong to the file.
 func askedOf(fd, slot int) (locked bool, pid int) {
 	l := slotByte(slot, unix.F_RDLCK)
 	err := unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l)
 	return err != nil || l.Type != unix.F_UNLCK, int(l.Pid)
 }
 
-// kept is asked after the first lock, which goes first.
+// kept is called after the query for the first lock, because that lock is released first.
 func (k kernel) kept(slot int) bool {
 	l, err := k.fcntlOf(filesByte(slot, unix.F_RDLCK), unix.F_GETLK)
 	return err != nil || l.Type != unix.F_UNLCK
@@ -136,7 +136,7 @@ func (k kernel) blocker(slot int) int {
 
 func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) (cause int) {
 	if k.f.held[slot].Load() == st.Gen() {
-		return 0 // ours, and the kernel does not name our own locks
+		return 0 // it is our own lock, which the kernel does not report to us
 	}
 	if locked, _ := k.asked(slot); locked {
 		return 0
@@ -147,8 +147,8 @@ func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) (cause int) {
 	if k.kept(slot) {
 		return 0
 	}
-	// No lock. It may have been lost by a close in a process that lives on, so ask
-	// for the process as well, where its PID means anything to us.
+	// There is no lock. A living process may have lost it by closing a file. So check the process
+	// as well, if its PID means anything here.
 	me := self()
 	if me.unsure {
 		return 0
@@ -160,8 +160,8 @@ func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) (cause int) {
 			return abi.CauseUnseen
 		}
 	}
-	// No other process has our PID: this one had the slot before it became another
-	// program, as exec drops the lock; or the PID has been given out again.
+	// No other process has our PID. Either this process had the slot before it executed another
+	// program, because exec drops the lock; or the PID was reused.
 	if pid == me.pid {
 		return abi.CauseExec
 	}
@@ -169,13 +169,13 @@ func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) (cause int) {
 		return abi.CauseEnded
 	}
 	if !me.sees {
-		return 0 // /proc is of another namespace, and would describe another process
+		return 0 // /proc belongs to another namespace, and would describe another process
 	}
 	start := atomic.LoadUint64(&entry.Start)
 	if cause, _ := ended(pid, start); cause != 0 || k.f.mappedBy(strconv.Itoa(pid), atomic.LoadUint64(&entry.UID)) {
 		return cause
 	}
-	// Mappings go early in a process's end: one that has begun to end has not become
+	// Mappings disappear early when a process ends: a process that is ending has not executed
 	// another program.
 	if cause, p := ended(pid, start); cause != 0 || p.ending {
 		return cause
@@ -183,15 +183,15 @@ func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) (cause int) {
 	return abi.CauseUnmapped
 }
 
-// ended says how a process that started then is known to have ended: one of abi's causes, or
-// 0 where it is not, or still runs.
+// ended returns how a process with that start time is known to have ended: one of abi's causes, or
+// 0 if that is unknown or the process still runs.
 func ended(pid int, start uint64) (cause int, p process) {
 	p, err := readProcess(strconv.Itoa(pid))
 	switch {
 	case err != nil && gone(pid):
 		return abi.CauseEnded, p
 	case err != nil:
-	case start != 0 && p.start != start: // 0: the owner could not read its own
+	case start != 0 && p.start != start: // 0 means that the owner could not read its own start time
 		return abi.CauseReused, p
 	case p.ended:
 		return abi.CauseZombie, p
@@ -199,15 +199,15 @@ func ended(pid int, start uint64) (cause int, p process) {
 	return 0, p
 }
 
-// gone says whether no process has this PID. It needs no descriptor, and /proc may
-// hide the processes of other users.
+// gone reports whether no process has this PID. It needs no descriptor, and works even if /proc
+// hides the processes of other users.
 func gone(pid int) bool {
 	return pid <= 0 || pid > math.MaxInt32 || errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
-// mappedBy says whether a process has the region mapped. One that lost its lock
-// by closing files still has; one that became another program does not. Where
-// this cannot be read, it counts as mapped, but for a set-uid program.
+// mappedBy reports whether a process has the region mapped. A process that lost its lock by closing
+// files still has it mapped; one that executed another program does not. If the mappings cannot be
+// read, it returns true, except for a set-uid program.
 func (f *file) mappedBy(pid string, uid uint64) bool {
 	maps, err := os.Open("/proc/" + pid + "/maps")
 	if errors.Is(err, unix.EACCES) && setUID(pid, uid) {
@@ -217,17 +217,17 @@ func (f *file) mappedBy(pid string, uid uint64) bool {
 		return true
 	}
 	defer maps.Close()
-	// By device and inode; or, where a stacked file system shows others, by name.
+	// Compare device and inode or, because a stacked file system may show others, the name.
 	inode := fmt.Sprintf(" %02x:%02x %d ", unix.Major(f.key.dev), unix.Minor(f.key.dev), f.key.ino)
 	return mentions(maps, []byte(inode), []byte(" "+f.path+"\n"))
 }
 
-// maxMaps is how much is read of a process's list of mappings. A large program's is a few
-// hundred KiB; one can be made that takes minutes to read.
+// maxMaps bounds how much of a process's list of mappings is read. The list of a large program has
+// a few hundred KiB, but a hostile one can take minutes to read.
 const maxMaps = 16 << 20
 
-// mentions reports whether a list of mappings has one of the words in it, or is longer
-// than is read, empty or unreadable: then that cannot be said.
+// mentions reports whether a list of mappings contains one of the words. It also returns true if
+// that is unknown, because the list is too long, empty or unreadable.
 func mentions(maps io.Reader, words ...[]byte) bool {
 	buf, kept, total := make([]byte, 64<<10), 0, 0
 	for total < maxMaps {
@@ -244,7 +244,7 @@ func mentions(maps io.Reader, words ...[]byte) bool {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return true
 		}
-		// A word may begin in this piece and end in the next.
+		// A word may begin in this part and end in the next.
 		end := kept + n
 		kept = min(end, maxPath)
 		copy(buf, buf[end-kept:end])
@@ -252,12 +252,12 @@ func mentions(maps io.Reader, words ...[]byte) bool {
 	return true
 }
 
-// maxPath bounds a line's path, and so a word.
+// maxPath bounds the path in a line, and so the length of a word.
 const maxPath = unix.PathMax + 64
 
-// setUID says whether a process of an ordinary user acts as another one, which it
-// only can after exec of a set-uid program. Users have the same numbers for this
-// process if its user namespace has the same map.
+// setUID reports whether a process of an ordinary user acts as another user, which is only possible
+// after it has executed a set-uid program. UIDs are comparable only if this process's user
+// namespace has the same mapping.
 func setUID(pid string, uid uint64) bool {
 	theirs, err := os.ReadFile("/proc/" + pid + "/uid_map")
 	ours, err2 := os.ReadFile("/proc/self/uid_map")
@@ -274,32 +274,32 @@ func setUID(pid string, uid uint64) bool {
 	return err == nil && effective != uid
 }
 
-// identity names a process for good.
+// identity identifies a process uniquely.
 type identity struct {
 	pid    int
-	start  uint64 // clock ticks since boot; 0 where it cannot be read
-	pidns  uint64 // inode of the PID namespace; 0 where there is no /proc
-	unsure bool   // pidns could not be asked for
-	sees   bool   // /proc is of this PID namespace
+	start  uint64 // clock ticks since boot; 0 if it cannot be read
+	pidns  uint64 // inode of the PID namespace; 0 if there is no /proc
+	unsure bool   // pidns could not be queried
+	sees   bool   // /proc belongs to this PID namespace
 }
 
-// initPIDNS is the inode of the first PID namespace, fixed by the kernel: a process
-// in it sees the host's PIDs.
+// initPIDNS is the inode of the first PID namespace, a constant of the kernel. A process in it sees
+// the host's PIDs.
 const initPIDNS = 0xEFFFFFFC
 
-// OnHost says whether this process sees the host's PIDs.
+// OnHost reports whether this process sees the host's PIDs.
 func OnHost() bool { return self().pidns == initPIDNS }
 
 var known atomic.Pointer[identity]
 
-// self is this process. What could not be read is asked for again the next time.
+// self returns this process's identity. It queries again what it could not read the last time.
 func self() identity {
 	if me := known.Load(); me != nil {
 		return *me
 	}
 	me := identity{pid: os.Getpid()}
-	// By "self", which is this process also where /proc is of another namespace and
-	// our PID names another process.
+	// Use "self", which means this process even if /proc belongs to another namespace where our PID
+	// names another process.
 	p, err := readProcess("self")
 	me.start = p.start
 	name, err2 := os.Readlink("/proc/self")
@@ -313,11 +313,11 @@ func self() identity {
 	return me
 }
 
-// process is what /proc/PID/stat says of one.
+// process is the content of /proc/PID/stat.
 type process struct {
 	start  uint64 // clock ticks since boot
 	ended  bool   // all its threads have ended, and its files have been released
-	ending bool   // it has begun to end: it may have no mapping left, and the driver still its memory
+	ending bool   // it is ending: it may have no mapping left, while the driver still holds its memory
 }
 
 func readProcess(pid string) (process, error) {
@@ -334,8 +334,8 @@ func readProcess(pid string) (process, error) {
 	return parseStat(buf[:n])
 }
 
-// parseStat takes the fields it needs. The second field is a name in brackets
-// that may hold anything, so count from the last bracket.
+// parseStat parses the required fields. The second field is a name in brackets that may contain any
+// character, so fields are counted from the last bracket.
 func parseStat(b []byte) (p process, err error) {
 	const state, flags, threads, start, exiting = 0, 6, 17, 19, 0x4
 	at := bytes.LastIndexByte(b, ')')
@@ -352,7 +352,7 @@ func parseStat(b []byte) (p process, err error) {
 		return n
 	}
 	p.start = number(start)
-	// A leader that has ended while its other threads live on is no process that has.
+	// A process whose leading thread has ended while other threads are alive has not ended.
 	p.ended = (string(field[state]) == "Z" || string(field[state]) == "X") && number(threads) <= 1
 	p.ending = number(flags)&exiting != 0
 	return p, err

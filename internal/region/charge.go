@@ -9,14 +9,13 @@ import (
 	"ration/internal/abi"
 )
 
-// relock is how many turns pass before an owner makes sure that its lock is
-// still there: any close of the file in this process drops it silently.
+// relock is after how many changes an owner checks that it still has its lock, because any close of
+// the file in this process drops it silently.
 const relock = 4096
 
-// Charge asks for bytes of a device. They are granted exactly, rounded up to
-// whole units, or refused with a *RefusedError: after the bytes of dead processes
-// have been taken back, and only if the bytes granted at that instant plus these
-// would pass the limit.
+// Charge requests bytes of a device. They are granted exactly, rounded up to whole units, or
+// refused with a *RefusedError. A charge is refused only after the memory of dead processes was
+// taken back, and only if the bytes granted at that instant plus the request exceed the limit.
 func (s *Slot) Charge(device int, kind abi.Kind, bytes uint64) error {
 	if _, err := s.change(device, kind, bytes, charge); err != errNoRoom {
 		return err
@@ -24,7 +23,7 @@ func (s *Slot) Charge(device int, kind abi.Kind, bytes uint64) error {
 	return s.refused(device, kind, bytes)
 }
 
-// Return gives back bytes that were charged.
+// Return returns bytes that were charged.
 func (s *Slot) Return(device int, kind abi.Kind, bytes uint64) error {
 	_, err := s.change(device, kind, bytes, giveBack)
 	return err
@@ -37,11 +36,11 @@ const (
 	giveBack
 )
 
-// errNoRoom is a charge that did not fit at the first try.
+// errNoRoom is returned for a charge that did not fit at the first try.
 var errNoRoom = errors.New("no room")
 
-// change makes one change of the ledger and of the figures. With errNoRoom comes
-// the word that stood in the way.
+// change makes one change of the ledger and of the usage. With errNoRoom it returns the ledger word
+// that did not allow it.
 func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_ abi.LedgerWord, err error) {
 	if uint(device) >= abi.Devices || uint(kind) >= uint(abi.Kinds) {
 		return 0, fmt.Errorf("device %d, kind %d: %w (a region has devices 0 to %d)", device, kind, ErrDevice, abi.Devices-1)
@@ -80,18 +79,18 @@ func (s *Slot) change(device int, kind abi.Kind, bytes uint64, dir direction) (_
 			return 0, err
 		}
 	}
-	return 0, r.whole() // nor was it cut short meanwhile
+	return 0, r.whole() // also checks that the file was not cut short meanwhile
 }
 
-// changeInTurn makes one change, with the account's turn.
+// changeInTurn makes one change. The caller has the account's turn.
 func (s *Slot) changeInTurn(device int, kind abi.Kind, delta int64, limit *uint64) (abi.LedgerWord, error) {
-	// Here and not at the claim: it looks at every process there is.
+	// Do this here and not at the claim, because it checks every process.
 	if !s.r.former.Load() {
 		s.r.reapFormerSelf()
 		s.r.former.Store(true)
 	}
 	t, a := s.take(device)
-	defer t.Unlock() // also where the file is cut short, and a page of it gone
+	defer t.Unlock() // also after a fault, if the file was cut short and a page of it is gone
 	if err := s.usable(t, kind, delta); err != nil {
 		return 0, err
 	}
@@ -114,16 +113,16 @@ func (s *Slot) changeInTurn(device int, kind abi.Kind, delta int64, limit *uint6
 
 // take takes the turn of the slot's account on a device.
 func (s *Slot) take(device int) (*turn, *abi.Account) {
-	// Before the lock: where the file was cut short, even this faults (the compiler
-	// touches the mapping to see that it is not nil), and the caller's defer is yet to come.
+	// Before the lock: if the file was cut short, even this faults (the compiler accesses the
+	// mapping for a nil check), and the caller has not deferred the unlock yet.
 	a := &s.r.m.Accounts[device][s.index]
 	t := &s.turns[device]
 	t.Lock()
 	return t, a
 }
 
-// enter makes the account this slot's, before its first change there. At attach
-// that would cost a page for every device there is.
+// enter makes the account this slot's, before its first change there. Doing so at attach would cost
+// a page for every device.
 func (s *Slot) enter(t *turn, a *abi.Account) {
 	if t.entered && atomic.LoadUint64(&a.Gen) == s.status.Gen() {
 		return
@@ -132,8 +131,7 @@ func (s *Slot) enter(t *turn, a *abi.Account) {
 	t.enter(a, s.status.Gen())
 }
 
-// usable says whether the change may be made at all: the slot is ours, and holds
-// what is to be returned.
+// usable reports whether the change is allowed: the slot is ours, and holds as much as is returned.
 func (s *Slot) usable(t *turn, kind abi.Kind, delta int64) error {
 	if s.left.Load() {
 		return ErrClosed
@@ -147,7 +145,7 @@ func (s *Slot) usable(t *turn, kind abi.Kind, delta int64) error {
 	return nil
 }
 
-// keepLastPeak writes a device's peak, before something of it is returned.
+// keepLastPeak records a device's peak before memory of it is returned.
 func (s *Slot) keepLastPeak(device int) error {
 	l := s.r.ledger(device)
 	if held := l.word().Units(); held > atomic.LoadUint64(&l.device.Peak) {
@@ -156,11 +154,11 @@ func (s *Slot) keepLastPeak(device int) error {
 	return nil
 }
 
-// keepPeak keeps the most that was ever granted at once. It is for people: a crash
-// before it loses a peak that no process saw. What dead processes held is no part of
-// it: before a new peak is written it is given back. That asks the kernel about each
-// other process that holds something of the device. So while a job grows, a peak is
-// written at steps of abi.PeakStep, and its last part before something is returned.
+// keepPeak records the most that was ever granted at once. It is only for display: a crash before
+// it loses a peak that no process saw. The memory of dead processes is not part of a peak, so it is
+// returned before a new peak is written. That needs a query about each other process that holds
+// memory of the device. So while a job grows, the peak is written in steps of abi.PeakStep, and its
+// last part before memory is returned.
 func (s *Slot) keepPeak(device int, units uint64) error {
 	l := s.r.ledger(device)
 	freed, err := s.r.reapDevice(device, s.index)
@@ -178,9 +176,8 @@ func (s *Slot) keepPeak(device int, units uint64) error {
 	}
 }
 
-// refused is what follows a charge that did not fit: take back what the dead
-// hold, try again for as long as that brought something, and then write the
-// refusal down.
+// refused handles a charge that did not fit: it takes back the memory of dead processes, tries
+// again as long as that helped, and then records the refusal.
 func (s *Slot) refused(device int, kind abi.Kind, bytes uint64) error {
 	for {
 		freed, err := s.r.reapDevice(device, s.index)

@@ -10,18 +10,16 @@ import (
 	"ration/internal/abi"
 )
 
-// Slot is this process's place in a region. It is safe for use by several
-// goroutines.
+// Slot is this process's place in a region. It is safe for concurrent use.
 type Slot struct {
 	r      *Region
 	index  int
-	status abi.Status // ours while Status in the region is this
+	status abi.Status // the slot is ours while Status in the region has this value
 	left   atomic.Bool
 	turns  [abi.Devices]turn
 }
 
-// Claim takes a free slot, giving back those of dead processes if there is no
-// other. name is shown to people.
+// Claim takes a free slot. If there is none, it frees those of dead processes. name is for display.
 func (r *Region) Claim(name string) (_ *Slot, err error) {
 	if !r.writable {
 		return nil, fmt.Errorf("region %s: %w", r.path, ErrReadOnly)
@@ -48,10 +46,9 @@ func (r *Region) Claim(name string) (_ *Slot, err error) {
 	return s, err
 }
 
-// claimFree looks for a free slot, first in a small window, so that a scan of
-// the slots in use stays short, then in larger ones. Racing processes start at
-// different places. Where there is none, locked is the slots that are free, and that
-// another process has locked.
+// claimFree finds a free slot, first in a small window, so that scans of the used slots stay short,
+// then in larger windows. Concurrent processes start at different places. If it finds none, locked
+// has the free slots that another process has locked.
 func (r *Region) claimFree(name string) (_ *Slot, locked []int, _ error) {
 	if r.file != nil {
 		r.file.claim.Lock()
@@ -71,12 +68,12 @@ func (r *Region) claimFree(name string) (_ *Slot, locked []int, _ error) {
 				return nil, nil, err
 			}
 			if !free {
-				// A process is about to claim it, or about to have left it; or it never will,
-				// and has locked what it does not use.
+				// A process is about to claim it, or is leaving it; or a process has locked a slot
+				// that it does not use.
 				locked = append(locked, slot)
 				continue
 			}
-			if r.alive.kept(slot) { // by a process that left, and ends; or by its fork children
+			if r.alive.kept(slot) { // by a process that left and is ending, or by its fork children
 				r.alive.unlock(slot)
 				continue
 			}
@@ -97,8 +94,8 @@ func (r *Region) claimFree(name string) (_ *Slot, locked []int, _ error) {
 	return nil, locked, nil
 }
 
-// lookToClaim returns a slot's status. That of a process which said that it ends is freed here
-// once it has ended, so that the slots of a job which starts many stay few.
+// lookToClaim returns a slot's status. It frees the slot of a process that announced its exit and
+// has ended, so that a job which starts many processes needs few slots.
 func (r *Region) lookToClaim(slot int) abi.Status {
 	st := abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
 	if st.State() == abi.SlotActive && r.left(slot, st) && r.reapSlot(slot) {
@@ -107,7 +104,7 @@ func (r *Region) lookToClaim(slot int) abi.Status {
 	return st
 }
 
-// raiseHigh makes sure that a slot is looked at, before it is claimed.
+// raiseHigh makes sure that scans include a slot, before it is claimed.
 func (r *Region) raiseHigh(slot int) {
 	for {
 		high := atomic.LoadUint64(&r.m.Header.HighWater)
@@ -117,8 +114,8 @@ func (r *Region) raiseHigh(slot int) {
 	}
 }
 
-// join fills in a claimed slot and shows it to readers. It is nil where the slot
-// was taken away meanwhile, its lock having been lost.
+// join fills in a claimed slot and shows it to readers. It returns nil if the slot was taken away
+// because its lock was lost.
 func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	point(abi.ClaimJoining)
 	me := self()
@@ -136,7 +133,7 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	storeName(entry, name)
 	point(abi.ClaimFilled)
 	joining, active := abi.MakeStatus(gen, abi.SlotJoining), abi.MakeStatus(gen, abi.SlotActive)
-	// Release: a reader that finds the slot active finds all of the above.
+	// Release: a reader that sees the slot as active also sees all of the above.
 	if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(joining), uint64(active)) {
 		r.letGo(slot, gen)
 		return nil
@@ -149,21 +146,21 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	return &Slot{r: r, index: slot, status: active}
 }
 
-// hold remembers which slots this process has locked, and as which owner.
+// hold records that this process has locked a slot, and the generation.
 func (r *Region) hold(slot int, gen uint64) {
 	if r.file != nil {
 		r.file.held[slot].Store(gen)
 	}
 }
 
-// letGo forgets a slot, unless this process has it again as another owner.
+// letGo forgets a slot, unless this process has it again with another generation.
 func (r *Region) letGo(slot int, gen uint64) {
 	if r.file != nil {
 		r.file.held[slot].CompareAndSwap(gen, 0)
 	}
 }
 
-// Leave returns all bytes, which no driver has, and frees the slot.
+// Leave returns all bytes, which no driver holds, and frees the slot.
 func (s *Slot) Leave() (err error) {
 	if s.left.Swap(true) {
 		return ErrClosed
@@ -195,8 +192,8 @@ func (s *Slot) Leave() (err error) {
 	return nil
 }
 
-// returnAll gives back what the slot holds of a device: by the ledger, so that
-// nothing can be left behind.
+// returnAll returns the slot's memory of a device. It uses the ledger, so that nothing can be left
+// behind.
 func (s *Slot) returnAll(device int) error {
 	if err := s.keepLastPeak(device); err != nil {
 		return err
@@ -218,16 +215,16 @@ func (s *Slot) returnAll(device int) error {
 	return nil
 }
 
-// Index is the slot's number.
+// Index returns the slot's number.
 func (s *Slot) Index() int { return s.index }
 
-// ours says whether the slot is still this process's: an owner asks after it has
-// read a word that it is about to swap, and before it swaps it.
+// ours reports whether the slot still belongs to this process. An owner calls it after reading a
+// word and before swapping it.
 func (s *Slot) ours() bool {
 	return abi.Status(atomic.LoadUint64(&s.r.m.Status[s.index])) == s.status
 }
 
-// evicted is the error of an owner whose slot was taken away.
+// evicted returns the error for an owner whose slot was taken away.
 func (s *Slot) evicted() error {
 	s.r.letGo(s.index, s.status.Gen())
 	return fmt.Errorf("slot %d of region %s: %w (its lock was lost: did the program close all its files?)", s.index, s.r.path, ErrEvicted)

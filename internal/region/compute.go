@@ -7,19 +7,19 @@ import (
 	"ration/internal/abi"
 )
 
-// Compute is a job's ration of one device's time, and what it has had of it.
+// Compute is a job's ration of one device's time, and how much of it was used.
 type Compute struct {
 	Share  int    // per cent; 0 without a share
 	Max    int    // per cent; 0 without a cap
 	Round  uint64 // microseconds
 	Used   uint64 // nanoseconds, as measured for a cap
-	Waited uint64 // nanoseconds that launches waited for the cap, over all threads
+	Waited uint64 // nanoseconds that launches waited because of the cap, summed over all threads
 }
 
 // Set reports whether the job has a share or a cap.
 func (c Compute) Set() bool { return c.Share != 0 || c.Max != 0 }
 
-// Compute is a device's share and cap at this moment.
+// Compute returns a device's current share and cap.
 func (r *Region) Compute(device int) (Compute, error) {
 	return lookAt(r, device, func() Compute {
 		limits, had := &r.limits.Device[device], &r.m.Compute[device]
@@ -33,7 +33,7 @@ func (r *Region) Compute(device int) (Compute, error) {
 	})
 }
 
-// ProcessCompute is what one process has of one device's time.
+// ProcessCompute is a process's use of one device's time.
 type ProcessCompute struct {
 	Work   abi.Work
 	Slice  abi.Slice
@@ -41,7 +41,7 @@ type ProcessCompute struct {
 	Waited uint64 // nanoseconds that its launches waited for a cap
 }
 
-// Why a share is not enforced, by the state of the slice.
+// sliceReasons says why a share is not enforced, by the state of the slice.
 var sliceReasons = map[int]string{
 	abi.SliceUnseen:  "a context was made without the driver's call that sets a time slice",
 	abi.SliceUnknown: "the driver sets time slices by a call that this version of ration does not know",
@@ -50,8 +50,8 @@ var sliceReasons = map[int]string{
 	abi.SliceCrowded: "it has more than 256 contexts, and those beyond are not followed",
 }
 
-// NotEnforced says why the share of a process with a context is not enforced, in a job
-// that has one; nothing where it is.
+// NotEnforced returns why the share of a process with a context is not enforced, in a job with a
+// share; "" if it is.
 func (c ProcessCompute) NotEnforced() string {
 	switch state := c.Slice.State(); {
 	case state == abi.SliceKept:
@@ -67,11 +67,11 @@ func (c ProcessCompute) NotEnforced() string {
 	}
 }
 
-// Held reports whether a process that has a context is held to a share and a cap which its job has, or gets:
-// it began when the job had one of any device.
+// Held reports whether a share or a cap applies to a process with a context. It does if the process
+// started when the job had one on any device.
 func (c ProcessCompute) Held() bool { return c.Slice.State() != abi.SliceNone }
 
-// ProcessCompute is what the process in slot has of a device's time.
+// ProcessCompute returns the use of a device's time by the process in slot.
 func (r *Region) ProcessCompute(device, slot int) (ProcessCompute, error) {
 	return lookAt(r, device, func() (c ProcessCompute) {
 		a := r.ownAccount(device, slot)
@@ -87,8 +87,8 @@ func (r *Region) ProcessCompute(device, slot int) (ProcessCompute, error) {
 	})
 }
 
-// ownAccount is a slot's account on a device; nil where there is no such slot, or where the account
-// is still that of the process which had the slot before.
+// ownAccount returns a slot's account on a device. It returns nil if there is no such slot, or if
+// the account still belongs to the slot's previous owner.
 func (r *Region) ownAccount(device, slot int) *abi.Account {
 	if uint(slot) >= abi.Slots {
 		return nil

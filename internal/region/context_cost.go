@@ -10,17 +10,16 @@ import (
 	"ration/internal/abi"
 )
 
-// Costs are what a region remembers of contexts, so that the next one need not be
-// measured: for each device what a process's first context takes, and how
-// processes find themselves in the driver's list. They are hints. The library
-// corrects a wrong one within seconds, and a word that is of another device, or of
-// another PID namespace, is not looked at.
+// Costs are measured sizes of contexts that a region keeps, so that the next context need not be
+// measured: for each device the memory of a process's first context, and how processes find
+// themselves in the driver's list. They are hints. The library corrects a wrong one within seconds,
+// and ignores one that is of another device or PID namespace.
 type Costs struct {
 	Device [abi.Devices]abi.ContextCost
 	Names  abi.NVMLPIDs
 }
 
-// Costs is what this region remembers.
+// Costs returns the sizes in this region.
 func (r *Region) Costs() (Costs, error) {
 	return look(r, func() (c Costs) {
 		for d := range c.Device {
@@ -31,7 +30,7 @@ func (r *Region) Costs() (Costs, error) {
 	})
 }
 
-// OfferCosts makes the region remember what it does not yet.
+// OfferCosts adds sizes that the region does not have yet.
 func (r *Region) OfferCosts(c Costs) (err error) {
 	if !r.writable {
 		return fmt.Errorf("region %s: %w", r.path, ErrReadOnly)
@@ -40,7 +39,7 @@ func (r *Region) OfferCosts(c Costs) (err error) {
 	if err := r.whole(); err != nil {
 		return err
 	}
-	// Swaps, not stores: a process that measured knows better.
+	// Swap, do not store: a process that has measured knows better.
 	for d, cost := range c.Device {
 		if cost != 0 {
 			atomic.CompareAndSwapUint64(&r.m.Devices[d].ContextCost, 0, uint64(cost))
@@ -52,9 +51,8 @@ func (r *Region) OfferCosts(c Costs) (err error) {
 	return nil
 }
 
-// ReadCosts is what the region at path remembers. One that others than this user
-// may write is not believed, and is ErrOwner: a cost that is too large would keep
-// another job's programs from starting.
+// ReadCosts returns the sizes in the region at path. It returns ErrOwner if another user can write
+// the region, because a size that is too large would keep programs of another job from starting.
 func ReadCosts(path string) (_ Costs, err error) {
 	r, err := OpenReadOnly(path)
 	if err != nil {

@@ -12,24 +12,24 @@ import (
 	"ration/internal/abi"
 )
 
-// A process that is no member of a job does not map the job's file: whoever can write
-// it can cut it short under a mapping, and change under a check what was checked. It
-// reads the file into memory of its own, with system calls that end, and parses that.
+// A process that is not a member of a job does not map the job's file, because a process that can
+// write the file can cut it short under a mapping, and can change data after it was checked.
+// Instead it reads the file into its own memory, with system calls that return, and parses that.
 //
-// A copy is not taken at one instant. What belongs together is read so that a change
-// meanwhile is seen: an account between two readings of its phase, as in docs/protocols.md,
-// *The sequence lock*; a refusal by its sum; a slot between two readings of its status.
-// The rest are single words.
+// A copy is not taken at one instant. Data that belongs together is read so that a concurrent
+// change is noticed: an account between two reads of its phase, as in docs/protocols.md, *The
+// sequence lock*; a refusal by its checksum; a slot between two reads of its status. Everything
+// else is single words.
 
-// copiedAccount names an account of a copy.
+// copiedAccount identifies an account of a copy.
 type copiedAccount struct{ device, slot int }
 
-// maxCopyTries bounds the tries of one copy beyond the first, over all accounts: a job
-// whose processes write without pause must not keep its reader.
+// maxCopyTries bounds the retries of one copy, over all accounts: a job whose processes write
+// without pause must not keep a reader busy.
 const maxCopyTries = 4096
 
-// OpenReadOnly opens an existing region to look at it: its content as it is now, until
-// Refresh. Nothing is written, not even for bookkeeping, and any owner's will do.
+// OpenReadOnly reads an existing region of any owner. The content is that of now, until Refresh. It
+// writes nothing, not even counters.
 func OpenReadOnly(path string) (*Region, error) {
 	f, err := openFile(path, false, false, 0)
 	if err != nil {
@@ -38,9 +38,9 @@ func OpenReadOnly(path string) (*Region, error) {
 	return readOnly(f, path, nil)
 }
 
-// OpenReadOnlyAt is OpenReadOnly of the file of a name in a folder, by the folder's
-// descriptor, which must stay open as long as the region: a path by which another user
-// could lead this process elsewhere meanwhile is not followed again. path is for messages.
+// OpenReadOnlyAt is OpenReadOnly for a file in a folder, given the folder's descriptor. The
+// descriptor must stay open as long as the region. No path is followed again, so another user
+// cannot lead this process elsewhere. path is for messages.
 func OpenReadOnlyAt(dir int, name, path string) (*Region, error) {
 	f, err := openFileAt(dir, name, path)
 	if err != nil {
@@ -73,9 +73,9 @@ func readOnly(f *file, path string, dir *int) (_ *Region, err error) {
 	return r, nil
 }
 
-// OpenForLimits is OpenReadOnly for its owner, who may set limits: in the file beside
-// the region, or inside it. Where an operator's file is there, OpenOperatorLimits does the
-// same, whatever the region holds.
+// OpenForLimits is OpenReadOnly for the owner, which may set limits: in the file beside the region,
+// or inside it. If there is an operator's file, OpenOperatorLimits does the same without reading
+// the region.
 func OpenForLimits(path string) (*Region, error) {
 	r, err := OpenReadOnly(path)
 	if err == nil {
@@ -84,24 +84,23 @@ func OpenForLimits(path string) (*Region, error) {
 	return r, err
 }
 
-// SetBudget bounds how long a copy takes. Once left returns false, an account that changes while it is
-// copied is marked, and not read again.
+// SetBudget bounds the time for a copy. After left returns false, an account that changes while it
+// is copied is marked, and not read again.
 func (r *Region) SetBudget(left func() bool) { r.budgetLeft = left }
 
-// SetAskBudget bounds how long the kernel is asked which processes have the region's locks. Once left
-// returns false, the region's own word counts, unconfirmed, and no process is called dead. Without
-// it, Processes and AskAgain each have 200 ms.
+// SetAskBudget bounds the time for querying which processes hold the region's locks. After left
+// returns false, the region's own claims are used, unconfirmed, and no process counts as dead.
+// Without it, Processes and AskAgain each have 200 ms.
 func (r *Region) SetAskBudget(left func() bool) {
 	if k, is := r.alive.(lockOnly); is {
 		k.holders.budgetLeft = left
 	}
 }
 
-// Refresh makes a region of OpenReadOnly what the file holds now. It is not for use
-// beside other calls.
+// Refresh reads the content of a region of OpenReadOnly again. It is not safe for concurrent use.
 func (r *Region) Refresh() error {
 	if r.torn == nil {
-		return nil // mapped: it is what the file holds
+		return nil // mapped regions are always current
 	}
 	if r.closed.Load() {
 		return ErrClosed
@@ -115,8 +114,8 @@ func (r *Region) Refresh() error {
 	return r.copyLimits()
 }
 
-// RefreshDevice is Refresh for one device: what it has granted, and what each process
-// holds of it. It reports whether what is granted stayed the same meanwhile.
+// RefreshDevice is Refresh for one device: how much is granted, and how much each process holds. It
+// reports whether the granted amount stayed the same during the read.
 func (r *Region) RefreshDevice(device int) (stable bool, err error) {
 	if err := checkDevice(device); err != nil {
 		return false, err
@@ -133,8 +132,8 @@ func (r *Region) RefreshDevice(device int) (stable bool, err error) {
 		return false, err
 	}
 	if c.untouched(device) {
-		// What the accounts say is read all the same: a job that wrote zero into the words
-		// of the device must not hide by it what its processes hold.
+		// Read the accounts in any case: a job that wrote zero into the device's words must not be
+		// able to hide the memory of its processes.
 		if blank, err := c.readBlank(device, r.high()); blank || err != nil {
 			return blank, err
 		}
@@ -158,7 +157,7 @@ func (r *Region) copyWith(between func()) error {
 // copier takes one copy.
 type copier struct {
 	r       *Region
-	tries   int // left
+	tries   int // retries left
 	between func()
 }
 
@@ -205,7 +204,7 @@ func (c *copier) copy() error {
 	}
 	for slot := range high {
 		if r.m.Status[slot] != before[slot] {
-			r.m.Status[slot] = 0 // it changed hands: what was read of it is of two owners
+			r.m.Status[slot] = 0 // the slot changed its owner during the read
 		}
 	}
 	return nil
@@ -214,20 +213,19 @@ func (c *copier) copy() error {
 // read reads a part of the file.
 func (c *copier) read(from, to int64) error { return c.pread(regionBytes(c.r.m)[from:to], from) }
 
-// computeWords is where the words of a device's time are, without the parts of time, which are as
-// large as all the rest and which only the job's processes need.
+// computeWords returns the offsets of the words for a device's time. It leaves out the time
+// windows, which are as large as everything else, and which only the job's processes need.
 func computeWords(device int64) (from, to int64) {
 	from = computeOffset + device*computeSize
 	return from, from + partsOffset
 }
 
-// untouched reports whether, as far as its words say, no process ever held any of a device.
+// untouched reports whether no process ever held memory of a device, as far as its words show.
 func (c *copier) untouched(device int) bool {
 	return c.r.m.Devices[device].LedgerWord == 0 && c.r.m.Devices[device].Peak == 0
 }
 
-// readBlank reads a device's accounts once, and reports whether nothing was ever written
-// into them.
+// readBlank reads a device's accounts once, and reports whether all of them are empty.
 func (c *copier) readBlank(device, high int) (bool, error) {
 	from, to := accountOffset(device, 0), accountOffset(device, high)
 	if err := c.read(from, to); err != nil {
@@ -241,7 +239,7 @@ func (c *copier) readDevice(device int) error {
 	return c.read(devicesOffset+int64(device)*deviceSize, devicesOffset+int64(device+1)*deviceSize)
 }
 
-// pread fills buf with what the file has at an offset.
+// pread fills buf from the file at an offset.
 func (c *copier) pread(buf []byte, at int64) error {
 	r := c.r
 	for len(buf) > 0 {
@@ -260,8 +258,8 @@ func (c *copier) pread(buf []byte, at int64) error {
 	return nil
 }
 
-// readAccounts reads a device's accounts: their phases, all of them, and the phases
-// again. An account whose phase has moved on is read again by itself.
+// readAccounts reads a device's accounts: first their phases, then the accounts, then the phases
+// again. It reads an account again if its phase has changed.
 func (c *copier) readAccounts(device, high int) error {
 	accounts := c.r.m.Accounts[device][:high]
 	from, to := accountOffset(device, 0), accountOffset(device, high)
@@ -294,7 +292,7 @@ func (c *copier) readAccounts(device, high int) error {
 	return nil
 }
 
-// readAccount reads one account until it does not change meanwhile, or marks it.
+// readAccount reads one account until it did not change during a read, or marks it.
 func (c *copier) readAccount(device, slot int) error {
 	a := &c.r.m.Accounts[device][slot]
 	at := accountOffset(device, slot)
@@ -321,11 +319,11 @@ func (c *copier) readAccount(device, slot int) error {
 	return nil
 }
 
-// samePhase reports whether what was read between the two stayed as it is: from phase 0
-// to 1 the copy that counts is not written.
+// samePhase reports whether the data that was read between two phases is consistent: between phase
+// 0 and 1 the valid copy is not written.
 func samePhase(before, after uint64) bool { return before|abi.PhaseB == after|abi.PhaseB }
 
-// copyLimits reads the limits this region goes by, as openLimits maps them.
+// copyLimits reads the limits of this region, which openLimits would map.
 func (r *Region) copyLimits() error {
 	fd, beside, err := r.openBeside()
 	if err != nil {
@@ -335,7 +333,7 @@ func (r *Region) copyLimits() error {
 	if fd < 0 {
 		return nil
 	}
-	defer unix.Close(fd) // no locks are held on this one
+	defer unix.Close(fd) // no locks are held through this descriptor
 	page, err := checkLimits(fd, beside, r.owner)
 	if err != nil {
 		return err
@@ -344,17 +342,17 @@ func (r *Region) copyLimits() error {
 	return nil
 }
 
-// lockOnly says which processes live by their locks alone: what a slot says of its owner
-// is the job's to write, and asking for it in /proc can be made to take for ever. A
-// process that has lost both its locks, the second of which no close reaches, shows as dead
-// until it has taken the first again.
+// lockOnly finds living processes by their locks alone. A slot's description of its owner is
+// written by the job, and looking it up in /proc could be made to take forever. A process that has
+// lost both its locks (closing files loses only the first) shows as dead until it has taken the
+// first again.
 type lockOnly struct {
 	kernel
 	holders *holders
 }
 
-// holder returns the PID that the kernel names only where that process has the lock, and
-// not one that was given its PID since.
+// holder returns the PID that the kernel reports only if that process really has the lock, because
+// the PID may have been reused.
 func (k lockOnly) holder(slot int) int {
 	if _, pid := k.named(slot); k.holders.has(pid, slotByte(slot, 0).Start) {
 		return pid
@@ -362,8 +360,8 @@ func (k lockOnly) holder(slot int) int {
 	return 0
 }
 
-// named returns whether a slot is locked, and which PID the kernel names for it. A look
-// without a budget says that it is locked, and by no PID: a failure to ask is not an answer.
+// named returns whether a slot is locked, and the PID that the kernel reports. If the budget is
+// used up, it returns true and no PID: a failed query is not an answer.
 func (k lockOnly) named(slot int) (locked bool, pid int) {
 	if !k.holders.left() {
 		return true, 0
@@ -380,7 +378,7 @@ func (k lockOnly) outlived(slot int, st abi.Status) bool {
 
 func (k lockOnly) dead(slot int, _ *abi.Slot, st abi.Status) (cause int) {
 	if k.f.held[slot].Load() == st.Gen() {
-		return 0 // ours, and the kernel does not name our own locks
+		return 0 // it is our own lock, which the kernel does not report to us
 	}
 	if locked, _ := k.named(slot); locked || k.kept(slot) {
 		return 0
@@ -388,9 +386,8 @@ func (k lockOnly) dead(slot int, _ *abi.Slot, st abi.Status) (cause int) {
 	return abi.CauseUnseen
 }
 
-// Locked reports whether a process has any of a region's bytes locked, as each member of
-// its job has: whatever the file holds, of whatever version it is. A file that cannot be
-// asked counts as locked.
+// Locked reports whether a process has locked any byte of a region, as each member of its job does.
+// It works for any content and version of the file. A file that cannot be queried counts as locked.
 func Locked(path string) bool {
 	f, err := openFile(path, false, false, 0)
 	if err != nil {
@@ -399,7 +396,7 @@ func Locked(path string) bool {
 	defer f.close()
 	for slot := range f.held {
 		if f.held[slot].Load() != 0 {
-			return true // ours, which the kernel does not name
+			return true // our own, which the kernel does not report
 		}
 	}
 	return f.locked()
@@ -411,14 +408,14 @@ func (f *file) locked() bool { return LockedFD(f.number()) }
 // Locked reports whether another process has any of the region's bytes locked.
 func (r *Region) Locked() bool { return r.file != nil && r.file.locked() }
 
-// CheckRemovable returns nil for a file in the folder dir that was made as a region and of
-// which no process has a byte locked.
+// CheckRemovable returns nil for a file in the folder dir that was made as a region, and of which
+// no process has locked a byte.
 func CheckRemovable(dir int, name string) error {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	// Closing it drops this process's locks on the file: it must not be a member.
+	// Closing it drops this process's locks on the file, so this process must not be a member.
 	defer func() { _ = unix.Close(fd) }()
 	if err := checkMagic(fd); err != nil {
 		return err
@@ -454,22 +451,22 @@ func CheckMagic(dir int, name string) error {
 	return checkMagic(f.number())
 }
 
-// IsSlotByte reports whether an offset is that of a byte which the owner of a slot locks.
+// IsSlotByte reports whether an offset is a byte that the owner of a slot locks.
 func IsSlotByte(at int64) bool {
 	return at >= slotsOffset && at < slotsOffset+abi.Slots*slotSize && (at-slotsOffset)%slotSize == 0
 }
 
-// AskAgain lets LockedBy, in a process that is no member, ask the kernel anew what processes have
-// locked: it asks once for each process until then.
+// AskAgain makes LockedBy query the kernel again. In a process that is not a member, LockedBy
+// otherwise queries only once for each process.
 func (r *Region) AskAgain() {
 	if k, is := r.alive.(lockOnly); is {
 		k.holders.forget()
 	}
 }
 
-// LockedBy returns the PID of the process that has a slot's byte locked, as this process
-// sees it, by the kernel's word: 0 where there is none, or where it cannot be seen. To a
-// process that is no member, only one whose descriptors have the lock is named.
+// LockedBy returns the PID of the process that has locked a slot's byte, as this process sees it,
+// confirmed by the kernel. It returns 0 if there is none, or it is not visible. A process that is
+// not a member gets only a PID whose own descriptors have the lock.
 func (r *Region) LockedBy(slot int) int {
 	if uint(slot) >= abi.Slots || r.file == nil {
 		return 0

@@ -8,21 +8,20 @@ import (
 	"ration/internal/abi"
 )
 
-// Death is a process that ended without leaving, and whose bytes another process gave
-// back.
+// Death is a process that ended without leaving, and whose memory another process returned.
 type Death struct {
-	Time    int64 // Unix nanoseconds at which it was noticed
+	Time    int64 // when it was noticed, in Unix nanoseconds
 	Slot    int
-	PID     int // as it saw itself
-	HostPID int // zero where that was not known
+	PID     int // in its own PID namespace
+	HostPID int // 0 if unknown
 	Name    string
 	Joined  int64 // Unix nanoseconds
-	Reaper  int   // PID of the process that noticed it, as that sees itself
+	Reaper  int   // PID of the process that noticed it, in its own PID namespace
 	Cause   int   // one of abi's constants from CauseUnknown
 	Held    [abi.Devices]uint64
 }
 
-// causes says, by cause, how a death was noticed.
+// causes says how a death was noticed, by cause.
 var causes = [...]string{
 	abi.CauseUnknown:  "condemned by a process that died",
 	abi.CauseUnseen:   "its lock was gone, and its PID meant nothing to the process that noticed it",
@@ -34,7 +33,7 @@ var causes = [...]string{
 	abi.CauseJoining:  "it died while it joined",
 }
 
-// Noticed says how the death was noticed.
+// Noticed returns how the death was noticed.
 func (d *Death) Noticed() string {
 	if uint(d.Cause) >= uint(len(causes)) {
 		return "noticed in a way that this program does not know"
@@ -42,8 +41,8 @@ func (d *Death) Noticed() string {
 	return causes[d.Cause]
 }
 
-// describe is what is known of a dead process. Its slot still describes it, and
-// reaping leaves alone what its accounts show, until the slot is freed.
+// describe returns what is known of a dead process. Its slot and its accounts still describe it
+// until the slot is freed; reaping does not change them.
 func (r *Region) describe(slot int, st abi.Status, cause int) abi.Death {
 	e := &r.m.Slots[slot]
 	d := abi.Death{
@@ -67,7 +66,7 @@ func (r *Region) record(d abi.Death) {
 	point(abi.DeathWritten)
 }
 
-// Deaths are the latest ones, the newest first.
+// Deaths returns the latest deaths, newest first.
 func (r *Region) Deaths() (out []Death, err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {

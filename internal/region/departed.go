@@ -6,17 +6,17 @@ import (
 	"ration/internal/abi"
 )
 
-// Departed is a process that has gone, and the most it had of a device.
+// Departed is a process that has left or died, and the most memory of a device that it held.
 type Departed struct {
 	Slot   int
-	PID    int // as it saw itself
+	PID    int // in its own PID namespace
 	Name   string
 	Joined int64 // Unix nanoseconds
 	Peak   uint64
 }
 
-// Departed appends to buf who was here and had something of a device, as far as
-// no process has taken their slots since.
+// Departed appends to buf the former processes that held memory of a device, unless another process
+// has taken their slots.
 func (r *Region) Departed(device int, buf []Departed) ([]Departed, error) {
 	return lookAt(r, device, func() []Departed {
 		for slot := range r.high() {
@@ -27,7 +27,7 @@ func (r *Region) Departed(device int, buf []Departed) ([]Departed, error) {
 				continue
 			}
 			p := Departed{slot, pidOf(atomic.LoadUint64(&e.PID)), loadName(e), timeOf(atomic.LoadUint64(&e.Joined)), possible(atomic.LoadUint64(&a.Peak), maxBytes)}
-			// A new owner says so before it writes any of this.
+			// A new owner changes the status before it writes any of this.
 			if p.Peak > 0 && abi.Status(atomic.LoadUint64(status)) == st {
 				buf = append(buf, p)
 			}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Errors of opening a region. Each is returned wrapped, with the path and the
-// way out; nothing in the file is touched when one of them is.
+// Errors of opening a region. They are returned wrapped, with the path and what to do. After one of
+// them the file is unchanged.
 var (
 	// ErrForeign is returned for a file that is not a region.
 	ErrForeign = errors.New("not a ration region")
@@ -22,48 +22,48 @@ var (
 	ErrOwner = errors.New("region belongs to another user")
 	// ErrNoSpace is returned when the file system cannot hold the region.
 	ErrNoSpace = errors.New("no space for the region")
-	// ErrInit is returned to a process that only reads, for a region that no process has
-	// finished making.
+	// ErrInit is returned to a process that only reads, for a region that is not completely
+	// initialised.
 	ErrInit = errors.New("region is not ready")
-	// ErrLimits is returned when the limits beside the region cannot be used.
+	// ErrLimits is returned if the limits beside the region cannot be used.
 	ErrLimits = errors.New("limits of the region cannot be used")
 )
 
-// Errors of using one.
+// Errors of using a region.
 var (
 	// ErrFull is returned when every slot belongs to a living process.
 	ErrFull = errors.New("all slots are taken")
-	// ErrLocked is returned when there are free slots, and a process that has not
-	// joined has their bytes locked.
+	// ErrLocked is returned if there are free slots, but a process that has not joined has locked
+	// their bytes.
 	ErrLocked = errors.New("no slot can be taken")
 	// ErrRefused is returned, as a *RefusedError, for a charge beyond the limit.
 	ErrRefused = errors.New("out of rationed memory")
 	// ErrNotHeld is returned for a return of more than is held.
 	ErrNotHeld = errors.New("returning more than is held")
-	// ErrDevice is returned for a device number the region has no room for.
+	// ErrDevice is returned for a device number that a region does not support.
 	ErrDevice = errors.New("no such device")
 	// ErrEvicted is returned to an owner whose slot was given to another process.
 	ErrEvicted = errors.New("slot was taken away")
-	// ErrDamaged is returned when the file was cut short, or its content cannot be.
+	// ErrDamaged is returned if the file was cut short, or its content is impossible.
 	ErrDamaged = errors.New("region is damaged")
 	// ErrClosed is returned after Close or Leave.
 	ErrClosed = errors.New("region is closed")
-	// ErrReadOnly is returned for a change through a view, or to limits that an
+	// ErrReadOnly is returned for a change through a read-only region, or of limits that an
 	// operator owns.
 	ErrReadOnly = errors.New("region is open for reading only")
 )
 
-// Refusal is a request that was turned down, and what stood in its way.
+// Refusal is a request that was refused, and why.
 type Refusal struct {
 	Time   int64 // Unix nanoseconds
 	Slot   int
 	Device int
-	PID    int      // the asker's, as it sees itself
+	PID    int      // PID of the requesting process, in its own PID namespace
 	Asked  uint64   // bytes
 	Held   uint64   // bytes granted on the device at that moment
 	Limit  uint64   // bytes
-	Own    uint64   // bytes the asker held itself
-	Top    []Holder // who held most, the most first
+	Own    uint64   // bytes held by the requesting process
+	Top    []Holder // the processes that held most, largest first
 }
 
 // Holder is a process and its bytes.

@@ -16,8 +16,8 @@ import (
 	"ration/internal/abi"
 )
 
-// RATION_FAULT=name[:n[:kill|stop|stops]] ends or stops this process when it passes
-// the named point for the n-th time; stops: and each time after that.
+// RATION_FAULT=name[:n[:kill|stop|stops]] kills or stops this process when it passes the named
+// point for the n-th time; with stops, each time from then on.
 var fault struct {
 	at     abi.Failpoint
 	left   atomic.Int64
@@ -51,8 +51,8 @@ func point(p abi.Failpoint) {
 		return
 	}
 	if left := fault.left.Add(-1); left == 0 || left < 0 && fault.again {
-		// To this very thread, which the goroutine keeps meanwhile: the signal is taken on
-		// the way out of the call, so that not one instruction of the protocol follows.
+		// Send it to this thread, which the goroutine keeps meanwhile. The signal is handled when
+		// the system call returns, so that not one more instruction of the protocol runs.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), fault.signal)

@@ -15,23 +15,22 @@ import (
 	"ration/internal/safepath"
 )
 
-// file is this process's only descriptor of a region. Closing any descriptor of
-// a file drops all the record locks a process holds on it, and with them its
-// slots; so every Region of one inode shares one file, and it is closed when
-// the last of them is.
+// file is this process's only descriptor of a region. Closing any descriptor of a file drops all
+// record locks that the process holds on it, and with them its slots. So all Regions of one inode
+// share one file, which is closed with the last of them.
 type file struct {
 	path     string
 	writable bool
 
-	mu sync.Mutex // of fd: a program that closes what it did not open takes it from us
+	mu sync.Mutex // guards fd, which the program may close although it did not open it
 	fd int
 
 	key   inode
 	spare []int // opened by losing a race for the first open; closed with the rest
 	users int
 
-	// claim serialises claims of this process: record locks do not keep one
-	// thread from another. held are the slots it has locked, by generation.
+	// claim serialises the claims of this process, because record locks do not exclude threads of
+	// one process. held has the locked slots, by generation.
 	claim sync.Mutex
 	held  [abi.Slots]atomic.Uint64
 }
@@ -43,8 +42,8 @@ var files = struct {
 	open map[inode]*file
 }{open: map[inode]*file{}}
 
-// openFile opens path, made if missing where create says so, and refuses what
-// cannot be a region of ours.
+// openFile opens path. It creates the file if create is set, and refuses files that cannot be a
+// region.
 func openFile(path string, writable, create bool, mode os.FileMode) (*file, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err == nil {
@@ -59,7 +58,7 @@ func openFile(path string, writable, create bool, mode os.FileMode) (*file, erro
 	return adopt(fd, path, writable)
 }
 
-// openFileAt is openFile of an existing file, to read it, by the descriptor of its folder.
+// openFileAt is openFile for reading an existing file, given a descriptor of its folder.
 func openFileAt(dir int, name, path string) (*file, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
@@ -74,8 +73,8 @@ func openFileAt(dir int, name, path string) (*file, error) {
 	return adopt(fd, path, false)
 }
 
-// adopt makes a file of a descriptor that was just opened. It closes the descriptor on an error.
-// Nothing that another user could make slow is done under the lock of all files.
+// adopt makes a file from a descriptor that was just opened. It closes the descriptor on an error.
+// While it holds the lock of all files, it makes no call that another user could slow down.
 func adopt(fd int, path string, writable bool) (*file, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -86,13 +85,13 @@ func adopt(fd int, path string, writable bool) (*file, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("opening region %s: %w (name a file, or a path where one can be made)", path, ErrNotRegular)
 	}
-	full, err := filepath.Abs(path) // as /proc shows it
+	full, err := filepath.Abs(path) // the form that /proc shows
 	if err != nil {
 		full = path
 	}
 	files.Lock()
 	defer files.Unlock()
-	if f := files.open[keyOf(&st)]; f != nil { // since the look at its name, or for reading only
+	if f := files.open[keyOf(&st)]; f != nil { // opened since the first check, or only for reading
 		f.spare, f.users = append(f.spare, fd), f.users+1
 		if writable && !f.writable {
 			f.mu.Lock()
@@ -164,15 +163,14 @@ func (f *file) close() {
 	}
 }
 
-// is says whether fd is a descriptor of this file. Its number may be somebody
-// else's by now.
+// is reports whether fd is a descriptor of this file. The number may belong to another file by now.
 func (f *file) is(fd int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(fd, &st) == nil && keyOf(&st) == f.key
 }
 
-// descriptor is the file's descriptor, opened again if the program closed it: to
-// ask another file for our locks would make everybody look dead.
+// descriptor returns the file's descriptor, and opens it again if the program closed it. Querying
+// locks on another file would make all processes look dead.
 func (f *file) descriptor() (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,15 +195,15 @@ func (f *file) descriptor() (int, error) {
 	return fd, nil
 }
 
-// number is the descriptor as it is, for what was opened a moment ago. Another
-// goroutine may put a writable one in its place meanwhile; both are good.
+// number returns the descriptor without a check, right after it was opened. Another goroutine may
+// replace it by a writable one; both are valid.
 func (f *file) number() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fd
 }
 
-// checkOwner refuses a file that another user planted.
+// checkOwner refuses a file that another user made.
 func (f *file) checkOwner(path string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.number(), &st); err != nil {
@@ -217,8 +215,8 @@ func (f *file) checkOwner(path string) error {
 	return nil
 }
 
-// inspect decides by reading, before anything is mapped, what the file is.
-// fresh means that initialisation is not known to be complete.
+// inspect reads the file before it is mapped, and finds out what it is. fresh means that its
+// initialisation may be incomplete.
 func (f *file) inspect(path string) (fresh bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.number(), &st); err != nil {
@@ -246,16 +244,15 @@ func (f *file) inspect(path string) (fresh bool, err error) {
 	return h.State != abi.StateComplete, nil
 }
 
-// allocate gives the file its size and its blocks, so that a full file system is
-// an error here and not a fault later. Doing it twice does nothing. made says that it
-// had no size before: it holds nothing of anybody's.
+// allocate gives the file its size and its blocks, so that a full file system is an error here and
+// not a fault later. It may be called twice. made is true if the file was empty before.
 func (f *file) allocate(path string) (made bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.number(), &st); err != nil {
 		return false, fmt.Errorf("looking at %s: %w", path, err)
 	}
 	if made = st.Size == 0; made {
-		// In one step, so that no process sees a size in between.
+		// Do it in one step, so that no process sees a size in between.
 		if err := unix.Ftruncate(f.number(), regionSize); err != nil {
 			return false, noSpace(path, err)
 		}
@@ -280,8 +277,7 @@ func noSpace(path string, err error) error {
 	return fmt.Errorf("making region %s: %w", path, err)
 }
 
-// unmade says what a file is that was never initialised, to a caller that will not
-// do it.
+// unmade returns the error for a file that was never initialised, for a caller that will not do it.
 func (f *file) unmade(path string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.number(), &st); err == nil && st.Size > 0 {
@@ -292,8 +288,8 @@ func (f *file) unmade(path string) error {
 	return fmt.Errorf("opening region %s: %w (it is empty, or still being made)", path, ErrInit)
 }
 
-// empty makes sure that a file whose header says nothing holds nothing else
-// either: it may have lost its first page, and its figures would be taken up as ours.
+// empty checks that a file whose header is empty has no other content: it may have lost its first
+// page, and its old content would be used as ours.
 func (f *file) empty(path string) error {
 	buf, zero := make([]byte, 64<<10), make([]byte, 64<<10)
 	for at := bodyOffset; at < tailOffset; {

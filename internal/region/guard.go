@@ -10,16 +10,16 @@ import (
 	"ration/internal/abi"
 )
 
-// guard turns a fault on the mapping into ErrDamaged. A process that may write the
-// file may also cut it short, and a page that is gone raises SIGBUS at the next
-// touch; that must not end the process of a process that only reads.
+// guard turns a fault on the mapping into ErrDamaged. A process that may write the file may also
+// cut it short, and access to a missing page raises SIGBUS. That must not end a process that only
+// reads.
 //
 //	defer r.guard(&err, debug.SetPanicOnFault(true))
 func (r *Region) guard(err *error, before bool) {
 	r.recovered(recover(), err, before, r.mem, r.limitsMem)
 }
 
-// recovered is what guard does with a panic, for any mapping.
+// recovered handles a panic for guard, for any mapping.
 func (r *Region) recovered(p any, err *error, before bool, mappings ...[]byte) {
 	debug.SetPanicOnFault(before)
 	if p == nil {
@@ -36,7 +36,8 @@ func (r *Region) recovered(p any, err *error, before bool, mappings ...[]byte) {
 	*err = fmt.Errorf("region %s: %w (the file was cut short while in use; end the job and remove it)", r.path, ErrDamaged)
 }
 
-// look returns what f reads of the region, unless the file was cut short before or meanwhile.
+// look returns the result of f, which reads the region. It returns an error if the file was cut
+// short before or during that.
 func look[T any](r *Region, f func() T) (v T, err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {
@@ -46,7 +47,7 @@ func look[T any](r *Region, f func() T) (v T, err error) {
 	return v, r.whole()
 }
 
-// lookAt is look at a device.
+// lookAt is look for one device.
 func lookAt[T any](r *Region, device int, f func() T) (v T, err error) {
 	if err := checkDevice(device); err != nil {
 		return v, err
@@ -54,9 +55,8 @@ func lookAt[T any](r *Region, device int, f func() T) (v T, err error) {
 	return look(r, f)
 }
 
-// whole looks at the last word of the file before anything else is touched: a
-// file that was cut short faults here, and one that was cut short and made
-// longer again has lost it.
+// whole reads the last word of the file before anything else is accessed. A file that was cut short
+// faults here, and one that was cut short and extended again has lost that word.
 func (r *Region) whole() error {
 	if r.broken.Load() || atomic.LoadUint64(&r.m.Tail.Magic) != abi.TailMagic {
 		return r.damaged()

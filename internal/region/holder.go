@@ -15,48 +15,46 @@ import (
 	"ration/internal/budget"
 )
 
-// The kernel names the holder of a lock by the PID of the process that took it. The lock
-// belongs to that process's table of descriptors, though, and can outlive it: a child that
-// shares the table (CLONE_FILES) keeps it, and the PID may be given to any other process
-// meanwhile. So the process is asked for as well: the kernel lists the locks of a
-// descriptor only where the table it is in has them (/proc/PID/fdinfo).
+// The kernel reports the holder of a lock as the PID of the process that took it. But the lock
+// belongs to that process's table of descriptors, and can outlive the process: a child that shares
+// the table (CLONE_FILES) keeps it, and the PID may be reused. So the process is checked as well:
+// the kernel lists the locks of a descriptor only in the table that has them (/proc/PID/fdinfo).
 
-// A tenant can make each of these questions slow: with a million locks on the file, which the
-// kernel walks for each, with a hundred thousand descriptors of it, with ten thousand threads
-// (the kernel adds them up for /proc/PID/stat). So a process is looked into once for each copy,
-// however many slots it has; of what it has, a bounded part is read; and no question is begun
-// once the budget is spent. What is not confirmed then stays a claim.
+// A tenant can make each of these queries slow: with a million locks on the file, which the kernel
+// walks for each query; with a hundred thousand descriptors of it; or with ten thousand threads
+// (the kernel adds them up for /proc/PID/stat). So each process is inspected once for a copy,
+// however many slots it has; a bounded part is read; and no query starts after the budget is used
+// up. Anything that is not confirmed then stays a claim.
 
 const (
-	maxHolderLooks  = 16384 // descriptors looked at for one copy of a region, of all processes
-	maxHolderFDs    = 256   // of one process, beside those of the library
-	maxHolderRanges = 2048  // locks kept of one process: twice as many as there are slots
+	maxHolderLooks  = 16384 // descriptors inspected for one copy of a region, over all processes
+	maxHolderFDs    = 256   // of one process, besides those of the library
+	maxHolderRanges = 2048  // locks kept for one process: twice the number of slots
 )
 
-// holderBudget is how long the kernel is asked for the holders of one file's locks, unless the
-// caller sets another budget.
+// holderBudget is the default time for querying the holders of one file's locks.
 const holderBudget = 200 * time.Millisecond
 
-// libration.so has its descriptor of the region at one of the first numbers from
-// FILE_LOWEST_FD in shim/region/file.c on, so these are looked at first.
+// libration.so has its descriptor of the region at one of the first numbers from FILE_LOWEST_FD in
+// shim/region/file.c on. So these are inspected first.
 const libraryFD, libraryFDs = 56, 3
 
-// holders finds out which processes hold locks on one file.
+// holders finds the processes that hold locks on one file.
 type holders struct {
 	f          *file
-	looks      int                  // left
+	looks      int                  // descriptors left to inspect
 	found      map[int]*lockHolding // by PID
-	clock      budget.Clock         // zero: the machine's
-	own        budget.Budget        // holderBudget of it
-	budgetLeft func() bool          // counts instead, if a caller has set it
-	into       int                  // processes looked into, for tests
+	clock      budget.Clock         // zero for the machine's clock
+	own        budget.Budget        // the default budget
+	budgetLeft func() bool          // replaces the default if a caller has set it
+	into       int                  // processes inspected, for tests
 }
 
-// lockHolding is what one process has locked of the file.
+// lockHolding has the locks of one process on the file.
 type lockHolding struct {
 	ranges  []lockRange
-	scanned bool // its descriptors beside the library's were looked at
-	full    bool // more is not looked at: a list was longer than is read, or there are too many locks
+	scanned bool // its descriptors besides the library's were inspected
+	full    bool // no more is inspected: a list was too long, or there are too many locks
 }
 
 func (l *lockHolding) has(at int64) bool {
@@ -71,13 +69,13 @@ func (h *holders) reset() {
 	h.forget()
 }
 
-// forget lets what processes have locked be read anew.
+// forget discards the known locks, so that they are read again.
 func (h *holders) forget() {
 	h.found = map[int]*lockHolding{}
 	h.begin()
 }
 
-// begin gives a new budget.
+// begin starts a new budget.
 func (h *holders) begin() {
 	clock := h.clock
 	if clock.Now == nil {
@@ -86,7 +84,7 @@ func (h *holders) begin() {
 	h.own = clock.For(holderBudget)
 }
 
-// left reports whether the budget allows another question to the kernel.
+// left reports whether the budget allows another query.
 func (h *holders) left() bool {
 	if h.budgetLeft != nil {
 		return h.budgetLeft()
@@ -94,11 +92,11 @@ func (h *holders) left() bool {
 	return h.own.Left()
 }
 
-// has reports whether a process has a lock on a byte of the file, by the kernel's word on
-// its descriptors. What cannot be read, or not in time, is no proof.
+// has reports whether a process has a lock on a byte of the file, as the kernel lists for its
+// descriptors. If the list cannot be read, or not in time, it returns false.
 //
-// The answer is of the first time that the process was asked for since forget. A caller that
-// asks who the process is does so before it forgets and asks again.
+// The answer is that of the first query about this process since forget. A caller that also queries
+// the process's identity must do so before it calls forget and has again.
 func (h *holders) has(pid int, at int64) bool {
 	if pid <= 0 || h.f == nil || !self().sees {
 		return false
@@ -110,7 +108,8 @@ func (h *holders) has(pid int, at int64) bool {
 	if !h.left() {
 		return false
 	}
-	// By one descriptor of its folder: it stays that process's when the PID is another's.
+	// Use one descriptor of its folder: it keeps referring to that process even if the PID is
+	// reused.
 	dir, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
@@ -130,7 +129,7 @@ func (h *holders) has(pid int, at int64) bool {
 	return known.has(at)
 }
 
-// scan adds what a process has locked of the file by its descriptors.
+// scan adds the locks that a process holds on the file through its descriptors.
 func (h *holders) scan(dir, pid int, known *lockHolding) {
 	known.scanned = true
 	fd, err := unix.Openat(dir, "fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -158,12 +157,13 @@ func (h *holders) scan(dir, pid int, known *lockHolding) {
 	}
 }
 
-// addLocks adds the locks that a descriptor of a process lists, if it is of the file.
+// addLocks adds the locks that are listed for a descriptor of a process, if it is one of the file.
 func (h *holders) addLocks(dir, fd, pid int, known *lockHolding) {
 	if h.looks--; h.looks < 0 {
 		return
 	}
-	// Without asking the file's own system, which may be one of the tenant's and never answer.
+	// Do not query the file's own file system, which a tenant may provide, and which may never
+	// respond.
 	var st unix.Statx_t
 	const want = unix.STATX_INO
 	if unix.Statx(dir, "fd/"+strconv.Itoa(fd), unix.AT_STATX_DONT_SYNC, want, &st) != nil || st.Mask&want == 0 ||
@@ -175,11 +175,11 @@ func (h *holders) addLocks(dir, fd, pid int, known *lockHolding) {
 		return
 	}
 	known.add(listedLocks(text, pid))
-	// Another descriptor would list the same, or as many.
+	// Another descriptor would list the same locks, or as many.
 	known.full = known.full || len(text) == maxFDInfo
 }
 
-// add keeps locks, up to as many as are kept.
+// add adds locks, up to the bound.
 func (l *lockHolding) add(more []lockRange) {
 	if room := maxHolderRanges - len(l.ranges); len(more) >= room {
 		more, l.full = more[:room], true
@@ -187,11 +187,11 @@ func (l *lockHolding) add(more []lockRange) {
 	l.ranges = append(l.ranges, more...)
 }
 
-// maxFDInfo is how much is read of what the kernel says of a descriptor. A process that has
-// all slots of a region has a line for each.
+// maxFDInfo bounds how much of a descriptor's fdinfo is read. A process that has all slots of a
+// region has a line for each.
 const maxFDInfo = 128 << 10
 
-// readAt reads a file in a folder, so many bytes at most.
+// readAt reads at most most bytes of a file in a folder.
 func readAt(dir int, name string, most int64) ([]byte, error) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -202,13 +202,13 @@ func readAt(dir int, name string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, most))
 }
 
-// listedLocks returns the record locks for writing that a process took, of those that the
-// kernel lists for a descriptor:
+// listedLocks returns the record locks for writing that a process took, from the kernel's list for
+// a descriptor:
 //
 //	lock:	1: POSIX  ADVISORY  WRITE 4711 00:19:1042 20480 20480
 //
-// The kernel lists a lock with the descriptor by which it was taken, and only in the table
-// of descriptors that it belongs to.
+// The kernel lists a lock with the descriptor through which it was taken, and only in the table of
+// descriptors that it belongs to.
 func listedLocks(fdinfo []byte, pid int) (out []lockRange) {
 	by := strconv.Itoa(pid)
 	for line := range bytes.Lines(fdinfo) {

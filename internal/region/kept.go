@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KeptBy returns which processes, by the PIDs that this one sees, keep what the owner of a slot
-// held, beside the owner itself: its fork children, which have its files of the driver, and with
-// them the page that libration.so maps at the slot's number (region_keep in
-// shim/region/alive.c). It asks no more once left returns false.
+// KeptBy returns the processes, by the PIDs that this one sees, that keep the memory of a slot's
+// owner, besides the owner itself. These are its fork children, which have its driver files, and
+// also the page that libration.so maps at the slot's number (region_keep in shim/region/alive.c).
+// It stops when left returns false.
 func (r *Region) KeptBy(slot int, left func() bool) (pids []int) {
 	if r.file == nil || !self().sees {
 		return nil
@@ -39,7 +39,7 @@ func (r *Region) KeptBy(slot int, left func() bool) (pids []int) {
 	return pids
 }
 
-// keptBy says whether a process maps the page of a slot.
+// keptBy reports whether a process maps the page of a slot.
 func (f *file) keptBy(pid string, slot int) bool {
 	maps, err := os.Open("/proc/" + pid + "/maps")
 	if err != nil {
@@ -49,12 +49,13 @@ func (f *file) keptBy(pid string, slot int) bool {
 	return mapsPage(io.LimitReader(maps, maxMaps), int64(slot)*int64(os.Getpagesize()), f.key, f.path)
 }
 
-// mapsPage says whether a list of mappings has a page of a file that can be neither read nor
-// written, shared, at an offset:
+// mapsPage reports whether a list of mappings has a shared page of a file at an offset that can be
+// neither read nor written:
 //
 //	7f12a4000000-7f12a4001000 ---s 00003000 00:19 1042    /run/ration/train/region
 //
-// The file is known by its device and inode; or, where a stacked file system shows others, by name.
+// The file is identified by device and inode or, because a stacked file system may show others, by
+// name.
 func mapsPage(maps io.Reader, offset int64, key inode, path string) bool {
 	place := []byte(fmt.Sprintf(" ---s %08x ", offset))
 	by := []byte(fmt.Sprintf(" %02x:%02x %d ", unix.Major(key.dev), unix.Minor(key.dev), key.ino))

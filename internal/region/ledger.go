@@ -8,11 +8,10 @@ import (
 	"ration/internal/abi"
 )
 
-// The ledger decides, in one compare-and-swap, whether bytes are granted.
-// docs/protocols.md, *The ledger*, gives the invariant, the steps and what a crash
-// between any two of them leaves.
+// The ledger decides, in one compare-and-swap, whether bytes are granted. docs/protocols.md, *The
+// ledger*, gives the invariant, the steps, and the state after a crash between any two of them.
 
-// ledger is one device's.
+// ledger is the ledger of one device.
 type ledger struct {
 	device   *abi.Device
 	accounts *[abi.Slots]abi.Account
@@ -30,19 +29,20 @@ func (l ledger) apply(w abi.LedgerWord, delta int64, slot int, seq uint64) bool 
 	return atomic.CompareAndSwapUint64(&l.device.LedgerWord, uint64(w), uint64(next))
 }
 
-// fence puts a word in the place of w that has never been there, with the same
-// units: a process that read an earlier one, and is about to swap it, fails.
+// fence replaces w by a word that has never been there, with the same units. So a process that has
+// read an earlier word and is about to swap it fails.
 func (l ledger) fence(w abi.LedgerWord) bool {
 	next := abi.MakeLedgerWord(w.Units(), abi.FenceSlot, atomic.AddUint64(&l.device.Fences, 1)-1)
 	return atomic.CompareAndSwapUint64(&l.device.LedgerWord, uint64(w), uint64(next))
 }
 
-// maxFences bounds how often Fence tries: the region may be a tenant's, who changes the word for ever.
+// maxFences bounds the tries of Fence, because the region may belong to a tenant that changes the
+// word forever.
 const maxFences = 1 << 16
 
 // Fence puts a fence into a device's word, and returns how many bytes are granted at that instant.
-// Every request that is granted afterwards has read the limit after it: so where a limit has been
-// lowered before, what is granted grows no further than that, or than it is.
+// Every request that is granted later reads the limit after the fence. So if a limit was lowered
+// before, the granted amount grows no further than the new limit, or than it is already.
 func (r *Region) Fence(device int) (held uint64, err error) {
 	if err := checkDevice(device); err != nil {
 		return 0, err
@@ -64,8 +64,8 @@ func (r *Region) Fence(device int) (held uint64, err error) {
 	return 0, fmt.Errorf("region %s: device %d: %w: its word does not rest", r.path, device, ErrDamaged)
 }
 
-// announce announces delta units as the account's next change, and returns what
-// it is a change of. It reports false where the slot has been taken away.
+// announce announces delta units as the account's next change, and returns the usage before it. It
+// returns false if the slot was taken away.
 func (s *Slot) announce(a *abi.Account, delta int64) (abi.Used, bool) {
 	for {
 		pend := atomic.LoadUint64(&a.Pend)
@@ -74,30 +74,30 @@ func (s *Slot) announce(a *abi.Account, delta int64) (abi.Used, bool) {
 			return used, false
 		}
 		point(abi.ChangeRead)
-		// After the last one booked, not the last announced: a long run of refused
-		// charges must not come round to the sequence that the word still shows.
-		// Full order: a process that sees this change in the word or in Done, judging
-		// us dead, also sees what it is (pairs with judge); and our next look at the
-		// status comes after it. It fails where the slot is being reaped, or where its
-		// last owner, taken for dead, announces what it will find it cannot apply.
+		// The sequence follows the last booked one, not the last announced one: after many refused
+		// charges it must not reach the sequence that the word still shows. Full order: a process
+		// that sees this change in the word or in Done, and judges us dead, also sees what the
+		// change is (pairs with judge); and our next read of the status comes after it. The swap
+		// fails if the slot is being reaped, or if the slot's last owner, which was taken for dead,
+		// announces a change that it will not be able to apply.
 		if atomic.CompareAndSwapUint64(&a.Pend, pend, uint64(abi.MakePend(abi.NextSeq(used.Seq()), delta))) {
 			return used, true
 		}
 	}
 }
 
-// outcome is what became of a change.
+// outcome is the result of a change.
 type outcome int
 
 const (
 	changed outcome = iota
-	noRoom          // it would exceed the limit; or a return would leave less than nothing
-	evicted         // the slot was taken away; whatever was applied has been returned with the rest
+	noRoom          // it would exceed the limit; or a return would leave a negative amount
+	evicted         // the slot was taken away; everything that was applied has been returned with the rest
 )
 
-// changeLedger announces, applies and books delta units, with the account's
-// turn, and returns the word it changed, or the word that stood in the way. A nil
-// limit is none.
+// changeLedger announces, applies and books delta units. The caller has the account's turn. It
+// returns the word that it changed, or the word that did not allow the change. A nil limit means no
+// limit.
 func (s *Slot) changeLedger(device int, delta int64, limit *uint64) (abi.LedgerWord, outcome) {
 	l := s.r.ledger(device)
 	a := &l.accounts[s.index]
@@ -110,13 +110,13 @@ func (s *Slot) changeLedger(device int, delta int64, limit *uint64) (abi.LedgerW
 	var w abi.LedgerWord
 	for pause := 0; ; pause = backOff(pause) {
 		w = l.word()
-		// After the word, and before it is swapped: a reaper condemns the slot, and
-		// then puts a fence into the word. Either is found.
+		// Check after reading the word, and before swapping it. A reaper condemns the slot and then
+		// puts a fence into the word: this process notices one of the two.
 		if !s.ours() {
 			return w, evicted
 		}
-		// After the word, each time round: what is granted fits a limit that held
-		// while the word was this one.
+		// Read the limit after the word, each time: what is granted fits a limit that applied while
+		// the word had this value.
 		ceiling := uint64(abi.MaxUnits)
 		if limit != nil {
 			ceiling = abi.Limit(atomic.LoadUint64(limit)).Ceiling()
@@ -124,7 +124,7 @@ func (s *Slot) changeLedger(device int, delta int64, limit *uint64) (abi.LedgerW
 		after := int64(w.Units()) + delta
 		if delta > 0 && uint64(after) > ceiling || after < 0 {
 			if l.word() != w {
-				continue // refuse only by what is so at one instant
+				continue // refuse only on the state of one instant
 			}
 			return w, noRoom
 		}
@@ -140,7 +140,7 @@ func (s *Slot) changeLedger(device int, delta int64, limit *uint64) (abi.LedgerW
 	}
 	point(abi.ChangeApplied)
 	units := uint64(int64(used.Units()) + delta)
-	// A swap: a reaper that found the change applied has booked it, and returned it.
+	// This must be a swap: a reaper that found the change applied has booked and returned it.
 	if !atomic.CompareAndSwapUint64(&a.Used, uint64(used), uint64(abi.MakeUsed(seq, units))) {
 		return w, evicted
 	}
@@ -151,17 +151,16 @@ func (s *Slot) changeLedger(device int, delta int64, limit *uint64) (abi.LedgerW
 	return w, changed
 }
 
-// backOff spins for a moment that grows with each lost race, up to a few hundred
-// nanoseconds: many processes at one word get further by trying less often.
+// backOff spins for a time that grows with each lost race, up to a few hundred nanoseconds: many
+// processes that change one word progress faster if they try less often.
 func backOff(pause int) int {
 	for range pause {
 	}
 	return min(2*pause+32, 1024)
 }
 
-// note writes down that the change in w happened, before w is overwritten. It reports false where
-// it could not: a process writes over it all the while, which none does that keeps to the
-// protocol, and w must stay.
+// note records that the change in w happened, before w is overwritten. It returns false if it could
+// not, because a process keeps writing over it, against the protocol. Then w must stay.
 func (l ledger) note(w abi.LedgerWord) bool {
 	done := &l.accounts[w.Slot()].Done
 	for range abi.ReapTries {
@@ -170,8 +169,8 @@ func (l ledger) note(w abi.LedgerWord) bool {
 		if d == w.Seq() {
 			return true
 		}
-		// Between reading Done and swapping it: without this, a process that was
-		// stopped here would write its old sequence over a newer one.
+		// Check between reading Done and swapping it. Without this, a process that was stopped here
+		// would later write its old sequence over a newer one.
 		if l.word() != w {
 			return true
 		}
@@ -183,12 +182,12 @@ func (l ledger) note(w abi.LedgerWord) bool {
 	return false
 }
 
-// refresh is an owner's own note, made at its first change and now and then, so
-// that Done is never so old that the short sequence comes round to it again.
+// refresh is an owner's own note. It is made at the first change and from time to time, so that
+// Done is never so old that the short sequence reaches it again.
 func (s *Slot) refresh(a *abi.Account, seq uint64) {
 	for {
 		d := atomic.LoadUint64(&a.Done)
-		// Between the two, as in note: the slot's next owner may rest on Done.
+		// Check between the two, as in note: the slot's next owner may rely on Done.
 		if d == abi.ShortSeq(seq) || !s.ours() || atomic.CompareAndSwapUint64(&a.Done, d, abi.ShortSeq(seq)) {
 			return
 		}

@@ -15,19 +15,18 @@ import (
 	"ration/internal/safepath"
 )
 
-// Limits are words that any process may set while no process has, and only the owner
-// of the file may change afterwards. They live on a page of their own: inside the
-// region where a job makes its own limits, or in a file beside it, which an
-// operator owns and the job can only read.
+// Limits are words that any process may set if they are not set yet, and that only the owner of the
+// file may change later. They are on a page of their own: inside the region if a job makes its own
+// limits, or in a file beside it that an operator owns and the job can only read.
 
-// openLimits finds the page of limits this region goes by.
+// openLimits finds the page of limits that applies to this region.
 func (r *Region) openLimits() error {
 	r.limits, r.limitsAt = &r.m.Limits, r.path
 	fd, beside, err := r.openBeside()
 	if err != nil || fd < 0 {
 		return err
 	}
-	defer unix.Close(fd) // no locks are held on this one
+	defer unix.Close(fd) // no locks are held through this descriptor
 	if _, err := checkLimits(fd, beside, r.owner); err != nil {
 		return err
 	}
@@ -39,9 +38,9 @@ func (r *Region) openLimits() error {
 	return nil
 }
 
-// openBeside opens the file with an operator's limits; fd is -1 where there is none. It
-// counts wherever there is one. What the region says of that, its job could have
-// written; it only says that a file which is missing has been there.
+// openBeside opens the file with an operator's limits. fd is -1 if there is none. If the file
+// exists, it always applies. The region can only tell that a missing file has existed; anything
+// else there could have been written by the job.
 func (r *Region) openBeside() (fd int, path string, err error) {
 	path = r.path + LimitsSuffix
 	if r.dir != nil {
@@ -62,16 +61,15 @@ func (r *Region) openBeside() (fd int, path string, err error) {
 	return -1, path, nil
 }
 
-// owner is the user to whom the region's file belongs.
+// owner returns the user that owns the region's file.
 func (r *Region) owner() (uid uint32, err error) {
 	var st unix.Stat_t
 	err = unix.Fstat(r.file.number(), &st)
 	return st.Uid, err
 }
 
-// checkLimits refuses limits that are none, or that another user planted: they must
-// be root's or the region's owner's, and no other user's to write. It returns the page as
-// it was read.
+// checkLimits refuses a file that has no limits, or that another user made. It must belong to root
+// or to the region's owner, and no other user may write it. It returns the content.
 func checkLimits(fd int, path string, owner func() (uint32, error)) (*abi.Limits, error) {
 	var l abi.Limits
 	var st unix.Stat_t
@@ -92,8 +90,8 @@ func checkLimits(fd int, path string, owner func() (uint32, error)) (*abi.Limits
 	return &l, nil
 }
 
-// initLimits writes the limits inside the region: identity, then what this
-// process brings along.
+// initLimits writes the limits inside the region: its identity, and then the limits of this
+// process.
 func (r *Region) initLimits(l Limits) error {
 	return r.withLimits(r.path, func(page *abi.Limits) error {
 		atomic.CompareAndSwapUint32(&page.Version, 0, abi.Version)
@@ -104,8 +102,8 @@ func (r *Region) initLimits(l Limits) error {
 	})
 }
 
-// offerLimits sets what no process has set yet: a first process that knew no limits
-// does not make the job unlimited. Limits an operator owns are not touched.
+// offerLimits sets limits that no process has set yet. So a first process that knew no limits does
+// not make the job unlimited. It does not change an operator's limits.
 func (r *Region) offerLimits(l Limits) error {
 	if r.limitsMem != nil {
 		return nil
@@ -120,9 +118,8 @@ func (r *Region) offerLimits(l Limits) error {
 	return r.withLimits(r.path, func(page *abi.Limits) error { offer(page, l); return nil })
 }
 
-// offer sets each limit that is still zero. The swap, not a store: of two
-// processes that bring different limits the first one stands, also when the
-// other was stopped here for an hour.
+// offer sets each limit that is still zero. It swaps and does not store: if two processes bring
+// different limits the first one wins, even if the other was stopped here for an hour.
 func offer(page *abi.Limits, l Limits) {
 	for word, value := range l.words(page) {
 		if value != 0 {
@@ -132,7 +129,7 @@ func offer(page *abi.Limits, l Limits) {
 	}
 }
 
-// words pairs each word of a page with the value that is brought for it; zero is none.
+// words pairs each word of a page with the new value for it; zero means none.
 func (l *Limits) words(page *abi.Limits) iter.Seq2[*uint64, uint64] {
 	return func(yield func(*uint64, uint64) bool) {
 		for d := range page.Device {
@@ -200,19 +197,17 @@ func checkDevice(device int) error {
 	return fmt.Errorf("device %d: %w (a region has devices 0 to %d)", device, ErrDevice, abi.Devices-1)
 }
 
-// Limit is a device's limit at this moment.
+// Limit returns a device's current limit.
 func (r *Region) Limit(device int) (abi.Limit, error) {
 	return lookAt(r, device, func() abi.Limit { return abi.Limit(atomic.LoadUint64(&r.limits.Device[device].Memory)) })
 }
 
-// Total is how many bytes a device has; zero while no process of the job has found
-// out.
+// Total returns the size of a device in bytes; 0 until a process of the job has found it out.
 func (r *Region) Total(device int) (uint64, error) {
 	return lookAt(r, device, func() uint64 { return possible(atomic.LoadUint64(&r.limits.Device[device].Total), maxBytes) })
 }
 
-// SetLimit changes a device's limit for every request from now on. What is held
-// beyond it stays held.
+// SetLimit changes a device's limit for every request from now on. Memory beyond it stays held.
 func (r *Region) SetLimit(device int, limit abi.Limit) error {
 	return r.setLimit(device, uint64(limit), memoryWord)
 }
@@ -253,7 +248,7 @@ func memoryWord(on *abi.DeviceLimits) *uint64     { return &on.Memory }
 func computeWord(on *abi.DeviceLimits) *uint64    { return &on.Compute }
 func computeMaxWord(on *abi.DeviceLimits) *uint64 { return &on.ComputeMax }
 
-// change is the change of a page that sets the word of a device.
+// change returns the function that sets the word of a device on a page.
 func (word limitWord) change(device int, value uint64) func(*abi.Limits) error {
 	return func(page *abi.Limits) error {
 		atomic.StoreUint64(word(&page.Device[device]), value)
@@ -263,8 +258,7 @@ func (word limitWord) change(device int, value uint64) func(*abi.Limits) error {
 	}
 }
 
-// Differences lists the devices of which a limit in the region is not the one this
-// process brought along.
+// Differences returns the devices whose limits in the region differ from those of this process.
 func (r *Region) Differences(own Limits) ([]int, error) {
 	return look(r, func() (devices []int) {
 		differs := func(word *uint64, own uint64) bool { return own != 0 && atomic.LoadUint64(word) != own }
@@ -278,8 +272,8 @@ func (r *Region) Differences(own Limits) ([]int, error) {
 	})
 }
 
-// WriteLimitsFile puts an operator's limits beside the region at path, before the
-// job starts. The file appears whole or not at all.
+// WriteLimitsFile writes an operator's limits beside the region at path, before the job starts. The
+// file appears complete or not at all.
 func WriteLimitsFile(path string, l Limits) error {
 	beside := path + LimitsSuffix
 	page := abi.Limits{Magic: abi.LimitsMagic, Version: abi.Version, Size: uint64(limitsSize)}

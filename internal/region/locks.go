@@ -8,22 +8,21 @@ import (
 	"ration/internal/abi"
 )
 
-// A region of another version of the layout cannot be read, but its processes can be
-// found: in every version each has a byte of the file locked, and the kernel says which
-// process that is.
+// A region of another layout version cannot be read, but its processes can be found: in every
+// version each has locked a byte of the file, and the kernel reports which process that is.
 
-// maxLockLooks bounds how often the kernel is asked for the locks of one file. Twice as many
-// locks as a region has slots are found with it.
+// maxLockLooks bounds the queries for the locks of one file. That is enough for twice as many locks
+// as a region has slots.
 const maxLockLooks = 4096
 
-// LockHolder is a process that has bytes of a region's file locked.
+// LockHolder is a process that has locked bytes of a region's file.
 type LockHolder struct {
-	PID      int  // as this process sees it; 0 where it cannot
-	Verified bool // its own descriptors have the lock; otherwise the PID may be another's by now
+	PID      int  // as this process sees it; 0 if it is not visible
+	Verified bool // its own descriptors have the lock; otherwise the PID may have been reused
 }
 
-// LockHolders returns which processes have any byte of a file locked, for writing: whatever
-// the file holds. The file is in the folder dir; path is for messages.
+// LockHolders returns the processes that have locked any byte of a file for writing, whatever its
+// content. The file is in the folder dir; path is for messages.
 func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 	f, err := openFileAt(dir, name, path)
 	if err != nil {
@@ -35,12 +34,12 @@ func LockHolders(dir int, name, path string) ([]LockHolder, error) {
 	return h.all(maxLockLooks), nil
 }
 
-// all returns which processes have any byte of the file locked, for writing, after so many
-// questions at most, and while the budget lasts; at least one of them, if there is any.
+// all returns the processes that have locked any byte of the file for writing. It makes at most
+// looks queries, while the budget lasts, and finds at least one process if there is any.
 func (h *holders) all(looks int) (out []LockHolder) {
 	f, seen := h.f, map[int]int{} // index by PID
 	kept := false
-	ask := func(from, to int64) (unix.Flock_t, bool) { // to: 0 is the end of any file
+	ask := func(from, to int64) (unix.Flock_t, bool) { // to: 0 means the end of any file
 		l := unix.Flock_t{Type: unix.F_RDLCK, Start: from}
 		if to != 0 {
 			l.Len = to - from
@@ -48,8 +47,8 @@ func (h *holders) all(looks int) (out []LockHolder) {
 		looks--
 		return l, unix.FcntlFlock(uintptr(f.number()), unix.F_GETLK, &l) == nil && l.Type != unix.F_UNLCK
 	}
-	// The kernel names one lock of a range, not the first: what is before it and behind it
-	// is asked for in turn.
+	// The kernel reports one lock in a range, not the first. So query the parts before and after it
+	// in turn.
 	type span struct{ from, to int64 }
 	for todo := []span{{0, 0}}; len(todo) > 0 && looks > 0 && (len(out) == 0 || h.left()); {
 		s := todo[len(todo)-1]
@@ -58,10 +57,10 @@ func (h *holders) all(looks int) (out []LockHolder) {
 		if !locked {
 			continue
 		}
-		pid := max(0, int(l.Pid)) // -1: a lock of an open file
+		pid := max(0, int(l.Pid)) // -1 means a lock of an open file
 		i, known := seen[pid]
 		if l.Pid < 0 {
-			kept, known = true, true // most are of a process that has a lock of its own, too
+			kept, known = true, true // usually the process that holds it also has a lock of its own
 		}
 		if !known {
 			i = len(out)
@@ -84,10 +83,9 @@ func (h *holders) all(looks int) (out []LockHolder) {
 	return out
 }
 
-// WaitUnlocked returns when no process has a byte of a region's file locked for writing, by a
-// descriptor of the file. It waits in the kernel, for one process after the other, and holds
-// nothing that a process needs which joins meanwhile (waitLock). This process must not be a
-// member of the job.
+// WaitUnlocked returns when no process has locked a byte of a region's file for writing, given a
+// descriptor of the file. It blocks in the kernel, for one process after the other, and holds no
+// lock that a joining process needs (waitLock). This process must not be a member of the job.
 func WaitUnlocked(fd int) error {
 	for {
 		l := unix.Flock_t{Type: unix.F_RDLCK}
@@ -112,10 +110,10 @@ func WaitUnlocked(fd int) error {
 	}
 }
 
-// waitLock is the lock by which the end of one is waited for that begins at an offset. It is had
-// for a moment when that one has gone. So it is of one slot at most, with both of its bytes: a
-// process that joins meanwhile takes another slot, as it does beside others that join, and none
-// has the first byte and misses the second.
+// waitLock returns the lock to block on until another lock, which begins at an offset, is released.
+// This process then holds it for a moment. So it covers at most one slot, with both of its bytes: a
+// process that joins at that moment takes another slot, and no process gets the first byte without
+// the second.
 func waitLock(at int64) unix.Flock_t {
 	if slot := (at - slotsOffset) / slotSize; at >= slotsOffset && slot < abi.Slots {
 		if base := slotByte(int(slot), unix.F_RDLCK); at-base.Start < slotLocks {
@@ -126,12 +124,12 @@ func waitLock(at int64) unix.Flock_t {
 	return unix.Flock_t{Type: unix.F_RDLCK, Start: at, Len: 1}
 }
 
-// slotLocks is how many bytes of a slot are locked: slotByte's and filesByte's.
+// slotLocks is the number of bytes of a slot that are locked: slotByte and filesByte.
 const slotLocks = 2
 
-// LockedFD reports whether another process has a byte of a file locked for writing, by a descriptor of
-// it: what WaitUnlocked waits for, and all that members of a job lock. A lock for reading is a waiter's,
-// or that of a process which means to be taken for a member.
+// LockedFD reports whether another process has locked a byte of a file for writing, given a
+// descriptor of it. Members of a job lock only for writing, and WaitUnlocked waits for such locks.
+// A read lock belongs to a waiter, or to a process that pretends to be a member.
 func LockedFD(fd int) bool {
 	l := unix.Flock_t{Type: unix.F_RDLCK}
 	return unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l) != nil || l.Type != unix.F_UNLCK

@@ -36,13 +36,12 @@ const (
 	bodyOffset     = limitsOffset + limitsSize
 )
 
-// pageSize is the machine's, of which abi.PageSize may be a part: 64 KiB on many a
-// machine for arm64. Tests change it.
+// pageSize is the page size of the machine, of which abi.PageSize may be a part: many arm64
+// machines have 64 KiB. Tests change it.
 var pageSize = int64(os.Getpagesize())
 
-// mapRegion maps the whole file. The limits are mapped with it but stay
-// read-only, so that a stray write cannot raise one; unless they share a page with
-// what must be written.
+// mapRegion maps the whole file. The limits stay read-only, so that a stray write cannot raise one,
+// unless they share a page with data that must be written.
 func mapRegion(fd int, writable bool) (*abi.Region, []byte, error) {
 	mem, err := mapFile(fd, 0, regionSize, writable)
 	if err != nil {
@@ -57,8 +56,8 @@ func mapRegion(fd int, writable bool) (*abi.Region, []byte, error) {
 	return view[abi.Region](mem), mem, nil
 }
 
-// newRegion returns memory for a copy of a region. It is mapped, as Go would have to clear
-// all of it, of which a copy takes a few pages.
+// newRegion returns memory for a copy of a region. It is mapped, because Go would have to clear all
+// of it, and a copy uses only a few pages.
 func newRegion() (*abi.Region, []byte, error) {
 	mem, err := unix.Mmap(-1, 0, int(regionSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -67,7 +66,7 @@ func newRegion() (*abi.Region, []byte, error) {
 	return view[abi.Region](mem), mem, nil
 }
 
-// mapLimits maps the limits at offset in the file, from the beginning of their page.
+// mapLimits maps the limits at an offset in the file, beginning at a page boundary.
 func mapLimits(fd int, offset int64, writable bool) (*abi.Limits, []byte, error) {
 	before := offset % pageSize
 	mem, err := mapFile(fd, offset-before, before+limitsSize, writable)
@@ -82,7 +81,7 @@ func mapFile(fd int, offset, size int64, writable bool) ([]byte, error) {
 	if writable {
 		prot |= unix.PROT_WRITE
 	}
-	// The kernel says so too, of its own pages.
+	// The kernel would report this too, for its own page size.
 	if offset%pageSize != 0 {
 		return nil, fmt.Errorf("mapping from byte %d, within a page: %w", offset, unix.EINVAL)
 	}
@@ -90,13 +89,12 @@ func mapFile(fd int, offset, size int64, writable bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", size, err)
 	}
-	// Pages are touched here and there: reading around each would cost more than
-	// the rest of attaching.
+	// Pages are accessed at random: reading ahead would cost more than the rest of attaching.
 	_ = unix.Madvise(mem, unix.MADV_RANDOM)
 	return mem, nil
 }
 
-// within says whether a faulting address lies in mem.
+// within reports whether a faulting address is in mem.
 func within(mem []byte, addr uintptr) bool {
 	if len(mem) == 0 {
 		return false
@@ -105,9 +103,8 @@ func within(mem []byte, addr uintptr) bool {
 	return addr >= base && addr < base+uintptr(len(mem))
 }
 
-// view returns mapped bytes as the structure they hold. It panics where they do not
-// begin on a word: arm64 faults on an atomic operation across words, and amd64 must
-// not hide that.
+// view returns mapped bytes as a structure. It panics if they are not aligned to a word: arm64
+// faults on an unaligned atomic operation, and amd64 must not hide that.
 func view[T any](mem []byte) *T {
 	p := unsafe.Pointer(unsafe.SliceData(mem))
 	if size := int(unsafe.Sizeof(*new(T))); len(mem) < size || uintptr(p)%8 != 0 {
@@ -116,8 +113,8 @@ func view[T any](mem []byte) *T {
 	return (*T)(p)
 }
 
-// bytesOf returns a structure as bytes, to be read or written by a system call.
-// There is no way back: a variable of bytes may begin anywhere.
+// bytesOf returns a structure as bytes, for a system call. There is no reverse function, because a
+// byte slice may be unaligned.
 func bytesOf[T abi.Header | abi.Limits](v *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }
@@ -133,25 +130,25 @@ func accountBytes(a []abi.Account) []byte {
 // phaseBytes returns an account's phase as bytes.
 func phaseBytes(a *abi.Account) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(&a.Phase)), 8) }
 
-// accountOffset is where an account is in the file.
+// accountOffset returns the offset of an account in the file.
 func accountOffset(device, slot int) int64 {
 	return accountsOffset + (int64(device)*abi.Slots+int64(slot))*accountSize
 }
 
-// refusalWords is an entry as the words its checksum runs over.
+// refusalWords returns an entry as words, for its checksum.
 func refusalWords(e *abi.Refusal) *[unsafe.Sizeof(abi.Refusal{}) / 8]uint64 {
 	return (*[unsafe.Sizeof(abi.Refusal{}) / 8]uint64)(unsafe.Pointer(e))
 }
 
-// deathWords is the same of a death.
+// deathWords does the same for a death.
 func deathWords(e *abi.Death) *[unsafe.Sizeof(abi.Death{}) / 8]uint64 {
 	return (*[unsafe.Sizeof(abi.Death{}) / 8]uint64)(unsafe.Pointer(e))
 }
 
-// nameWords is a slot's name as words, so that it can be read while written.
+// nameWords returns a slot's name as words, so that it can be read while it is written.
 func nameWords(s *abi.Slot) *[abi.NameLen / 8]uint64 {
 	return (*[abi.NameLen / 8]uint64)(unsafe.Pointer(&s.Name))
 }
 
-// A name that does not begin on a word does not compile.
+// This does not compile if a name is not aligned to a word.
 const _ = -(unsafe.Offsetof(abi.Slot{}.Name) % 8)

@@ -8,9 +8,9 @@ import (
 	"ration/internal/abi"
 )
 
-// NameDevice says which device an index is, by its UUID, before processes come that
-// might number them otherwise. An index that has another name keeps it, and that
-// is an error. Pairs with name in region_device.c.
+// NameDevice sets the UUID of a device index, before processes join that might number devices
+// differently. If the index has another UUID already, that is an error. Pairs with name in
+// region_device.c.
 func (r *Region) NameDevice(device int, uuid [2]uint64, total uint64) (err error) {
 	if uint(device) >= abi.Devices || uuid[1] == 0 {
 		return fmt.Errorf("device %d: %w (a region has devices 0 to %d, with UUIDs)", device, ErrDevice, abi.Devices-1)
@@ -21,7 +21,7 @@ func (r *Region) NameDevice(device int, uuid [2]uint64, total uint64) (err error
 	}
 	return r.withLimits(r.limitsAt, func(page *abi.Limits) error {
 		l := &page.Device[device]
-		// The second word first: it decides between two that try.
+		// Write the second word first: it decides between two concurrent writers.
 		for _, w := range []int{1, 0} {
 			if !atomic.CompareAndSwapUint64(&l.UUID[w], 0, uuid[w]) && atomic.LoadUint64(&l.UUID[w]) != uuid[w] {
 				return fmt.Errorf("naming device %d of %s: %w (it has another UUID; were the devices changed?)", device, r.path, ErrDevice)
@@ -32,12 +32,12 @@ func (r *Region) NameDevice(device int, uuid [2]uint64, total uint64) (err error
 	})
 }
 
-// UUID returns which device an index is, as NameDevice has named it; zero while no process of
-// the job has found out.
+// UUID returns the UUID of a device index, set by NameDevice; zero until a process of the job has
+// found it out.
 func (r *Region) UUID(device int) ([2]uint64, error) {
 	return lookAt(r, device, func() (uuid [2]uint64) {
 		l := &r.limits.Device[device]
-		// The second word first, as it is written.
+		// Read the second word first, as it is written.
 		if uuid[1] = atomic.LoadUint64(&l.UUID[1]); uuid[1] != 0 {
 			uuid[0] = atomic.LoadUint64(&l.UUID[0])
 		}

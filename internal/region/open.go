@@ -14,68 +14,67 @@ import (
 	"ration/internal/abi"
 )
 
-// LimitsSuffix names the file beside a region in which an operator keeps the
-// limits, out of the job's reach.
+// LimitsSuffix is the suffix of the file beside a region in which an operator keeps the limits,
+// where the job cannot change them.
 const LimitsSuffix = ".limits"
 
-// Limits are what a process brings along, or what is to be set, for each device.
-// The zero value sets nothing.
+// Limits are a process's limits, or limits to set, for each device. The zero value sets nothing.
 type Limits struct {
 	Memory     [abi.Devices]abi.Limit
-	Compute    [abi.Devices]uint64 // shares, as abi.DeviceLimits has them
-	ComputeMax [abi.Devices]uint64 // caps, likewise
+	Compute    [abi.Devices]uint64 // shares, in the form of abi.DeviceLimits
+	ComputeMax [abi.Devices]uint64 // caps, in the same form
 	Round      uint64              // microseconds
 }
 
-// Role says how a process came by a ready region.
+// Role is how a process got an initialised region.
 type Role int
 
-// Roles, the cheapest first.
+// Roles, cheapest first.
 const (
 	FastPath    Role = iota // found it complete
 	Waited                  // waited for the initialiser
-	Helped                  // waited long enough, and finished the work of another
-	Initialiser             // won the election
+	Helped                  // waited long enough, and finished another process's work
+	Initialiser             // this process initialised it
 )
 
 func (r Role) String() string {
 	return [...]string{"fast path", "waited", "helped", "initialiser"}[r]
 }
 
-// Options for Open.
+// Options are the settings of Open.
 type Options struct {
 	Limits   Limits
-	Mode     os.FileMode // of a new file; 0600 when zero
-	AnyOwner bool        // for an operator, who may work on a tenant's region
+	Mode     os.FileMode // for a new file; 0 means 0600
+	AnyOwner bool        // for an operator, who may use a tenant's region
 	NoCreate bool        // a missing file is an error
 }
 
-// Region is an open region. It is safe for use by several goroutines.
+// Region is an open region. It is safe for concurrent use.
 type Region struct {
 	path string
-	dir  *int // descriptor of its folder, which is the caller's; nil: by path
+	dir  *int // descriptor of its folder, owned by the caller; nil to use the path
 	file *file
 	role Role
 
 	m          *abi.Region
 	mem        []byte // nil over a heap
 	limits     *abi.Limits
-	limitsMem  []byte // nil where limits are those inside the region
-	limitsAt   string // path of the file that holds the limits
+	limitsMem  []byte // nil if the limits are inside the region
+	limitsAt   string // path of the file with the limits
 	writable   bool
-	setsLimits bool                   // of OpenForLimits
-	torn       map[copiedAccount]bool // accounts that changed while they were copied; nil where m is mapped
-	budgetLeft func() bool            // of SetBudget
+	setsLimits bool                   // opened by OpenForLimits
+	torn       map[copiedAccount]bool // accounts that changed while they were copied; nil if m is mapped
+	budgetLeft func() bool            // set by SetBudget
 
 	alive  liveness
 	broken atomic.Bool
 	closed atomic.Bool
-	former atomic.Bool // what this process held before an exec has been given back
+	former atomic.Bool // memory that this process held before an exec has been returned
 
 	tally tally
 }
 
-// Open attaches to the region at path, making and initialising it if need be.
+// Open attaches to the region at path. It creates and initialises the region if necessary.
 func Open(path string, opt Options) (*Region, error) {
 	if opt.Mode == 0 {
 		opt.Mode = 0o600
@@ -132,9 +131,9 @@ func (r *Region) open(opt Options) (err error) {
 	return r.offerLimits(opt.Limits)
 }
 
-// OpenMapped maps an existing region for reading: nothing is written, not even for
-// bookkeeping. It is for a reader that must see each change as it happens, of a file
-// that nobody cuts short; OpenReadOnly is for all others.
+// OpenMapped maps an existing region for reading. It writes nothing, not even counters. It is for a
+// reader that must see each change at once, of a file that no process cuts short; OpenReadOnly is
+// for all others.
 func OpenMapped(path string) (_ *Region, err error) {
 	f, err := openFile(path, false, false, 0)
 	if err != nil {
@@ -168,7 +167,7 @@ func (r *Region) checkGuarded() (err error) {
 	return r.check()
 }
 
-// check makes sure that what is mapped is what was inspected.
+// check makes sure that the mapped file is the one that was inspected.
 func (r *Region) check() error {
 	h := &r.m.Header
 	// Acquire: pairs with the swap to StateComplete in initialise and in C.
@@ -181,13 +180,13 @@ func (r *Region) check() error {
 	return r.whole()
 }
 
-// initialise brings the region from a new file to COMPLETE, or waits politely
-// while another process does. See docs/protocols.md, *Initialisation*.
+// initialise brings a new file to the state COMPLETE, or waits while another process does. See
+// docs/protocols.md, *Initialisation*.
 func (r *Region) initialise(opt Options, made bool) (Role, error) {
 	state := &r.m.Header.State
 	if !made && atomic.LoadUint64(state) == abi.StateUninit {
 		if err := r.file.empty(r.path); err != nil && atomic.LoadUint64(state) == abi.StateUninit {
-			return 0, err // and not because others are at work already
+			return 0, err // a real error, not a concurrent initialisation
 		}
 	}
 	if atomic.CompareAndSwapUint64(state, abi.StateUninit, abi.StateInProgress) {
@@ -212,8 +211,8 @@ func (r *Region) initialise(opt Options, made bool) (Role, error) {
 	}
 }
 
-// complete writes all that initialisation writes. Every field is set only if
-// no process has set it: it does not matter who does it, how often, or how late.
+// complete writes everything that initialisation writes. It sets a field only if no process has set
+// it. So it does not matter which process calls it, how often, or how late.
 func (r *Region) complete(opt Options) error {
 	h := &r.m.Header
 	if atomic.LoadUint64(&h.State) == abi.StateComplete {
@@ -245,18 +244,17 @@ func (r *Region) complete(opt Options) error {
 	return nil
 }
 
-// Created is when the region was made, in Unix nanoseconds.
+// Created returns when the region was created, in Unix nanoseconds.
 func (r *Region) Created() int64 { return timeOf(atomic.LoadUint64(&r.m.Header.Created)) }
 
-// Role says how this process came by the region.
+// Role returns how this process got the region.
 func (r *Region) Role() Role { return r.role }
 
-// Path is where the region is.
+// Path returns the path of the region.
 func (r *Region) Path() string { return r.path }
 
-// Close unmaps the region; nothing of it may be in use any more. Slots that were
-// not left are given back by the next process that needs them, once this process has no
-// other use of the file.
+// Close unmaps the region; nothing of it may be in use any more. Slots that were not left are freed
+// by the next process that needs them, after this process has closed the file.
 func (r *Region) Close() error {
 	if r.closed.Swap(true) {
 		return ErrClosed

@@ -11,17 +11,17 @@ import (
 	"ration/internal/safepath"
 )
 
-// OperatorLimits is the file beside a region in which an operator keeps the limits. It is
-// read and written without the region: what a tenant wrote there, or holds a lease on,
-// does not come between an operator and the operator's own file.
+// OperatorLimits is the file beside a region in which an operator keeps the limits. It is read and
+// written without the region, so that a tenant's content of the region, or a lease on it, does not
+// affect the operator's own file.
 type OperatorLimits struct {
 	region string // path of the region
 	beside string // path of the file
 	page   *abi.Limits
 }
 
-// OpenOperatorLimits reads the limits beside the region at path. The error is
-// fs.ErrNotExist where there are none.
+// OpenOperatorLimits reads the limits beside the region at path. The error is fs.ErrNotExist if
+// there are none.
 func OpenOperatorLimits(path string) (*OperatorLimits, error) {
 	l := &OperatorLimits{region: path, beside: path + LimitsSuffix}
 	fd, err := openNoFollow(l.beside, false, false, 0)
@@ -33,7 +33,7 @@ func OpenOperatorLimits(path string) (*OperatorLimits, error) {
 	return l, err
 }
 
-// owner is the user to whom the region belongs; root where there is no region.
+// owner returns the user that owns the region; root if there is no region.
 func (l *OperatorLimits) owner() (uint32, error) {
 	dir, err := safepath.OpenFolder(filepath.Dir(l.region))
 	if err != nil {
@@ -47,7 +47,7 @@ func (l *OperatorLimits) owner() (uint32, error) {
 	return st.Uid, nil
 }
 
-// Limit is a device's limit when it was last read or set.
+// Limit returns a device's limit as of the last read or change.
 func (l *OperatorLimits) Limit(device int) (abi.Limit, error) {
 	if err := checkDevice(device); err != nil {
 		return 0, err
@@ -55,7 +55,7 @@ func (l *OperatorLimits) Limit(device int) (abi.Limit, error) {
 	return abi.Limit(l.page.Device[device].Memory), nil
 }
 
-// Total is how many bytes a device has; zero while that is not known.
+// Total returns the size of a device in bytes; 0 if unknown.
 func (l *OperatorLimits) Total(device int) (uint64, error) {
 	if err := checkDevice(device); err != nil {
 		return 0, err
@@ -63,8 +63,8 @@ func (l *OperatorLimits) Total(device int) (uint64, error) {
 	return l.page.Device[device].Total, nil
 }
 
-// Compute is a device's share and cap when they were last read or set. What the job had of
-// its time is not here.
+// Compute returns a device's share and cap as of the last read or change. It does not have the used
+// time.
 func (l *OperatorLimits) Compute(device int) (Compute, error) {
 	if err := checkDevice(device); err != nil {
 		return Compute{}, err
@@ -112,9 +112,8 @@ func (l *OperatorLimits) set(device int, value uint64, word limitWord) (err erro
 	return nil
 }
 
-// End lets the job get nothing more, of any device: its file is about to be removed, and a
-// process that is left, of which nobody knows, would otherwise have this limit beside that of the
-// next job.
+// End sets all limits to zero, because the file is about to be removed. Otherwise an unknown
+// process of the job could use this limit beside that of the next job.
 func (l *OperatorLimits) End() (err error) {
 	for d := range abi.Devices {
 		err = errors.Join(err, l.SetLimit(d, abi.MakeLimit(0)))

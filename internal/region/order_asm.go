@@ -2,10 +2,9 @@
 
 package region
 
-// storeRelease stores v so that a process that loads it also sees all that was stored
-// before. The protocols ask for no more than that. sync/atomic only has the
-// sequentially consistent store, which is a locked exchange on amd64: half the
-// cost of a charge.
+// storeRelease stores v so that a process that loads it also sees everything that was stored
+// before. The protocols need no more. sync/atomic has only a sequentially consistent store, which
+// is a locked exchange on amd64: half the cost of a charge.
 //
 //go:noescape
 func storeRelease(p *uint64, v uint64)

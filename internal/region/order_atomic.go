@@ -4,6 +4,6 @@ package region
 
 import "sync/atomic"
 
-// storeRelease stores v so that a process that loads it also sees all that was stored
-// before. sync/atomic gives more than that; the race detector understands it.
+// storeRelease stores v so that a process that loads it also sees everything that was stored
+// before. sync/atomic guarantees more than that; the race detector understands it.
 func storeRelease(p *uint64, v uint64) { atomic.StoreUint64(p, v) }

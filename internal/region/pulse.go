@@ -11,16 +11,16 @@ import (
 	"ration/internal/safepath"
 )
 
-// Pulse tells whether a region has changed, for a process that looks again and again: by a few
-// reads of the words that every change of what is granted, of a limit, of a slot or of a ring
-// goes through, and by who has the locks of its slots. The parts of time that are claimed change
-// with what is used of a device's time, and are as large as all the rest: they are not read. It does not say what has changed, and
-// is not fooled by a job for longer than the job fools a reader.
+// Pulse detects whether a region has changed, for a process that checks it repeatedly. It reads a
+// few words: every change of the granted memory, a limit, a slot or a ring changes one of them. It
+// also reads which processes hold the locks of its slots. It does not read the time windows, which
+// change with the used device time and are as large as everything else. It does not tell what has
+// changed. A job cannot deceive it for longer than it can deceive a reader.
 //
 // It keeps a descriptor of the file, takes no lock, and writes nothing.
 type Pulse struct {
 	file   *file
-	limits int // descriptor of the limits beside the region; -1 where there are none
+	limits int // descriptor of the limits beside the region; -1 if there are none
 	path   string
 }
 
@@ -29,7 +29,7 @@ const PulseSize = int(slotsOffset + limitsSize)
 
 var pulseSeed = maphash.MakeSeed()
 
-// OpenPulseAt opens the file of a name in a folder, as OpenReadOnlyAt does.
+// OpenPulseAt opens a file in a folder, as OpenReadOnlyAt does.
 func OpenPulseAt(dir int, name, path string) (*Pulse, error) {
 	f, err := openFileAt(dir, name, path)
 	if err != nil {
@@ -42,14 +42,14 @@ func OpenPulseAt(dir int, name, path string) (*Pulse, error) {
 	return &Pulse{file: f, limits: limits, path: path}, nil
 }
 
-// maxPulseLocks bounds how many slots are asked for: with more living processes the job is read
-// in full, where that is bounded by time.
+// maxPulseLocks bounds the slots that are queried. With more living processes the whole job is
+// read, which is bounded by time.
 const maxPulseLocks = 256
 
-// Sum returns a number that is the same as before only if nothing has changed. ok is false where
-// that cannot be said: the file is no region that can be read, or has very many processes. unlocked
-// is how many processes hold a slot and not its lock: they have ended, or are about to, and when they
-// have, neither the words nor the locks change. buf is overwritten.
+// Sum returns a number that is unchanged only if nothing has changed. ok is false if that is
+// unknown: the file is not a readable region, or has very many processes. unlocked is the number of
+// processes that hold a slot but not its lock: they have ended or are ending, and neither words nor
+// locks will change when they have ended. buf is overwritten.
 func (p *Pulse) Sum(buf []byte) (sum uint64, unlocked int, ok bool, err error) {
 	fd, err := p.file.descriptor()
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *Pulse) Sum(buf []byte) (sum uint64, unlocked int, ok bool, err error) {
 		ok = add(statusOffset, statusOffset+8*high)
 	}
 	for d := int64(0); ok && d < abi.Devices; d++ {
-		if at := devicesOffset + d*deviceSize; !allZero(words[at : at+deviceSize]) { // something was granted of it
+		if at := devicesOffset + d*deviceSize; !allZero(words[at : at+deviceSize]) { // memory of it was granted
 			ok = add(computeWords(d))
 		}
 	}
@@ -118,7 +118,7 @@ func allZero(words []byte) bool {
 // Locked reports whether another process has any of the region's bytes locked.
 func (p *Pulse) Locked() bool { return p.file.locked() }
 
-// Created returns when the region was made, in Unix nanoseconds; 0 where it does not say.
+// Created returns when the region was created, in Unix nanoseconds; 0 if unknown.
 func (p *Pulse) Created() int64 {
 	var h abi.Header
 	if n, err := unix.Pread(p.file.number(), bytesOf(&h), 0); err != nil || n < 64 || h.Magic != abi.Magic {

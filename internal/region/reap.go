@@ -8,8 +8,8 @@ import (
 	"ration/internal/abi"
 )
 
-// Reap gives back what dead processes hold, on all devices, and frees their
-// slots. It returns how many slots that were.
+// Reap returns the memory of dead processes on all devices, and frees their slots. It returns the
+// number of slots.
 func (r *Region) Reap() (slots int, err error) {
 	if !r.writable {
 		return 0, fmt.Errorf("region %s: %w", r.path, ErrReadOnly)
@@ -30,9 +30,8 @@ func (r *Region) reapAll() (slots int) {
 	return slots
 }
 
-// reapDevice frees the slots of dead processes that may hold something of
-// device. It looks at no other user: a refusal must not cost a question to the
-// kernel for every process there is.
+// reapDevice frees the slots of dead processes that may hold memory of device. It does not check
+// other processes: a refusal must not cost a query for every process.
 func (r *Region) reapDevice(device, except int) (slots int, err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	for slot := range r.high() {
@@ -48,8 +47,8 @@ func (r *Region) reapDevice(device, except int) (slots int, err error) {
 	return slots, nil
 }
 
-// reapFormerSelf gives back what this very process held before it became another
-// program: its PID and start time are still the same, so no other process can tell.
+// reapFormerSelf returns the memory that this process held before it executed another program. Its
+// PID and start time are the same, so no other process can notice that.
 func (r *Region) reapFormerSelf() {
 	me := self()
 	for slot := range r.high() {
@@ -61,15 +60,15 @@ func (r *Region) reapFormerSelf() {
 	}
 }
 
-// high is how many slots are worth looking at.
+// high returns how many slots need to be scanned.
 func (r *Region) high() int {
 	return int(min(atomic.LoadUint64(&r.m.Header.HighWater), abi.Slots))
 }
 
-// reapSlot settles a dead process's accounts and frees its slot. Any number of
-// processes may do this at once, and die doing it. It reports whether the slot was
-// freed here. One whose content cannot be is put out of use, once and for all: what
-// it holds stays granted, and is no error for the processes that need the rest.
+// reapSlot settles a dead process's accounts and frees its slot. Any number of processes may do
+// this at once, and die doing it. It reports whether this call freed the slot. A slot with
+// impossible content is put out of use for good: its memory stays granted, and it causes no error
+// for processes that need the rest.
 func (r *Region) reapSlot(slot int) bool {
 	st, cause, dead := r.condemn(slot)
 	if !dead {
@@ -95,27 +94,27 @@ func (r *Region) reapSlot(slot int) bool {
 		return false
 	}
 	if left {
-		return true // an orderly end is no death
+		return true // an orderly exit is not a death
 	}
 	atomic.AddUint64(&r.m.Header.Counters.Reaped, 1)
-	if cause != abi.CauseJoining { // then the slot describes the owner before
+	if cause != abi.CauseJoining { // with CauseJoining the slot describes the previous owner
 		r.record(death)
 	}
 	return true
 }
 
-// left reports whether the owner of a slot has said that it ends.
+// left reports whether the owner of a slot has announced its exit.
 func (r *Region) left(slot int, st abi.Status) bool {
 	return atomic.LoadUint64(&r.m.Slots[slot].Left) == st.Gen()
 }
 
-// condemn tells a slot's owner, should it live after all, and all other processes
-// that it is dead. Only then are its accounts settled, under the status returned.
+// condemn marks a slot's owner as dead, for all processes and for the owner itself in case it is
+// alive. Only after that its accounts are settled, under the returned status.
 func (r *Region) condemn(slot int) (st abi.Status, cause int, dead bool) {
 	st = abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
 	switch st.State() {
 	case abi.SlotCondemned:
-		return st, abi.CauseUnknown, true // by a process that has not finished
+		return st, abi.CauseUnknown, true // another process has condemned it and has not finished
 	case abi.SlotJoining, abi.SlotActive:
 		if cause = r.alive.dead(slot, &r.m.Slots[slot], st); cause == 0 {
 			return st, 0, false
@@ -124,11 +123,10 @@ func (r *Region) condemn(slot int) (st abi.Status, cause int, dead bool) {
 		return st, 0, false
 	}
 	if st.State() == abi.SlotJoining {
-		return st, cause, true // it has never announced anything
+		return st, cause, true // it has never announced a change
 	}
 	condemned := abi.MakeStatus(st.Gen(), abi.SlotCondemned)
-	// Full order: our reads of Pend come after it. Pairs with ours, after the owner's
-	// swap of Pend.
+	// Full order: our reads of Pend come after it. Pairs with ours, after the owner's swap of Pend.
 	if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(st), uint64(condemned)) {
 		return st, 0, false
 	}
@@ -136,18 +134,18 @@ func (r *Region) condemn(slot int) (st abi.Status, cause int, dead bool) {
 	return condemned, cause, true
 }
 
-// verdict is what a dead account's words say, read in one piece.
+// verdict is the state of a dead account's words, read consistently.
 type verdict struct {
 	pend    abi.Pend
 	used    abi.Used
 	word    abi.LedgerWord
-	whole   bool // they did not change meanwhile; otherwise the rest says nothing
+	whole   bool // they did not change during the read; otherwise the other fields are meaningless
 	applied bool // pend's change is in the word, or was
-	booked  bool // and in used
+	booked  bool // and also in used
 }
 
-// judge reads the account's words in the order that makes a crash decidable. It
-// reports false where the slot has changed hands.
+// judge reads the account's words in the order that makes the state after a crash decidable. It
+// returns false if the slot has changed its owner.
 func (r *Region) judge(l ledger, slot int, st abi.Status) (verdict, bool) {
 	a := &l.accounts[slot]
 	// Acquire, each, in this order: pairs with the releases in change, and with
@@ -167,19 +165,18 @@ func (r *Region) judge(l ledger, slot int, st abi.Status) (verdict, bool) {
 	return v, true
 }
 
-// settlement is what became of an account.
+// settlement is the result of settling an account.
 type settlement int
 
 const (
 	settled    settlement = iota
-	taken                 // the slot has changed hands; or it is left to the next
-	impossible            // its content cannot be
+	taken                 // the slot has changed its owner, or is left to the next reaper
+	impossible            // its content is impossible
 )
 
-// settle brings a condemned slot's account to zero. Every step is one swap from a
-// value that includes a sequence, so that a step made late does nothing. An account into which a
-// process writes all the while, which none does that keeps to the protocol, stays as a reaper that
-// dies leaves it, for the next.
+// settle brings a condemned slot's account to zero. Every step is one swap from a value that
+// includes a sequence, so a late step does nothing. If a process keeps writing into the account,
+// against the protocol, it is left for the next reaper, as after a reaper that died.
 func (r *Region) settle(device, slot int, st abi.Status) settlement {
 	l := r.ledger(device)
 	a := &l.accounts[slot]
@@ -203,8 +200,8 @@ func (r *Region) settle(device, slot int, st abi.Status) settlement {
 			continue
 		}
 		if !v.applied && delta < 0 {
-			// A return that was announced is finished, never replaced: another reaper
-			// may be applying it now.
+			// An announced return is finished, never replaced: another reaper may be applying it
+			// now.
 			if int64(v.word.Units())+delta < 0 {
 				return impossible
 			}
@@ -217,8 +214,8 @@ func (r *Region) settle(device, slot int, st abi.Status) settlement {
 			continue
 		}
 		if !v.applied {
-			// A charge. Should its owner live after all, and be about to apply it: from
-			// here on it cannot, so that what follows may take its sequence.
+			// It is a charge. Its owner may be alive and about to apply it. From here on it cannot,
+			// so the following steps may use its sequence.
 			if !l.note(v.word) {
 				return taken
 			}

@@ -9,12 +9,11 @@ import (
 	"ration/internal/abi"
 )
 
-// The rings of refusals and of deaths are for people. An entry is written between two values of
-// its Seq; a writer that dies in between leaves it odd, and two writers in one
-// entry (one of them stopped for a whole round) break its sum. Readers pass over
-// both. No process waits.
+// The rings of refusals and of deaths are for people. An entry is written between two values of its
+// Seq. A writer that dies in between leaves Seq odd, and two writers in one entry (one of them was
+// stopped for a whole round) break its checksum. Readers skip both. No process waits.
 
-// refuse writes a refusal into the ring and returns it as an error.
+// refuse records a refusal in the ring and returns it as an error.
 func (r *Region) refuse(slot, device int, bytes uint64, w abi.LedgerWord) (err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	out := Refusal{
@@ -41,8 +40,7 @@ func (r *Region) refuse(slot, device int, bytes uint64, w abi.LedgerWord) (err e
 	return &RefusedError{out}
 }
 
-// writeEntry writes an entry of a ring: its words, of which the second is the sum of
-// those after it.
+// writeEntry writes an entry of a ring. The second of its words is the checksum of those after it.
 func writeEntry(to, words []uint64, ticket uint64) {
 	words[1] = sum(words[2:])
 	atomic.StoreUint64(&to[0], 2*ticket+1)
@@ -53,7 +51,7 @@ func writeEntry(to, words []uint64, ticket uint64) {
 	storeRelease(&to[0], 2*ticket+2)
 }
 
-// readEntry reads one. It reports false where it is another's by now, or torn.
+// readEntry reads an entry. It returns false if the entry was replaced or is inconsistent.
 func readEntry(from, words []uint64, ticket uint64) bool {
 	for i := range words {
 		words[i] = atomic.LoadUint64(&from[i])
@@ -61,7 +59,7 @@ func readEntry(from, words []uint64, ticket uint64) bool {
 	return words[0] == 2*ticket+2 && atomic.LoadUint64(&from[0]) == words[0] && words[1] == sum(words[2:])
 }
 
-// holders finds what slot holds of a device, and who holds most.
+// holders returns how much of a device slot holds, and which processes hold most.
 func (r *Region) holders(device, slot int) (own uint64, top []Holder) {
 	for i := range r.high() {
 		if !abi.Status(atomic.LoadUint64(&r.m.Status[i])).Holds() {
@@ -86,7 +84,7 @@ func sum(words []uint64) (x uint64) {
 	return x
 }
 
-// Refusals are the latest ones, the newest first.
+// Refusals returns the latest refusals, newest first.
 func (r *Region) Refusals() (out []Refusal, err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {
@@ -101,7 +99,7 @@ func (r *Region) Refusals() (out []Refusal, err error) {
 		}
 		f := Refusal{
 			Time: timeOf(e.Time), Slot: int(e.Slot), Device: int(e.Device), PID: pidOf(e.PID),
-			Asked: e.Asked, // which may be anything: it was refused
+			Asked: e.Asked, // any number: it was refused
 			Held:  possible(e.Held, maxBytes), Limit: possible(e.Limit, 2*maxBytes), Own: possible(e.Own, maxBytes),
 		}
 		for _, h := range e.Top {
@@ -114,9 +112,9 @@ func (r *Region) Refusals() (out []Refusal, err error) {
 	return out, r.whole()
 }
 
-// Recorded returns how many refusals and deaths there are in the region, by their numbers. One that is
-// counted here, and neither Refusals nor Deaths returns, is being written: when it is, no other word
-// changes. Or it was, by a process that was killed.
+// Recorded returns the number of refusals and deaths in the region, from their counters. If
+// Refusals and Deaths return fewer, one is still being written, and no other word will change when
+// it is complete; or its writer was killed.
 func (r *Region) Recorded() (refusals, deaths int) {
 	h := &r.m.Header
 	return int(min(atomic.LoadUint64(&h.RefusalNext), abi.Refusals)), int(min(atomic.LoadUint64(&h.DeathNext), abi.Deaths))

@@ -7,24 +7,22 @@ import (
 	"ration/internal/abi"
 )
 
-// The view is an account's figures, kept twice so that a reader never waits.
-// docs/protocols.md, *The sequence lock*, gives the invariant.
+// An account's usage is stored twice, so that a reader never waits. docs/protocols.md, *The
+// sequence lock*, gives the invariant.
 
-// turn is what the threads of a process take turns at: one account of its slot. It
-// is in memory of the process's own, so that no other can leave it held, and so is
-// what it holds: what others wrote into the mapped figures lasts until the next
-// change.
+// turn serialises the threads of a process that change one account of its slot. It is in the
+// process's own memory, so that no other process can leave it locked. It also keeps the usage
+// there, so that a foreign write to the mapped usage lasts only until the next change.
 type turn struct {
 	sync.Mutex
-	entered bool // the account is this owner's
+	entered bool // the account belongs to this owner
 	peak    uint64
 	usage   abi.Usage
 }
 
-// enter makes the account the owner's of generation gen: what it holds, nothing,
-// and an idle phase, whatever the last owner left. Until Gen says so, readers pass
-// it over. Again where a process that was taken for dead wrote its own generation
-// over ours.
+// enter makes the account belong to the owner of generation gen, with an empty usage and an idle
+// phase, whatever the last owner left. Readers skip the account until Gen has this value. It is
+// called again if a process that was taken for dead wrote its own generation over ours.
 func (t *turn) enter(a *abi.Account, gen uint64) {
 	if !t.entered {
 		t.entered = true
@@ -37,8 +35,8 @@ func (t *turn) enter(a *abi.Account, gen uint64) {
 	storeRelease(&a.Gen, gen)
 }
 
-// put adds to what this process holds of a kind, and shows it to readers. It
-// returns how often the account has been changed.
+// put adds delta to this process's usage of a kind, and publishes it. It returns how often the
+// account has been changed.
 func (t *turn) put(a *abi.Account, kind abi.Kind, delta int64) uint64 {
 	t.usage.Total += uint64(delta)
 	t.usage.Kind[kind] += uint64(delta)
@@ -46,15 +44,14 @@ func (t *turn) put(a *abi.Account, kind abi.Kind, delta int64) uint64 {
 	return t.publish(a)
 }
 
-// clear shows that this process holds nothing any more.
+// clear publishes that this process holds nothing any more.
 func (t *turn) clear(a *abi.Account) {
 	t.usage = abi.Usage{}
 	t.publish(a)
 }
 
-// publish shows the turn's usage to readers. All of it, each time: so nothing lasts
-// of what a process wrote that was taken for dead, and went on when the slot was
-// ours.
+// publish writes the turn's whole usage for readers each time. So nothing remains that was written
+// by a process which was taken for dead and continued when the slot was ours.
 func (t *turn) publish(a *abi.Account) uint64 {
 	idle := idlePhase(atomic.LoadUint64(&a.Phase))
 	storeRelease(&a.Phase, idle+abi.PhaseB)
@@ -71,8 +68,7 @@ func (t *turn) publish(a *abi.Account) uint64 {
 	return idle / abi.Phases
 }
 
-// idlePhase is an idle phase to go on from, whatever the word holds: a dead owner
-// leaves it odd.
+// idlePhase returns an idle phase that follows p, whatever its value: a dead owner leaves it odd.
 func idlePhase(p uint64) uint64 {
 	if value := p % abi.Phases; value != abi.PhaseIdle {
 		return p - value + abi.Phases
@@ -81,9 +77,9 @@ func idlePhase(p uint64) uint64 {
 }
 
 func storeUsage(to, f *abi.Usage) {
-	// Release, each: a reader that sees one of these must also see the phase before
-	// it, so that its second look at Phase finds a change. Pairs with read. What is
-	// there already need not be stored: that is a call, and a load is none.
+	// Release, each: a reader that sees one of these must also see the phase before it, so that its
+	// second read of Phase finds a change. Pairs with read. Equal values are not stored, because a
+	// store is a function call and a load is not.
 	if atomic.LoadUint64(&to.Total) != f.Total {
 		storeRelease(&to.Total, f.Total)
 	}
@@ -94,15 +90,14 @@ func storeUsage(to, f *abi.Usage) {
 	}
 }
 
-// read takes the figures of the owner of generation gen in one piece. retries
-// counts the tries beyond the first; abi.ReadTries of them mean that f is best
-// effort.
+// read reads the usage of the owner of generation gen consistently. retries is the number of
+// retries; after abi.ReadTries of them f may be inconsistent.
 func read(a *abi.Account, gen uint64, f *abi.Usage) (retries int, peak uint64) {
 	for {
 		// Acquire, each, in this order: pairs with the stores in publish and enter.
 		t := atomic.LoadUint64(&a.Phase)
 		if atomic.LoadUint64(&a.Gen) != gen {
-			*f = abi.Usage{} // the last owner's; this one has not had anything
+			*f = abi.Usage{} // the previous owner's; this owner has held nothing yet
 			return retries, 0
 		}
 		from := &a.A
@@ -115,7 +110,7 @@ func read(a *abi.Account, gen uint64, f *abi.Usage) (retries int, peak uint64) {
 		}
 		peak = atomic.LoadUint64(&a.Peak)
 		point(abi.ReadCopied)
-		// From phase 0 to 1 the copy that was read stays as it is.
+		// Between phase 0 and 1 the copy that was read is not written.
 		if atomic.LoadUint64(&a.Phase)|abi.PhaseB == t|abi.PhaseB {
 			return retries, peak
 		}

@@ -12,31 +12,31 @@ import (
 	"ration/internal/abi"
 )
 
-// Process is who owns a slot.
+// Process is the owner of a slot.
 type Process struct {
 	Slot    int
-	PID     int // as it sees itself
-	HostPID int // as the host sees it; zero while unknown
-	Seen    int // as this process sees it, by the kernel's word if it is no member of the job; zero where it cannot
-	Named   int // the PID that the kernel names for its lock where that is not confirmed: it may be another process's by now
+	PID     int // in its own PID namespace
+	HostPID int // on the host; 0 if unknown
+	Seen    int // as seen by this process, confirmed by the kernel if this process is not a member of the job; 0 if not visible
+	Named   int // the PID that the kernel reports for its lock, unconfirmed: it may have been reused
 	UID     int
 	Name    string
 	Joined  int64 // Unix nanoseconds
-	Dead    bool  // ended; its bytes go to the next process that needs them
-	Left    bool  // it has said that it ends: its end is no death
-	Ending  bool  // it has begun to end, or its fork children have its files of the driver: its bytes stay its own
+	Dead    bool  // ended; the next process that needs its memory takes it
+	Left    bool  // it has announced its exit, so its end is not a death
+	Ending  bool  // it is ending, or its fork children have its driver files; it still holds its memory
 }
 
-// Holding is what one process has of one device, in one piece.
+// Holding is a process's use of one device, read consistently.
 type Holding struct {
 	Slot       int
 	Total      uint64
 	Kind       [abi.Kinds]uint64
 	Peak       uint64
-	BestEffort bool // read while it changed, more often than we cared to look again
+	BestEffort bool // it changed during every try to read it
 }
 
-// possible reports whether a process can hold this.
+// possible reports whether these values are possible.
 func (h *Holding) possible() bool {
 	most := max(h.Total, h.Peak)
 	for _, kind := range h.Kind {
@@ -45,15 +45,14 @@ func (h *Holding) possible() bool {
 	return most <= maxBytes
 }
 
-// Usage is what is granted of a device at this instant, and the most that ever
-// was.
+// Usage returns how much of a device is granted now, and the highest value so far.
 func (r *Region) Usage(device int) (used, peak uint64, err error) {
 	both, err := lookAt(r, device, func() [2]uint64 { return [2]uint64{r.Used(device), r.Peak(device)} })
 	return both[0], both[1], err
 }
 
-// Driver is what the driver reports of a device for the process in slot, as that wrote it
-// down; zero while unknown, and where it cannot be.
+// Driver returns the driver's count of a device for the process in slot, as recorded by that
+// process; 0 if unknown or impossible.
 func (r *Region) Driver(device, slot int) (uint64, error) {
 	return lookAt(r, device, func() uint64 {
 		a := r.ownAccount(device, slot)
@@ -62,32 +61,32 @@ func (r *Region) Driver(device, slot int) (uint64, error) {
 		}
 		most := uint64(maxBytes)
 		if total := atomic.LoadUint64(&r.limits.Device[device].Total); total != 0 {
-			most = min(most, total) // a process has no more of a device than there is
+			most = min(most, total) // a process cannot have more than the device
 		}
 		return possible(atomic.LoadUint64(&a.Driver), most)
 	})
 }
 
-// Used is what is granted of a device at this instant: one atomic load. It is
-// for a caller who trusts the file not to be cut short; Usage does not.
+// Used returns how much of a device is granted now, with one atomic load. The caller must trust
+// that the file is not cut short; Usage need not.
 func (r *Region) Used(device int) uint64 {
 	return abi.LedgerWord(atomic.LoadUint64(&r.m.Devices[device].LedgerWord)).Units() * abi.Unit
 }
 
-// Refused counts the requests for a device that were turned down.
+// Refused returns the number of refused requests for a device.
 func (r *Region) Refused(device int) uint64 {
 	return possible(atomic.LoadUint64(&r.m.Devices[device].Refused), math.MaxInt64)
 }
 
-// Peak is the most that was ever granted of a device at once, for a caller like
-// that of Used.
+// Peak returns the most that was ever granted of a device at once. As for Used, the caller must
+// trust the file.
 func (r *Region) Peak(device int) uint64 {
 	return possible(atomic.LoadUint64(&r.m.Devices[device].Peak), abi.MaxUnits) * abi.Unit
 }
 
-// What a job wrote need not be possible. A number that cannot be is shown as none.
+// A job can write any value. Impossible numbers are shown as 0.
 
-// possible returns a number, or 0 for one that is larger than it can be.
+// possible returns n, or 0 if it is larger than most.
 func possible(n, most uint64) uint64 {
 	if n > most {
 		return 0
@@ -100,7 +99,7 @@ func timeOf(word uint64) int64 { return int64(possible(word, math.MaxInt64)) }
 
 func pidOf(word uint64) int { return int(possible(word, math.MaxInt32)) }
 
-// uidOf returns -1 for what is no user: 0 would be root.
+// uidOf returns -1 for a word that is not a UID, because 0 would be root.
 func uidOf(word uint64) int {
 	if word > math.MaxUint32 {
 		return -1
@@ -111,8 +110,8 @@ func uidOf(word uint64) int {
 // maxBytes is the most that can be granted of a device.
 const maxBytes = abi.MaxUnits * abi.Unit
 
-// Holdings appends to buf what each process holds of a device. Each holding is
-// consistent; they are read one after the other.
+// Holdings appends to buf how much of a device each process holds. Each holding is consistent; they
+// are read one after the other.
 func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 	if err := checkDevice(device); err != nil {
 		return buf, err
@@ -147,11 +146,11 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		}
 	}
 	r.tally.add(r, reads, retries, best)
-	return buf, r.whole() // nor was it cut short meanwhile
+	return buf, r.whole() // also checks that the file was not cut short meanwhile
 }
 
-// Processes lists who has a slot. Asked from the host, it also fills in the host
-// PIDs that the processes themselves cannot know.
+// Processes lists the processes that have a slot. On the host it also records the host PIDs that
+// the processes themselves cannot know.
 func (r *Region) Processes() (out []Process, err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {
@@ -186,9 +185,9 @@ func (r *Region) Processes() (out []Process, err error) {
 	return out, r.whole()
 }
 
-// seenPID is a slot's owner by the PID that this process would use for it. The
-// lock knows it: the kernel names the holder in the asker's own numbers. A member of
-// the job also believes what the owner wrote.
+// seenPID returns the PID of a slot's owner, as seen by this process. The kernel reports the holder
+// of a lock with the PID that the asking process sees. A member of the job also believes what the
+// owner recorded.
 func (r *Region) seenPID(slot int, e *abi.Slot) int {
 	if r.torn == nil && atomic.LoadUint64(&e.PIDNS) == self().pidns {
 		return int(atomic.LoadUint64(&e.PID))
@@ -196,8 +195,8 @@ func (r *Region) seenPID(slot int, e *abi.Slot) int {
 	return r.LockedBy(slot)
 }
 
-// namedPID is the PID that the kernel names for a slot's lock, of a process that could not be
-// confirmed to have it, to a process that is no member of the job.
+// namedPID returns the PID that the kernel reports for a slot's lock, if it could not be confirmed
+// and this process is not a member of the job.
 func (r *Region) namedPID(slot, seen int) int {
 	k, is := r.alive.(lockOnly)
 	if !is || seen != 0 || k.f.held[slot].Load() != 0 {
@@ -207,13 +206,13 @@ func (r *Region) namedPID(slot, seen int) int {
 	return pid
 }
 
-// hostPID is a slot's owner by its PID on the host: as known, or as seen, where
-// we are on the host, and then written down for all. The generation in the word
-// keeps one that was found late from being taken for the next owner's.
+// hostPID returns the host PID of a slot's owner, as recorded. On the host it takes the PID as
+// seen, and records it for all. The generation in the word prevents that a PID which was found late
+// counts for the next owner.
 func (r *Region) hostPID(st abi.Status, e *abi.Slot, seen int) int {
 	known := abi.HostPID(atomic.LoadUint64(&e.HostPID))
 	if r.torn != nil && OnHost() && seen != 0 {
-		return seen // the kernel's word, not the slot's
+		return seen // from the kernel, not from the slot
 	}
 	if known.PID() != 0 || !OnHost() || seen == 0 {
 		return pidOf(uint64(known.PID()))
@@ -232,8 +231,8 @@ func loadName(e *abi.Slot) string {
 	return printable(copied.Name[:])
 }
 
-// printable returns a name up to its zero byte. Its owner chose it, and it will be
-// printed: nothing that moves a cursor, or turns the direction of text.
+// printable returns a name up to its zero byte. Its owner chose it and it will be printed, so it
+// removes characters that move the cursor or change the direction of text.
 func printable(name []byte) string {
 	name, _, _ = bytes.Cut(name, []byte{0})
 	return strings.Map(func(c rune) rune {
@@ -244,8 +243,8 @@ func printable(name []byte) string {
 	}, string(name))
 }
 
-// Counters are totals over the life of the region, and of this reader where it may
-// not write its own into them.
+// Counters returns totals over the life of the region. If this reader may not write its own counts
+// into the region, they are included.
 func (r *Region) Counters() (c abi.Counters, err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {
@@ -266,8 +265,7 @@ func (r *Region) Counters() (c abi.Counters, err error) {
 	}, nil
 }
 
-// tally gathers a reader's counts, so that reading does not mean writing a word
-// that all readers share.
+// tally collects a reader's counts, so that a read need not write a word that all readers share.
 type tally struct{ reads, retries, best atomic.Uint64 }
 
 const tallyBatch = 4096

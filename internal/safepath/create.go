@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotYours is returned by Create for a file that another user can have made.
+// ErrNotYours is returned by Create for a file that another user may have made.
 var ErrNotYours = errors.New("another user can have put it there")
 
-// Create is os.Create for a process with more rights than the users that can write the path's folders. It
-// does not follow a link that another user can have made, does not empty a file with a second name or,
-// in a folder that others can write, a file of theirs, does not open a pipe or device of theirs, and does
-// not wait for a lease. It checks a file by a descriptor (O_PATH), and opens it by the same.
+// Create is os.Create for a process with more rights than the users that can write the path's
+// folders. It does not follow a link that another user may have made. It does not empty a file with
+// a second name nor, in a folder that others can write, a file of theirs. It does not open a pipe
+// or device of theirs, and does not wait for a lease. It checks a file through a descriptor
+// (O_PATH), and opens the same descriptor.
 func Create(path string) (*os.File, error) {
 	f, err := create(path)
 	if err != nil {
@@ -32,7 +33,7 @@ func create(path string) (*os.File, error) {
 		return nil, err
 	}
 	for range maxLinks {
-		if n, is := ownDescriptor(at); is { // as /dev/stderr leads to
+		if n, is := ownDescriptor(at); is { // the target of /dev/stderr
 			fd, err := unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0)
 			return newFile(fd, path, err)
 		}
@@ -58,9 +59,9 @@ func create(path string) (*os.File, error) {
 	return nil, unix.ELOOP
 }
 
-// createIn opens a name in a folder, or makes it. For a link it returns the link's text.
+// createIn opens or makes a file in a folder. For a link it returns the link's text.
 func (w *walker) createIn(dir int, name string) (f *os.File, link string, err error) {
-	// O_PATH opens nothing: it breaks no lease, and waits at no pipe.
+	// O_PATH does not really open the file: it breaks no lease, and does not block on a pipe.
 	look, err := openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
 		fd, err := openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o666)
@@ -93,7 +94,7 @@ func (w *walker) createIn(dir int, name string) (f *os.File, link string, err er
 	}
 	flags := unix.O_WRONLY | unix.O_TRUNC
 	if kind == unix.S_IFREG {
-		flags |= unix.O_NONBLOCK // for no lease
+		flags |= unix.O_NONBLOCK // does not wait for a lease
 	}
 	fd, err := openat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(look), flags, 0)
 	if errors.Is(err, unix.EAGAIN) {

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TempPrefix begins the name of a file that Replace has not finished. A process that was killed in
-// Replace leaves one.
+// TempPrefix is the prefix of an unfinished file of Replace. A process that is killed in Replace
+// leaves one behind.
 const TempPrefix = ".ration-tmp-"
 
-// Replace writes a file by a rename: every reader, also after a crash of the machine, finds the old
-// content or the new one, and nothing in between. It syncs the file before the rename and the folder
-// after it. A link at path is replaced, not followed; the folder is opened as Open does it. The mode
-// does not depend on the umask. The error does not name the path.
+// Replace writes a file by a rename: every reader, even after a crash of the machine, finds the old
+// content or the new content, and nothing in between. It syncs the file before the rename and the
+// folder after it. It replaces a link at path and does not follow it; it opens the folder as Open
+// does. The mode does not depend on the umask. The error does not contain the path.
 func Replace(path string, content []byte, mode os.FileMode) (err error) {
 	dir, err := OpenFolder(filepath.Dir(path))
 	if err != nil {
@@ -44,8 +44,7 @@ func Replace(path string, content []byte, mode os.FileMode) (err error) {
 	return syncFolder(dir)
 }
 
-// SyncFolder syncs a folder, so that files made, renamed or removed in it are so after a crash of the
-// machine.
+// SyncFolder syncs a folder, so that changes of its files survive a crash of the machine.
 func SyncFolder(path string) error {
 	dir, err := OpenFolder(path)
 	if err != nil {
@@ -61,7 +60,7 @@ func syncFolder(dir int) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := unix.Fsync(fd); !errors.Is(err, unix.EINVAL) { // EINVAL: this file system syncs no folders
+	if err := unix.Fsync(fd); !errors.Is(err, unix.EINVAL) { // EINVAL: this file system cannot sync folders
 		return err
 	}
 	return nil

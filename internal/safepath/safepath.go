@@ -1,13 +1,14 @@
-// Package safepath opens and replaces files by paths in which other users can write a folder. Such a user can
-// make a symbolic link in the folder, or swap a folder for a link while the path is followed, and so lead
-// a process with more rights to a file that the user may not touch.
+// Package safepath opens and replaces files by paths that contain a folder which other users can
+// write. Such a user can make a symbolic link in the folder, or replace a folder by a link while
+// the path is followed, and so lead a process with more rights to a file that the user may not
+// access.
 //
-// So a path is walked folder by folder, by descriptor. A symbolic link is followed only if no user other
-// than root and this process's can have made it: in a folder that only they can write, or as a link of
-// theirs in a folder like /tmp, where users cannot remove each other's files.
+// So a path is followed folder by folder, by descriptors. A symbolic link is followed only if no
+// user except root and this process's user can have made it: it is in a folder that only they can
+// write, or it belongs to them in a folder like /tmp, where users cannot remove each other's files.
 //
-// A link of /proc/PID leads into that process's own view of the file system (root, cwd). The kernel follows
-// it. After it no link is followed, as that process can make any.
+// A link of /proc/PID (root, cwd) leads into that process's own view of the file system. The kernel
+// follows it. After that no link is followed, because that process can make any.
 package safepath
 
 import (
@@ -19,14 +20,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLink is returned for a symbolic link that another user can have made.
+// ErrLink is returned for a symbolic link that another user may have made.
 var ErrLink = errors.New("symbolic link that another user can change")
 
-// maxLinks is how many links are followed, as many as the kernel follows.
+// maxLinks bounds the links that are followed. The kernel has the same bound.
 const maxLinks = 40
 
-// Open opens a file like open(2) with O_CLOEXEC. It does not follow a link to the file (the error is ELOOP),
-// and does not wait for a pipe or a lease. The error does not name the path.
+// Open opens a file like open(2) with O_CLOEXEC. It does not follow a link to the file (the error
+// is ELOOP), and does not wait for a pipe or a lease. The error does not contain the path.
 func Open(path string, flags int, mode uint32) (fd int, err error) {
 	dir, err := OpenFolder(filepath.Dir(path))
 	if err != nil {
@@ -36,7 +37,7 @@ func Open(path string, flags int, mode uint32) (fd int, err error) {
 	return OpenAt(dir, filepath.Base(path), flags, mode)
 }
 
-// OpenAt is Open of a name in a folder, by the folder's descriptor.
+// OpenAt is Open for a file in a folder, given the folder's descriptor.
 func OpenAt(dir int, name string, flags int, mode uint32) (fd int, err error) {
 	return openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
 }
@@ -47,17 +48,18 @@ func OpenFolder(path string) (fd int, err error) {
 	return fd, err
 }
 
-// OpenFolderOf is OpenFolder, and also returns the user other than root that can write a folder of the path,
-// and so lead it elsewhere: its UID, 0 if there is none, or Several.
+// OpenFolderOf is OpenFolder, and also returns the user other than root that can write a folder of
+// the path, and so change where it leads: a UID, 0 if there is none, or Several.
 func OpenFolderOf(path string) (fd int, writer int, err error) {
 	w := walker{path: path}
 	fd, err = w.walk()
 	return fd, w.writer, err
 }
 
-// OpenFolderBelow opens a folder by its path below root, through no link and not above root. It opens one
-// name at a time: systemd forbids openat2(2), which could do it at once, to services that may not make
-// set-user-ID files, because a filter of system calls cannot see its arguments.
+// OpenFolderBelow opens a folder by its path below root. It follows no link, and does not leave
+// root. It opens one name at a time. openat2(2) could do it at once, but systemd forbids it to
+// services that may not make set-user-ID files, because a filter of system calls cannot see its
+// arguments.
 func OpenFolderBelow(root int, path string) (fd int, err error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW
 	if fd, err = openat(root, ".", flags, 0); err != nil {
@@ -115,8 +117,8 @@ func (w *walker) walk() (fd int, err error) {
 	return w.fd, nil
 }
 
-// split returns the parts of a path without empty ones and ".". It keeps "..", which after a link is another
-// folder.
+// split returns the parts of a path without empty ones and ".". It keeps "..", which after a link
+// means another folder.
 func split(path string) []string {
 	var parts []string
 	for part := range strings.SplitSeq(path, "/") {
@@ -129,11 +131,11 @@ func split(path string) []string {
 
 // walker follows a path.
 type walker struct {
-	path   string // as it was given, for messages
-	fd     int    // the folder that it has reached
-	writer int    // as of OpenFolderOf
-	links  int    // followed
-	inside bool   // of a process's own view of the file system: no link is followed
+	path   string // for messages
+	fd     int    // the current folder
+	writer int    // as in OpenFolderOf
+	links  int    // number of links followed
+	inside bool   // in a process's own view of the file system: no link is followed
 }
 
 func (w *walker) start() (err error) {
@@ -141,7 +143,7 @@ func (w *walker) start() (err error) {
 	return err
 }
 
-// enter goes into the folder of that name. For a link it stays, and returns the link's text.
+// enter enters the folder of that name. For a link it stays, and returns the link's text.
 func (w *walker) enter(name string) (link string, err error) {
 	next, err := openat(w.fd, name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -166,8 +168,8 @@ func (w *walker) enter(name string) (link string, err error) {
 	return "", unix.ENOTDIR
 }
 
-// passed adds the users that can write a folder to those of the path. In a folder like /tmp users cannot
-// replace each other's folders.
+// passed adds the users that can write a folder to the writers of the path. In a folder like /tmp
+// users cannot replace each other's folders.
 func (w *walker) passed(st *unix.Stat_t) {
 	if w.inside || st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 || w.writer != 0 && st.Uid != 0 && int(st.Uid) != w.writer {
 		w.writer = Several
@@ -205,7 +207,7 @@ func (w *walker) follow(fd int, name string, link *unix.Stat_t) (string, error) 
 	return string(buf[:n]), nil
 }
 
-// enterProcess follows a link of /proc. The kernel does it, as the link's text need not be a path.
+// enterProcess lets the kernel follow a link of /proc, because the link's text need not be a path.
 func (w *walker) enterProcess(name string) error {
 	next, err := openat(w.fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -22,13 +22,13 @@ func PadRight(text string, width int) string { return text + blanks(text, width)
 
 func blanks(text string, width int) string { return strings.Repeat(" ", max(0, width-Width(text))) }
 
-// Truncate returns text if it fits, and otherwise as much of it as fits before tail.
+// Truncate returns text if it fits, and otherwise the part that fits before tail.
 func Truncate(text string, width int, tail string) string {
 	return ansi.Truncate(text, width, tail)
 }
 
-// Printable replaces characters that could move the cursor. Names of processes and
-// files are chosen by others.
+// Printable replaces characters that could move the cursor, because other users choose names of
+// processes and files.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -41,8 +41,8 @@ func Printable(text string) string {
 // unbroken matches blanks at which no line may break: in 4 GiB, 50 % and 75 W, and before (4711).
 var unbroken = regexp.MustCompile(` ([KMGTPE]?i?B\b|\(\d+\)|%|°C|W\b)`)
 
-// Wrap breaks text into lines at blanks, not at hyphens, which names have. A word that
-// is wider than width is a line of its own.
+// Wrap breaks text into lines at blanks, but not at hyphens, which occur in names. A word that is
+// wider than width gets its own line.
 func Wrap(text string, width int) (lines []string) {
 	const glue = "\x00"
 	line := ""
@@ -59,13 +59,13 @@ func Wrap(text string, width int) (lines []string) {
 // BarGlyphs are the characters of a bar.
 type BarGlyphs struct {
 	Full, Empty string
-	Parts       []string // of a full cell, in equal steps; may be empty
+	Parts       []string // fractions of a full cell, in equal steps; may be empty
 }
 
-// Bar draws a share, from 0 to 1, as cells of which the first filled are not empty. A
-// share above 0 fills at least a part of a cell.
+// Bar draws a fraction between 0 and 1 as cells, of which the first filled are not empty. A
+// fraction above 0 fills at least a part of a cell.
 func (g BarGlyphs) Bar(share float64, width int) (cells []string, filled int) {
-	steps := len(g.Parts) + 1 // of a cell
+	steps := len(g.Parts) + 1 // steps of one cell
 	n := min(max(int(share*float64(width*steps)+0.5), 0), width*steps)
 	if share > 0 && width > 0 {
 		n = max(n, 1)
@@ -90,8 +90,8 @@ var Blocks = BarGlyphs{Full: "█", Empty: "·", Parts: strings.Split("▏▎▍
 // ASCII is for terminals without Unicode.
 var ASCII = BarGlyphs{Full: "#", Empty: "."}
 
-// UTF8Locale says whether the locale takes UTF-8, and whether there is one at all. It goes
-// by the first variable that is set, as the C library does.
+// UTF8Locale reports whether the locale uses UTF-8, and whether a locale is set. As in the C
+// library, the first variable that is set decides.
 func UTF8Locale(getenv func(string) string) (utf8, set bool) {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if v := strings.ToLower(getenv(name)); v != "" {
@@ -101,13 +101,13 @@ func UTF8Locale(getenv func(string) string) (utf8, set bool) {
 	return false, false
 }
 
-// ascii has what our own texts use beyond ASCII: one byte for one cell, where columns
-// depend on it.
+// ascii maps the non-ASCII characters of our own texts to ASCII: one byte for one cell where
+// columns depend on it.
 var ascii = strings.NewReplacer("→", ">", "…", "~", "–", "-", "×", "x", "≤", "<=", "µ", "u", "·", ".", "█", "#",
 	"▏", " ", "▎", " ", "▍", " ", "▌", "#", "▋", "#", "▊", "#", "▉", "#")
 
-// ToASCII renders text for a terminal that shows nothing else: what has no likeness there
-// is a question mark.
+// ToASCII converts text for a terminal that shows only ASCII. Characters without a replacement
+// become question marks.
 func ToASCII(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= unicode.MaxASCII {

@@ -38,7 +38,7 @@ type Options struct {
 var ErrNotStarted = errors.New("the reader could not be started")
 
 // ErrBroken is returned if the reader sent something that is not a message. It was killed.
-var ErrBroken = errors.New("the reader has sent what is no message")
+var ErrBroken = errors.New("the reader has sent something that is not a message")
 
 // ErrLate is returned if the reader did not end when it was asked to. It was killed.
 var ErrLate = errors.New("the reader did not end when it was asked to")

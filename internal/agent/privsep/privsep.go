@@ -89,7 +89,7 @@ func (m *message) check() error {
 		return fmt.Errorf("%w: there is no user %d", ErrRefused, m.UID)
 	}
 	if len(m.Paths) == 0 || len(m.Paths) > MaxPaths {
-		return fmt.Errorf("%w: %d regions, where 1 to %d are taken", ErrRefused, len(m.Paths), MaxPaths)
+		return fmt.Errorf("%w: %d regions (1 to %d are allowed)", ErrRefused, len(m.Paths), MaxPaths)
 	}
 	for _, path := range m.Paths {
 		if err := checkPath(path, m.UID == 0); err != nil {
@@ -108,9 +108,9 @@ func checkPath(path string, root bool) error {
 	case !filepath.IsAbs(path) || filepath.Clean(path) != path:
 		return fmt.Errorf("%w: %q is not a whole path", ErrRefused, path)
 	case filepath.Base(path) != job.RegionName:
-		return fmt.Errorf("%w: %q is not called as regions are", ErrRefused, path)
+		return fmt.Errorf("%w: %q is does not have the file name of a region", ErrRefused, path)
 	case root && filepath.Dir(filepath.Dir(path)) != job.RootFolder:
-		return fmt.Errorf("%w: %q is not of a job of root's", ErrRefused, path)
+		return fmt.Errorf("%w: %q is not in root's folder of jobs", ErrRefused, path)
 	}
 	return nil
 }

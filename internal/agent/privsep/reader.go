@@ -14,7 +14,7 @@ import (
 )
 
 // ErrNoParent is returned if this process was not started by a parent.
-var ErrNoParent = errors.New("this is no process that an agent has started to read")
+var ErrNoParent = errors.New("this process was not started by an agent")
 
 // Channel is the reader's end of the connection.
 type Channel struct {
