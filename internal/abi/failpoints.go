@@ -1,28 +1,27 @@
 package abi
 
-// Failpoint names a place between two steps of a protocol. A build made for it
-// (tag faultpoints, or -DRATION_FAULTPOINTS in C) can be told to die or stop
-// there; an ordinary build has nothing there at all.
+// Failpoint is a place between two steps of a protocol. A test build (tag faultpoints, or
+// -DRATION_FAULTPOINTS in C) can be made to die or stop there; an ordinary build has no code there.
 type Failpoint int
 
-// The points, in the order a process meets them.
+// The points, in the order in which a process reaches them.
 const (
 	FailpointNone Failpoint = iota
 
 	InitOpened  // the file is open, perhaps empty
 	InitSized   // it has its size, perhaps not its blocks
-	InitMapped  // it is mapped, the state is not COMPLETE
-	InitWon     // the state is IN_PROGRESS, nothing else is written
+	InitMapped  // it is mapped; the state is not COMPLETE
+	InitWon     // the state is IN_PROGRESS; nothing else is written
 	InitLimits  // some limits are set
-	InitFields  // all is written, the state is not COMPLETE
+	InitFields  // everything is written; the state is not COMPLETE
 	InitDone    // the state is COMPLETE
-	ClaimLocked // the slot's byte is locked, the slot is free
+	ClaimLocked // the slot's byte is locked; the slot is free
 	ClaimJoining
 	ClaimFilled
 	ClaimActive
 
-	TurnTaken  // the turn is this thread's, nothing is written
-	ChangeRead // the account's words are read, nothing is announced
+	TurnTaken  // this thread has the turn; nothing is written
+	ChangeRead // the account's words are read; nothing is announced
 	ChangeAnnounced
 	NoteRead // between reading done and swapping it
 	ChangeNoted
@@ -33,12 +32,12 @@ const (
 	SeqlockA      // A is written, phase 3
 	TurnLeft      // phase 0 again, the turn is free
 
-	ReadCopied // an account's usage is copied, its phase not looked at again
+	ReadCopied // an account's usage is copied; its phase has not been read again
 
-	RefuseTicket // a ring entry is ours, not written
+	RefuseTicket // a ring entry is ours; it is not written
 	RefuseWritten
 
-	ReapCondemned // the slot is condemned, nothing is settled
+	ReapCondemned // the slot is condemned; nothing is settled
 	ReapJudged
 	ReapFenced // an unapplied charge cannot be applied any more
 	ReapAnnounced
@@ -47,27 +46,27 @@ const (
 	ReapBooked
 	ReapSettled
 	ReapFreed
-	DeathTicket // a ring entry is ours, not written
+	DeathTicket // a ring entry is ours; it is not written
 	DeathWritten
 
 	LeaveReturned
 	LeaveFreed
 	LeaveUnlocked
 
-	LimitSet // a limit is stored, its change not counted
+	LimitSet // a limit is stored; its change is not counted
 
-	// Those from here on are met in libration.so only: the host-PID lock.
-	HostPIDTaken   // it is this process's turn, the list has not been read
-	HostPIDListed  // the list before is read, the driver has not been asked
-	HostPIDRead    // the list after is read, the turn not looked at again
-	HostPIDChecked // the turn was ours until then, the host PID is not written
-	HostPIDFound   // it is written, the turn is ours
+	// Only libration.so has the points from here on: of the host-PID lock,
+	HostPIDTaken   // it is this process's turn; the list has not been read
+	HostPIDListed  // the first list is read; the driver has not been called
+	HostPIDRead    // the second list is read; the turn has not been checked again
+	HostPIDChecked // the turn was ours until then; the host PID is not written
+	HostPIDFound   // the host PID is written; the turn is ours
 	HostPIDLeft    // the turn is given up
 
-	// And those of a device's time.
+	// and of a device's time.
 	WorkShown   // a sign of work is shown
-	CapMeasured // a batch is measured, its time not charged
-	CapCharged  // it is charged, and not yet counted
+	CapMeasured // a batch is measured; its time is not charged
+	CapCharged  // its time is charged, but not counted
 	CapWaiting  // a launch is about to wait
 
 	Failpoints
@@ -95,7 +94,7 @@ func (p Failpoint) String() string {
 	return failpointNames[p]
 }
 
-// FailpointByName is the point of that name, or FailpointNone.
+// FailpointByName returns the point of that name, or FailpointNone.
 func FailpointByName(name string) Failpoint {
 	for p, n := range failpointNames {
 		if n == name {

@@ -1,9 +1,9 @@
 package abi
 
-// The packing of every word that is more than a number. Each type is a value:
-// load the word, convert, look inside; make a new one, store or swap it. An
-// accessor without arguments that returns a range of bits as they are is a row of
-// docs/format.md; the generator finds the range by asking it.
+// The packing of every word that is more than a number. Each type is a value: load the word,
+// convert it, and use its accessors; make a new value, and store or swap it. An accessor without
+// arguments that returns a range of bits becomes a row of docs/format.md; the generator finds out
+// the range by calling it.
 
 // Widths and shifts of LedgerWord.
 const (
@@ -13,10 +13,10 @@ const (
 	WordUnitShift = WordSeqBits + WordSlotBits
 	MaxUnits      = 1<<32 - 1 // the most units that a ledger can count
 
-	FenceSlot = Slots - 1 // the slot of a fence, which changes LedgerWord and no units; no process has it
+	FenceSlot = Slots - 1 // the slot number of a fence, which changes LedgerWord but no units; no process has it
 )
 
-// LedgerWord is a device's ledger: what is granted, and by which change.
+// LedgerWord is a device's ledger: the granted units, and the change that led to them.
 type LedgerWord uint64
 
 // MakeLedgerWord packs a word. seq is cut to its width.
@@ -24,13 +24,13 @@ func MakeLedgerWord(units uint64, slot int, seq uint64) LedgerWord {
 	return LedgerWord(units<<WordUnitShift | uint64(slot)<<WordSlotShift | ShortSeq(seq))
 }
 
-// Units is what the device has granted.
+// Units is the number of granted units.
 func (w LedgerWord) Units() uint64 { return uint64(w) >> WordUnitShift }
 
-// Slot is the one that made the last change; FenceSlot where a reaper put a fence.
+// Slot is the slot that made the last change; FenceSlot if a reaper put a fence.
 func (w LedgerWord) Slot() int { return int(w>>WordSlotShift) & (1<<WordSlotBits - 1) }
 
-// Seq is the low end of that change's sequence.
+// Seq has the low bits of that change's sequence.
 func (w LedgerWord) Seq() uint64 { return ShortSeq(uint64(w)) }
 
 // ShortSeq cuts a sequence to the width that LedgerWord and Account.Done keep.
@@ -81,9 +81,9 @@ const (
 	SlotJoining = 1 // a process is filling Slot in
 	SlotActive  = 2 // Slot describes the owner
 
-	// A process found that the owner is dead: what it holds is being returned.
+	// A process found that the owner is dead: its memory is being returned.
 	SlotCondemned = 3
-	// An account of the slot holds what cannot be: it is out of use for good.
+	// An account of the slot has impossible content: the slot is out of use for good.
 	SlotDamaged = 4
 
 	StatusStateBits = 8
@@ -97,19 +97,18 @@ func MakeStatus(gen uint64, state int) Status {
 	return Status(gen<<StatusStateBits | uint64(state))
 }
 
-// Gen counts the owners the slot has had.
+// Gen counts the owners of the slot.
 func (s Status) Gen() uint64 { return uint64(s) >> StatusStateBits }
 
 // State is SlotFree, SlotJoining, SlotActive, SlotCondemned or SlotDamaged.
 func (s Status) State() int { return int(s & (1<<StatusStateBits - 1)) }
 
-// Holds says whether what the slot's account holds is shown: its owner's, or that of
-// one which is being reaped.
+// Holds reports whether the slot's accounts are shown: they are the owner's, or those of an owner
+// that is being reaped.
 func (s Status) Holds() bool { return s.State() == SlotActive || s.State() == SlotCondemned }
 
-// HostPID is the PID of a slot's owner as the host sees it, zero while unknown,
-// with the owner's generation, so that one found late is not taken for the next
-// owner's.
+// HostPID is the host PID of a slot's owner, zero while unknown, with the owner's generation, so
+// that a PID that is found late is not used for the next owner.
 type HostPID uint64
 
 // MakeHostPID packs a host PID.
@@ -118,18 +117,17 @@ func MakeHostPID(gen uint64, pid int) HostPID { return HostPID(gen<<32 | uint64(
 // PID is the host PID.
 func (h HostPID) PID() int { return int(uint32(h)) }
 
-// Gen is the low end of the owner's generation.
+// Gen has the low bits of the owner's generation.
 func (h HostPID) Gen() uint64 { return uint64(h) >> 32 }
 
-// ContextCost is what the first context of a process takes on a device, as a process
-// measured it: units, and which device that was, by a hash of its UUID, since a cost
-// must never be taken for another device's. Zero while unknown.
+// ContextCost is the measured size of a process's first context on a device, in units, with a hash
+// of the device's UUID, because it must never be used for another device. Zero while unknown.
 type ContextCost uint64
 
 const costUnitBits = 32
 
-// MakeContextCost packs what a context takes; zero where it takes nothing, or more than a
-// ledger holds.
+// MakeContextCost packs the size of a context. It returns zero for a size of zero, or one that a
+// ledger cannot hold.
 func MakeContextCost(uuid [2]uint64, bytes uint64) ContextCost {
 	units, ok := UnitsFor(bytes)
 	if !ok || units == 0 {
@@ -138,8 +136,7 @@ func MakeContextCost(uuid [2]uint64, bytes uint64) ContextCost {
 	return ContextCost(deviceHash(uuid)<<costUnitBits | units)
 }
 
-// Of is what a context takes on the device with this UUID; zero where that is not
-// known.
+// Of returns the size of a context on the device with this UUID; zero if unknown.
 func (c ContextCost) Of(uuid [2]uint64) uint64 {
 	if uuid[1] == 0 || c.Hash() != deviceHash(uuid) {
 		return 0
@@ -150,10 +147,10 @@ func (c ContextCost) Of(uuid [2]uint64) uint64 {
 // Hash is 32 bits of the device's UUID.
 func (c ContextCost) Hash() uint64 { return uint64(c) >> costUnitBits }
 
-// Units is what the context takes.
+// Units is the size of the context.
 func (c ContextCost) Units() uint64 { return uint64(c) & MaxUnits }
 
-// deviceHash is 32 bits of a UUID: a multiplication for each word, the same in C.
+// deviceHash returns 32 bits of a UUID: a multiplication for each word, as in C.
 func deviceHash(uuid [2]uint64) uint64 {
 	const golden = 0x9e3779b97f4a7c15
 	h := uuid[0] * golden
@@ -161,8 +158,8 @@ func deviceHash(uuid [2]uint64) uint64 {
 	return (h ^ uuid[1]) * golden >> 32
 }
 
-// NVMLPIDs says of one PID namespace, by its inode, whether the driver's list has its
-// processes by the PIDs they call themselves. Zero while unknown.
+// NVMLPIDs says whether the driver's list shows the processes of one PID namespace, given by its
+// inode, with their own PIDs. Zero while unknown.
 type NVMLPIDs uint64
 
 // MakeNVMLPIDs packs what was found out.
@@ -176,14 +173,14 @@ func MakeNVMLPIDs(pidns uint64, own bool) NVMLPIDs {
 // Namespace is the PID namespace's inode.
 func (n NVMLPIDs) Namespace() uint64 { return uint64(n) >> 1 }
 
-// Own is 1 where the driver's list has the namespace's own PIDs.
+// Own is 1 if the driver's list has the namespace's own PIDs.
 func (n NVMLPIDs) Own() uint64 { return uint64(n) & 1 }
 
-// ComputeNone is a share or a cap that was set to none: unlike zero, a process that brings
-// one along does not set it. All that is not from 1 to 100 limits nothing.
+// ComputeNone is a share or a cap that was set to none. Unlike zero, it is not overwritten by a
+// process with a limit. Any value outside of 1 to 100 limits nothing.
 const ComputeNone = 255
 
-// Percent returns a share or a cap as a number from 1 to 100, or 0 where there is none.
+// Percent returns a share or a cap as a number from 1 to 100, or 0 if there is none.
 func Percent(word uint64) int {
 	if word > 100 {
 		return 0
@@ -191,7 +188,7 @@ func Percent(word uint64) int {
 	return int(word)
 }
 
-// RoundOf returns the round that Limits.Round stands for, in microseconds.
+// RoundOf returns the round for a value of Limits.Round, in microseconds.
 func RoundOf(word uint64) uint64 {
 	if word < MinRound || word > MaxRound {
 		return DefaultRound
@@ -206,10 +203,9 @@ const (
 	WorkWaitingBit  = 63
 )
 
-// Work is the last sign of work of a process on a device, by which its job divides its
-// share: among the contexts that have work. Zero where there never was any. A sign counts
-// for WorkLeaseUS; while a thread waits for the device it counts on, for as long as the
-// process lives.
+// Work is the last sign of work of a process on a device. A job divides its share among the
+// contexts that have work. Zero if there was none. A sign counts for WorkLeaseUS; while a thread
+// waits for the device, it counts as long as the process lives.
 type Work uint64
 
 // MakeWork packs a sign of work.
@@ -221,10 +217,10 @@ func MakeWork(microseconds uint64, contexts int, waiting bool) Work {
 	return w
 }
 
-// Time is when: microseconds of the monotonic clock.
+// Time is the time of the sign, in microseconds of the monotonic clock.
 func (w Work) Time() uint64 { return uint64(w) & (1<<WorkTimeBits - 1) }
 
-// Contexts is how many contexts of the process had work lately.
+// Contexts is the number of contexts of the process that had work lately.
 func (w Work) Contexts() int { return int(w >> WorkTimeBits & (1<<WorkContextBits - 1)) }
 
 // Waiting is 1 while a thread waits for the device.
@@ -236,9 +232,9 @@ const (
 	DueCapBits  = 7
 )
 
-// Due is when all of a device's time that was charged will have been due, which launches wait
-// for, and the cap that it was reckoned with: where the cap is another one by now, a debt is as
-// much longer or shorter. Zero where nothing was ever charged.
+// Due is the time at which all charged time of a device is paid off, and the cap it was computed
+// with. Launches wait for that time. If the cap has changed since, the remaining time is scaled.
+// Zero if nothing was ever charged.
 type Due uint64
 
 // MakeDue packs a due time.
@@ -246,7 +242,7 @@ func MakeDue(nanoseconds uint64, percent int) Due {
 	return Due(nanoseconds&(1<<DueTimeBits-1) | uint64(percent)<<DueTimeBits)
 }
 
-// Time is when: nanoseconds of the monotonic clock.
+// Time is the due time, in nanoseconds of the monotonic clock.
 func (d Due) Time() uint64 { return uint64(d) & (1<<DueTimeBits - 1) }
 
 // Cap is the cap in per cent.
@@ -258,8 +254,8 @@ const (
 	PartNumberBits = 64 - PartUsedBits
 )
 
-// TimePart is how much of one part of the monotonic clock's time, PartNS long, was charged: by all
-// processes of the job together, so that the time in which several had work is charged once.
+// TimePart is how much of one period of the monotonic clock, PartNS long, was charged by all
+// processes of the job together. So time in which several processes had work is charged once.
 type TimePart uint64
 
 // MakeTimePart packs what was charged of a part.
@@ -267,22 +263,22 @@ func MakeTimePart(number, nanoseconds uint64) TimePart {
 	return TimePart(number<<PartUsedBits | nanoseconds&(1<<PartUsedBits-1))
 }
 
-// Number is which part of time: its beginning in nanoseconds, divided by PartNS.
+// Number is the number of the period: its start in nanoseconds, divided by PartNS.
 func (p TimePart) Number() uint64 { return uint64(p) >> PartUsedBits }
 
-// Used is how many nanoseconds of it were charged.
+// Used is the number of nanoseconds of it that were charged.
 func (p TimePart) Used() uint64 { return uint64(p) & (1<<PartUsedBits - 1) }
 
-// What became of a process's time slices: values of Slice.State.
+// Values of Slice.State: the result of setting a process's time slices.
 const (
-	SliceNone    = 0 // no context yet, or the process is held to no share and no cap, as its job had none when it began
-	SliceKept    = 1 // the driver has the slices that were asked for
+	SliceNone    = 0 // no context yet; or the job had no share and no cap when the process started, so none applies to it
+	SliceKept    = 1 // the driver has the requested slices
 	SliceUnseen  = 2 // a context was made without the call that sets its slice
-	SliceUnknown = 3 // the driver's call is another one than is known
+	SliceUnknown = 3 // the driver's call is not the known one
 	SliceRefused = 4 // the driver refused
-	SliceLost    = 5 // the driver says that it has another value
+	SliceLost    = 5 // the driver reports another value
 	SliceCrowded = 6 // the process has more contexts than the library follows
-	SliceReady   = 7 // no share; the process is held to one that the job gets
+	SliceReady   = 7 // no share yet; one that the job gets later applies to the process
 )
 
 // Widths of Slice.
@@ -299,7 +295,7 @@ func MakeSlice(microseconds uint64, state int) Slice {
 	return Slice(microseconds&(1<<SliceTimeBits-1) | uint64(state)&(1<<SliceStateBits-1)<<SliceTimeBits)
 }
 
-// Time is the slice in microseconds, of each context.
+// Time is the slice of each context in microseconds.
 func (s Slice) Time() uint64 { return uint64(s) & (1<<SliceTimeBits - 1) }
 
 // State is one of the constants from SliceNone.
@@ -310,7 +306,7 @@ const (
 	PhaseIdle = 0 // readers use A
 	PhaseB    = 1 // B is being written, readers use A
 	PhaseA    = 3 // A is being written, readers use B
-	Phases    = 4 // what Phase grows by from one change to the next
+	Phases    = 4 // increment of Phase from one change to the next
 )
 
 // Phase is an account's sequence lock: odd while a write is under way.
@@ -327,31 +323,31 @@ const (
 	limitSet            = 1 << 63
 	LimitUnitBits       = 48
 	limitUnitsMask      = 1<<LimitUnitBits - 1
-	LimitUnlimitedUnits = limitUnitsMask // there is no limit
+	LimitUnlimitedUnits = limitUnitsMask // no limit
 	LimitSetBit         = 63
 )
 
-// Limit is a device's memory limit as one word, so that it changes in one store.
-// Zero means that none has been set yet.
+// Limit is a device's memory limit in one word, so that one store changes it. Zero means that it is
+// not set.
 type Limit uint64
 
 // Unlimited is a limit that was set to none.
 const Unlimited = Limit(limitSet | limitUnitsMask)
 
-// MakeLimit packs a limit of so many bytes, rounded down to whole units and to
-// what a ledger can hold.
+// MakeLimit packs a limit in bytes, rounded down to whole units and to the most that a ledger can
+// hold.
 func MakeLimit(bytes uint64) Limit { return Limit(limitSet | min(bytes/Unit, MaxUnits)) }
 
-// IsSet says whether the limit has been set, be it to none.
+// IsSet reports whether the limit is set, even if to none.
 func (l Limit) IsSet() bool { return l&limitSet != 0 }
 
 // Units is the limit; LimitUnlimitedUnits means none.
 func (l Limit) Units() uint64 { return uint64(l & limitUnitsMask) }
 
-// Limited says whether there is a bound at all.
+// Limited reports whether there is a limit.
 func (l Limit) Limited() bool { return l.IsSet() && l.Units() != LimitUnlimitedUnits }
 
-// Bytes is the limit; zero where there is none.
+// Bytes is the limit in bytes; zero if there is none.
 func (l Limit) Bytes() uint64 {
 	if !l.Limited() {
 		return 0
@@ -359,7 +355,7 @@ func (l Limit) Bytes() uint64 {
 	return l.Units() * Unit
 }
 
-// Ceiling is the most units that may be granted.
+// Ceiling is the largest number of units that may be granted.
 func (l Limit) Ceiling() uint64 {
 	if !l.Limited() {
 		return MaxUnits
@@ -367,8 +363,7 @@ func (l Limit) Ceiling() uint64 {
 	return min(l.Units(), MaxUnits)
 }
 
-// UnitsFor rounds bytes up to whole units. It reports false where the ledger
-// could not hold that many.
+// UnitsFor rounds bytes up to whole units. It returns false if a ledger cannot hold that many.
 func UnitsFor(bytes uint64) (uint64, bool) {
 	units := bytes / Unit
 	if bytes%Unit != 0 {

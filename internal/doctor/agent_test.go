@@ -84,8 +84,8 @@ func TestUnits(t *testing.T) {
 		{inactive, "LoadState=loaded\nActiveState=failed\nResult=service-start-limit-hit\n", Check{Verdict: Warn, Text: "socket has failed: service-start-limit-hit", Remedy: "journalctl"}},
 		{"LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nResult=exit-code\n", running, Check{Verdict: Warn, Text: "keeps ending", Remedy: "journalctl"}},
 		{running + "NeedDaemonReload=yes\n", running, Check{Verdict: Warn, Text: "service has changed", Remedy: "daemon-reload"}},
-		{"LoadState=not-found\nActiveState=inactive\n", running, Check{Verdict: Warn, Text: "service is installed, and to systemd it is \"not-found\"", Remedy: "daemon-reload"}},
-		{running + enabled, "LoadState=not-found\nActiveState=inactive\n", Check{Verdict: Warn, Text: "socket is installed, and to systemd it is \"not-found\"", Remedy: "daemon-reload"}},
+		{"LoadState=not-found\nActiveState=inactive\n", running, Check{Verdict: Warn, Text: "service is installed, but systemd reports it as \"not-found\"", Remedy: "daemon-reload"}},
+		{running + enabled, "LoadState=not-found\nActiveState=inactive\n", Check{Verdict: Warn, Text: "socket is installed, but systemd reports it as \"not-found\"", Remedy: "daemon-reload"}},
 	} {
 		c := &checker{}
 		var socket unitState

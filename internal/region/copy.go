@@ -213,8 +213,8 @@ func (c *copier) copy() error {
 // read reads a part of the file.
 func (c *copier) read(from, to int64) error { return c.pread(regionBytes(c.r.m)[from:to], from) }
 
-// computeWords returns the offsets of the words for a device's time. It leaves out the time
-// windows, which are as large as everything else, and which only the job's processes need.
+// computeWords returns the offsets of the words for a device's time. It leaves out the
+// TimeParts, which are as large as everything else, and which only the job's processes need.
 func computeWords(device int64) (from, to int64) {
 	from = computeOffset + device*computeSize
 	return from, from + partsOffset

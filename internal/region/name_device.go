@@ -10,7 +10,7 @@ import (
 
 // NameDevice sets the UUID of a device index, before processes join that might number devices
 // differently. If the index has another UUID already, that is an error. Pairs with name in
-// region_device.c.
+// shim/region/device.c.
 func (r *Region) NameDevice(device int, uuid [2]uint64, total uint64) (err error) {
 	if uint(device) >= abi.Devices || uuid[1] == 0 {
 		return fmt.Errorf("device %d: %w (a region has devices 0 to %d, with UUIDs)", device, ErrDevice, abi.Devices-1)

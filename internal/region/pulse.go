@@ -13,7 +13,7 @@ import (
 
 // Pulse detects whether a region has changed, for a process that checks it repeatedly. It reads a
 // few words: every change of the granted memory, a limit, a slot or a ring changes one of them. It
-// also reads which processes hold the locks of its slots. It does not read the time windows, which
+// also reads which processes hold the locks of its slots. It does not read the TimeParts, which
 // change with the used device time and are as large as everything else. It does not tell what has
 // changed. A job cannot deceive it for longer than it can deceive a reader.
 //

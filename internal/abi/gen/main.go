@@ -1,7 +1,6 @@
-// Gen writes what follows from package abi: its C twin, with an assertion for
-// every size and offset, so that a compiler that lays structures out otherwise
-// refuses to build; and docs/format.md, from which a reader in another language
-// can be written.
+// Gen writes two files from package abi. The C header has an assertion for every size and offset,
+// so that a compiler with another layout refuses to build. docs/format.md describes the format, for
+// readers in other languages.
 package main
 
 import (
@@ -61,7 +60,7 @@ func (s *source) header() []byte {
 	return b.Bytes()
 }
 
-// failpoints are the places where a test build can die, by number and by name.
+// failpoints writes the places where a test build can die, by number and by name.
 func failpoints(b *bytes.Buffer) {
 	b.WriteString("\nenum ration_failpoint {\n")
 	for p := range abi.Failpoints {
@@ -78,7 +77,7 @@ type writer struct {
 	done map[reflect.Type]bool
 }
 
-// structure writes t after all the structures it is made of.
+// structure writes t after all structures that it contains.
 func (w *writer) structure(t reflect.Type) {
 	if w.done[t] {
 		return
@@ -112,8 +111,7 @@ func (w *writer) structure(t reflect.Type) {
 	fmt.Fprintf(w.out, "};\n_Static_assert(sizeof(%s) == %d, \"%s\");\n%s", name, t.Size(), snake(t.Name()), asserts.Bytes())
 }
 
-// fieldsOf returns the fields of t that take room: the mark that its layout is C's
-// does not.
+// fieldsOf returns the fields of t that occupy memory, without the marker structs.HostLayout.
 func fieldsOf(t reflect.Type) (fields []reflect.StructField) {
 	for f := range t.Fields() {
 		if f.Type.Size() > 0 {

@@ -39,7 +39,7 @@ func (s *source) writePage(path string) error {
 	return os.WriteFile(path, out.Bytes(), 0o644)
 }
 
-// structures describes each structure, those that hold others first.
+// structures describes each structure. A structure comes before those that it contains.
 func (s *source) structures() (string, error) {
 	var b strings.Builder
 	done := map[reflect.Type]bool{}
@@ -72,8 +72,8 @@ func (s *source) structures() (string, error) {
 	return b.String(), nil
 }
 
-// typeName is a field's type as the page has it, and the structure it is made of,
-// if it is.
+// typeName returns the name of a field's type for the page, and the structure that it consists of,
+// if any.
 func typeName(t reflect.Type) (name string, of reflect.Type) {
 	dims := ""
 	for ; t.Kind() == reflect.Array; t = t.Elem() {
@@ -94,8 +94,8 @@ func linked(doc string) string {
 	})
 }
 
-// packed describes each word that is more than a number. Every one of them must be
-// a field's, and every field's must be among them.
+// packed describes each packed word. Each of them must be used by a field, and each packed field
+// must be described.
 func (s *source) packed() (string, error) {
 	var b strings.Builder
 	var have, named []string

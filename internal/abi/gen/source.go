@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// source is what package abi says in its source and reflection does not know:
-// constants, comments and the order of declarations.
+// source has the parts of package abi's source that reflection does not know: constants, comments
+// and the order of declarations.
 type source struct {
 	groups  []group
-	docs    map[string]string   // of types, and of Type.Field and Type.Method
-	methods map[string][]string // of each type, as declared
+	docs    map[string]string   // by Type, Type.Field and Type.Method
+	methods map[string][]string // of each type, in the order of declaration
 }
 
 // group is one const declaration.
@@ -79,7 +79,7 @@ func (s *source) method(d *ast.FuncDecl) {
 	}
 }
 
-// constants takes the exported ones. Fault points have a list of their own.
+// constants adds the exported constants. Failpoints have a list of their own.
 func (s *source) constants(d *ast.GenDecl, info *types.Info) {
 	if d.Tok != token.CONST {
 		return
@@ -118,7 +118,7 @@ func (s *source) types(d *ast.GenDecl) {
 	}
 }
 
-// line is the text of the comments, on one line.
+// line returns the text of comments on one line.
 func line(comments ...*ast.CommentGroup) string {
 	var words []string
 	for _, c := range comments {

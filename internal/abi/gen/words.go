@@ -7,22 +7,21 @@ import (
 	"ration/internal/abi"
 )
 
-// words are the types that give the bits of a word their meaning.
+// words lists the types that describe the bits of a word.
 var words = []reflect.Type{
 	reflect.TypeFor[abi.LedgerWord](), reflect.TypeFor[abi.Pend](), reflect.TypeFor[abi.Used](),
 	reflect.TypeFor[abi.Status](), reflect.TypeFor[abi.HostPID](), reflect.TypeFor[abi.ContextCost](),
 	reflect.TypeFor[abi.NVMLPIDs](), reflect.TypeFor[abi.Work](), reflect.TypeFor[abi.Due](), reflect.TypeFor[abi.TimePart](), reflect.TypeFor[abi.Slice](), reflect.TypeFor[abi.Phase](), reflect.TypeFor[abi.Limit](),
 }
 
-// bitRange is where in a word a number is.
+// bitRange is the position of a number in a word.
 type bitRange struct {
 	low, width int
 	signed     bool
 }
 
-// rangeOf asks an accessor for the value of every bit by itself, and so finds the
-// range that it returns. It reports false for a method that returns something
-// else, such as a number that is calculated.
+// rangeOf calls an accessor with every single bit set, and so finds the range of bits that it
+// returns. It returns false for a method that returns something else, such as a computed number.
 func rangeOf(word reflect.Type, method string) (r bitRange, ok bool) {
 	m, there := word.MethodByName(method)
 	if !there || m.Type.NumIn() != 1 || m.Type.NumOut() != 1 {
@@ -41,7 +40,7 @@ func rangeOf(word reflect.Type, method string) (r bitRange, ok bool) {
 		}
 		return 0
 	}
-	var all uint64 // the bits that count
+	var all uint64 // all bits that the accessor returns
 	for bit := range 64 {
 		if ask(1<<bit) != 0 {
 			all |= 1 << bit
