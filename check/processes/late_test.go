@@ -3,6 +3,7 @@ package processes
 import (
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -60,9 +61,8 @@ func TestLateReaper(t *testing.T) {
 					heirs.OK("charge 0 data %d", abi.Unit)
 				}
 				late.Continue()
-				if got := late.Answer(); got.Verdict() != "ok" || got.Int("slots") != 0 {
-					t.Errorf("too late to reap: %s", got)
-				}
+				got := late.Answer()
+				expect.True(t, got.Verdict() == "ok" && got.Int("slots") == 0, "too late to reap", got)
 				checkUsed(t, path, 64*abi.Unit)
 				finish(t, path, heirs, late, a)
 			})
