@@ -3,12 +3,12 @@
 
 VERSION := $(or $(shell scripts/version),$(error no version))
 
-# No path of this machine, and no number made of one, gets into a program.
-GO_BUILD := go build -trimpath
-LDFLAGS  := -s -w -buildid= -X ration/internal/cli.version=$(VERSION)
+LDFLAGS := -s -w -buildid= -X ration/internal/cli.version=$(VERSION)
 
-# A clone that belongs to another user (root in CI) must build as well.
-export GOFLAGS += -buildvcs=false
+# How all Go is compiled here, programs and tests, so that each package is compiled once: no path of
+# this machine gets into a program; names are never looked up in the network, so Go's own code does
+# for that; and a clone that belongs to another user (root in CI) builds as well.
+export GOFLAGS += -trimpath -tags=netgo -buildvcs=false
 
 # The processor to build for. What is made for another than this one's is in a
 # folder of its own, by a cross compiler.
@@ -33,13 +33,12 @@ export GOFLAGS += -overlay=$(CURDIR)/$(FILES)/overlay.json
 endif
 
 # What a Go program with C in it takes to run with glibc 2.17 and newer (glibc/symver.h).
-# Names are never looked up in the network, so Go's own code does for that.
 include glibc/flags.mk
+export CGO_CFLAGS := -O2 -include $(CURDIR)/glibc/symver.h
 START    := $(BUILD)/glibc/start.o
-CGO_ENV   = CGO_CFLAGS='-O2 -include $(CURDIR)/glibc/symver.h'
 CGO_LINK  = -ldflags '$(LDFLAGS) -extldflags "$(CURDIR)/$(START) $(GLIBC_LIBS)"'
-CGO_BUILD = $(CGO_ENV) $(GO_BUILD) -tags netgo $(CGO_LINK)
-STATIC_BUILD = CGO_ENABLED=0 $(GO_BUILD) -ldflags '$(LDFLAGS)'
+CGO_BUILD = go build $(CGO_LINK)
+STATIC_BUILD = CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)'
 
 # How many compilers run at once.
 CORES := $(shell nproc)
@@ -104,7 +103,7 @@ format-check: ## check the formatting of the C
 lint: native ## check formatting, go vet, staticcheck, unused code and the rules of check/repolint
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2
 	go vet ./...
-	go vet -tags=faultpoints ./...
+	go vet -tags=netgo,faultpoints ./...
 	go tool staticcheck ./...
 	go test ./check/repolint
 
@@ -252,7 +251,7 @@ uninstall: ## remove what make install installed
 	@'$(DESTDIR)$(PREFIX)/lib/ration/uninstall'
 
 gpu-bundle: all ## $(BUILD)/gpu-test: tests ration on any machine with an NVIDIA driver
-	$(CGO_ENV) go test -c -trimpath -tags netgo,bundle $(CGO_LINK) -o $(BUILD)/gpu-test/run ./check/gputest
+	go test -c -tags netgo,bundle $(CGO_LINK) -o $(BUILD)/gpu-test/run ./check/gputest
 	$(STRIP) -o $(BUILD)/gpu-test/ration $(BIN)/ration
 	@mkdir -p $(BUILD)/gpu-test/src $(BUILD)/gpu-test/python
 	cp $(BUILD)/workload/workload $(BUILD)/gpu-test/bin/

@@ -145,7 +145,7 @@ func balanced(t testing.TB, path string) (used [abi.Devices]uint64) {
 // device's accounts balance.
 func checkUsed(t testing.TB, path string, want uint64) {
 	t.Helper()
-	expect.Equal(t, balanced(t, path)[0], want, "bytes are granted, but", "are held")
+	expect.Equal(t, balanced(t, path)[0], want, "bytes are granted")
 }
 
 // checkEmpty checks that nothing is left in a region that all processes have left: no
@@ -156,6 +156,6 @@ func checkEmpty(t testing.TB, path string) {
 	w.OK("open %s", path)
 	w.reaps(0)
 	expect.Equal(t, balanced(t, path), [abi.Devices]uint64{}, "bytes are still granted")
-	expect.Equal(t, w.OK("claims %d", abi.FenceSlot).Int("slots"), abi.FenceSlot, "of", "slots could be claimed")
+	expect.Equal(t, w.OK("claims %d", abi.FenceSlot).Int("slots"), abi.FenceSlot, "slots could be claimed")
 	w.Quit()
 }

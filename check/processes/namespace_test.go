@@ -110,7 +110,7 @@ func checkHostPIDs(t *testing.T, path string, workers []*worker) {
 		}
 	}
 	t.Logf("host PIDs found: %d of %d", found, len(workers))
-	expect.Equal(t, found, len(workers), "host PIDs", host, "want those of", "workers")
+	expect.Equal(t, found, len(workers), "host PIDs", host, "of workers")
 }
 
 // Two processes of one PID namespace read the /proc of another one, as in a container

@@ -128,7 +128,7 @@ func TestTheLatestDeathsAreKept(t *testing.T) {
 	expect.Must(t, err == nil && len(j.Deaths) == abi.Deaths && j.Died == uint64(len(pids)), len(j.Deaths), "of", j.Died, "deaths", err)
 	for i, d := range j.Deaths {
 		want := pids[len(pids)-1-i]
-		expect.Equal(t, d.PID, want, "death", i, "is that of", "not of")
+		expect.Equal(t, d.PID, want, "death", i, "is that of another process")
 	}
 	a.Quit()
 }

@@ -63,12 +63,12 @@ func TestRacingLimits(t *testing.T) {
 			if i == 0 {
 				limit = w.OK("limit 0").Int("bytes")
 			}
-			expect.Equal(t, w.OK("limit 0").Int("bytes"), limit, "worker", i, "uses a limit of", "worker 0 of")
+			expect.Equal(t, w.OK("limit 0").Int("bytes"), limit, "worker", i, "has another limit than worker 0")
 			differs, want := opened[i].Text("differ"), "0"
 			if limit == (i+1)*mib {
 				want = ""
 			}
-			expect.Equal(t, differs, want, "worker", i, "has the limit", (i+1)*mib, "where the region has", limit, "told that", "differ")
+			expect.Equal(t, differs, want, "worker", i, "has the limit", (i+1)*mib, "where the region has", limit, "limits that differ")
 		}
 	})
 }

@@ -52,7 +52,7 @@ func TestDocument(t *testing.T) {
 		expect.True(t, ids[from] && ids[to] && r["relationshipType"] != "", r, "leads nowhere")
 		related[to] = true
 	}
-	expect.Equal(t, len(related), len(ids)-1, "of", "elements are related to the package")
+	expect.Equal(t, len(related), len(ids)-1, "elements are related to the package")
 }
 
 // The document of the program that make builds has the modules of go.mod.

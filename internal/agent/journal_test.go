@@ -287,8 +287,8 @@ func TestToldEndUnseen(t *testing.T) {
 	list = reopen(t, folder)
 	expect.Equal(t, len(list.orphans), len(names), "are taken to run")
 	partial := machine.Machine{Jobs: jobs, Findings: []machine.Finding{{Kind: machine.Unanswering}}}
-	expect.Equal(t, fmt.Sprint(ends(list, partial)), "[ended renewed]", "of a part", "have ended")
-	expect.Equal(t, fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})), "[removed]", "then of the whole", "have")
+	expect.Equal(t, fmt.Sprint(ends(list, partial)), "[ended renewed]", "jobs of a part that have ended")
+	expect.Equal(t, fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})), "[removed]", "jobs of the whole that have ended then")
 	jobs[2] = machine.Job{Path: "unreadable", Created: time.Unix(0, 1).UTC(), State: machine.Ended}
 	expect.Equal(t, fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})), "[unreadable]", "and when it can be read again")
 	expect.Equal(t, len(list.orphans), 0, "are waited for")

@@ -54,7 +54,7 @@ func TestSource(t *testing.T) {
 	stop()
 	<-served
 	await("it ends", alone)
-	expect.Equal(t, warned.Load(), 0, "warned", "times")
+	expect.Equal(t, warned.Load(), 0, "warnings")
 }
 
 // An agent that does not answer is said once, and not waited for.

@@ -174,14 +174,14 @@ func TestTopProcess(t *testing.T) {
 		other := p
 		change(&other)
 		got, err := (topActions{}).Process(j, other)
-		expect.True(t, err != nil, name, "found", got.PID)
+		expect.True(t, err != nil, name, "found", got)
 	}
 	// A handle stays with its process.
 	kill(t, worker)
 	err = found.Handle.Signal(unix.SIGCONT)
 	expect.True(t, errors.Is(err, proc.ErrEnded), "signal to a process that has ended", err)
 	got, err := (topActions{}).Process(j, p)
-	expect.True(t, err != nil, "found", got.PID, "which has ended")
+	expect.True(t, err != nil, "found", got, "which has ended")
 	expect.Equal(t, found.Handle.Close(), nil)
 }
 

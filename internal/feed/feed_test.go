@@ -20,7 +20,7 @@ func TestAdvance(t *testing.T) {
 	f := New()
 	_, first := f.Latest()
 	before, second := f.Latest()
-	expect.Equal(t, f.Advance(), before+1, "version", "after", before)
+	expect.Equal(t, f.Advance(), before+1, "the next version")
 	<-first
 	<-second
 	now, next := f.Latest()

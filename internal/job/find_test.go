@@ -212,7 +212,7 @@ func TestLivingErrorNamesEach(t *testing.T) {
 	}
 	text := e.Error()
 	for pid, want := range map[int]int{os.Getpid(): 1, os.Getppid(): 1} {
-		expect.Equal(t, strings.Count(text, fmt.Sprintf(" pid %d (", pid)), want, "pid", pid, "is named", "times", text)
+		expect.Equal(t, strings.Count(text, fmt.Sprintf(" pid %d (", pid)), want, "pid", pid, "is named so often in", text)
 	}
 	expect.True(t, strings.Count(text, "cannot be seen") == maxNamed-2 && strings.Contains(text, "and 4 others"), text)
 }

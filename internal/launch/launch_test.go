@@ -159,7 +159,7 @@ func TestInherit(t *testing.T) {
 	got, want := mergeCosts(all, known), costs(t, map[int]uint64{0: 3, 1: 1}, uuidB, uuidA)
 	expect.Equal(t, got, want, "want each device's own newest")
 	got, want = mergeCosts(all, nil), costs(t, map[int]uint64{0: 1, 1: 3}, uuidA, uuidB)
-	expect.Equal(t, got, want, "without a driver: got", "want those of the same number")
+	expect.Equal(t, got, want, "without a driver, those of the same number")
 	expect.Equal(t, mergeCosts(nil, known), (region.Costs{}), "without earlier costs")
 }
 

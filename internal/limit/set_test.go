@@ -46,7 +46,7 @@ func TestSetFor(t *testing.T) {
 	set, err := ParseComputeSet("--compute", "30,1=50%,2=0")
 	expect.OK(t, err)
 	for device, want := range []int{30, 50, 0, 30} {
-		expect.Equal(t, set.For(device).Percent(), want, "device", device, "has", "%", "%")
+		expect.Equal(t, set.For(device).Percent(), want, "device", device, "in percent")
 	}
 	for devices, want := range map[int]string{3: "", MaxDevices: "",
 		2:              "2=none: no such device (the job sees 2, counted from 0)",

@@ -31,7 +31,7 @@ func (f *failing) Accept() (net.Conn, error) {
 func TestServeGoesOn(t *testing.T) {
 	l := &failing{errs: []error{unix.EMFILE, unix.ECONNABORTED, net.ErrClosed}}
 	(&keeper{log: slog.New(slog.DiscardHandler)}).serve(l)
-	expect.Equal(t, len(l.errs), 0, "it listened no more, and", "calls were left")
+	expect.Equal(t, len(l.errs), 0, "calls are left when it listens no more")
 }
 
 // A run that does not end, and is not to be waited for either, is tried less and less often.

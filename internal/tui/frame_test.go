@@ -211,7 +211,7 @@ func TestColours(t *testing.T) {
 	colour := regexp.MustCompile("\x1b\\[[0-9;]*[349][0-7]")
 	expect.True(t, colour.MatchString(frame), "no colours where there may be some")
 	plain := modelOf(wholeMachine(), 80, 24, "NO_COLOR=1").Frame()
-	expect.Equal(t, colour.FindString(plain), "", "colour", "under NO_COLOR")
+	expect.Equal(t, colour.FindString(plain), "", "colour under NO_COLOR")
 	expect.Equal(t, text(plain), text(frame), "NO_COLOR changes more than colours")
 	for _, r := range modelOf(wholeMachine(), 200, 50, "LANG=", "LC_ALL=C").Frame() {
 		expect.Must(t, r <= 126, r, "in a frame for a terminal that knows ASCII")

@@ -114,7 +114,7 @@ func TestJobGoes(t *testing.T) {
 	m.setSample(s)
 	frame := text(m.Frame())
 	expect.True(t, strings.Contains(frame, "(4711) asked for 4.5 GiB") && !strings.Contains(frame, "train    "), frame)
-	expect.Equal(t, m.job.id, "/run/ration/notebook/region", "selected is", "want what is in its place")
+	expect.Equal(t, m.job.id, "/run/ration/notebook/region", "selected, in its place")
 	// The details of a job that goes say so.
 	m = modelOf(example(), 80, 24)
 	press(t, m, "down", "enter")
@@ -318,7 +318,7 @@ func TestSettings(t *testing.T) {
 	other := t.TempDir()
 	expect.OK(t, os.Chown(other, 65534, 65534))
 	t.Setenv("XDG_CONFIG_HOME", filepath.Join(other, ".config"))
-	expect.Equal(t, SettingsPath(), "", "root's settings in", "which is another user's")
+	expect.Equal(t, SettingsPath(), "", "root's settings, in a folder of another user")
 }
 
 func BenchmarkUpdateAndFrame(b *testing.B) {

@@ -128,7 +128,7 @@ func TestContainerDevices(t *testing.T) {
 				}
 			}
 			expect.Equal(t, steps, tt.steps, "the programs got")
-			expect.Equal(t, strings.Count(text, "NVIDIA H200"), len(shares), "the container sees", "GPUs")
+			expect.Equal(t, strings.Count(text, "NVIDIA H200"), len(shares), "GPUs in the container")
 			for _, s := range shares {
 				want := fmt.Sprintf("/ %6dMiB", s.Memory>>20)
 				expect.True(t, strings.Contains(text, want), "it sees no GPU with", want)

@@ -170,7 +170,7 @@ func TestPrepare(t *testing.T) {
 	k = job.ReadKubernetes(JobPrefix + uid)
 	expect.True(t, k != nil && len(k.Pods) == 2 && len(k.Pods[0].Containers) == 1 && len(k.Pods[1].Containers) == 1,
 		"the job does not know the second pod, or not the first", k)
-	expect.Equal(t, asked, 2, "for two pods", "were asked for")
+	expect.Equal(t, asked, 2, "asked for, for two pods")
 	for range 2 {
 		expect.OK(t, n.Unprepare(uid))
 		checkNothingLeft(t, n)

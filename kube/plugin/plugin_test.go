@@ -412,7 +412,7 @@ func TestPodsOfAClaim(t *testing.T) {
 	}
 	// The first is another's by now, as its UID says, and is asked for each time.
 	want := job.MaxPods + 2
-	expect.Equal(t, asked, want, "the API server was asked", "times")
+	expect.Equal(t, asked, want, "questions to the API server")
 	k := job.ReadKubernetes("k8s-" + string(cl.UID))
 	expect.True(t, k != nil && len(k.Pods) == job.MaxPods && slices.Equal(k.Pods[job.MaxPods-1].Containers, []string{"main"}),
 		"the job knows", k)

@@ -185,7 +185,7 @@ func TestAllocateBurst(t *testing.T) {
 	want := 5 * 4 * 40
 	expect.Equal(t, placed, want, "claims are placed")
 	for id, used := range s.used {
-		expect.Equal(t, used, 40*gib, id, "has", "bytes handed out")
+		expect.Equal(t, used, 40*gib, id, "bytes handed out")
 	}
 }
 

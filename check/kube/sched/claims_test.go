@@ -47,7 +47,7 @@ func TestDeleteRunning(t *testing.T) {
 	w.deletePod("first")
 	w.claimGone("first")
 	w.runs("second")
-	expect.Equal(t, w.pod("late").Spec.NodeName, "", "a pod was placed on", "with a claim that was being deleted")
+	expect.Equal(t, w.pod("late").Spec.NodeName, "", "the node of a pod with a claim that was being deleted")
 	w.must(w.makeClaim("first", want{memory: "50Gi"}))
 	w.runs("late")
 }

@@ -100,8 +100,8 @@ func TestShared(t *testing.T) {
 		w.must(w.makePod(w.podFor(name, "both")))
 	}
 	one, two := w.runs("one"), w.runs("two")
-	expect.Equal(t, one, two, "one is on", "and two on")
-	expect.Equal(t, len(w.claim("both").Status.ReservedFor), 2, "the claim is reserved for", "pods")
+	expect.Equal(t, one, two, "the nodes of one and two")
+	expect.Equal(t, len(w.claim("both").Status.ReservedFor), 2, "pods, for which the claim is reserved")
 	w.ask("twenty", want{memory: "20Gi"})
 	w.runs("twenty")
 	w.deletePod("one")

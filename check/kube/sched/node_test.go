@@ -55,7 +55,7 @@ func TestNodeLost(t *testing.T) {
 	w.ask("c", want{memory: "30Gi"})
 	w.refused("c")
 	w.ask("d", want{memory: "20Gi"})
-	expect.Equal(t, w.runs("d"), kept, "a pod was placed on", "which is lost")
+	expect.Equal(t, w.runs("d"), kept, "the node of a pod: the other is lost")
 
 	w.must(control.Client.CoreV1().Nodes().Delete(w.ctx, lost, metav1.DeleteOptions{}))
 	w.gone("a")
@@ -67,7 +67,7 @@ func TestNodeLost(t *testing.T) {
 	})
 
 	w.addNode(lost, 1)
-	expect.Equal(t, w.runs("c"), lost, "c is on", "which is full")
+	expect.Equal(t, w.runs("c"), lost, "the node of c: the other is full")
 	w.ask("e", want{memory: "50Gi"})
 	w.runs("e")
 	w.has("e", ours.Memory, 50*gib)

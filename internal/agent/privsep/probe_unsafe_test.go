@@ -171,7 +171,7 @@ func wantConfinement(t *testing.T, want string) {
 	var all sync.WaitGroup
 	for range 64 {
 		all.Go(func() {
-			expect.Equal(t, confinement(t), want, "a process has", "and before there was a reader")
+			expect.Equal(t, confinement(t), want, "what a process has, beside what it had before there was a reader")
 		})
 	}
 	all.Wait()
