@@ -5,7 +5,7 @@ VERSION := $(or $(shell scripts/version),$(error no version))
 
 LDFLAGS := -s -w -buildid= -X ration/internal/cli.version=$(VERSION)
 
-# How all Go is compiled here, programs and tests, so that each package is compiled once: no path of
+# How all Go is compiled here, programs and tests, so that a package is compiled once for both: no path of
 # this machine gets into a program; names are never looked up in the network, so Go's own code does
 # for that; and a clone that belongs to another user (root in CI) builds as well.
 export GOFLAGS += -trimpath -tags=netgo -buildvcs=false
@@ -34,10 +34,10 @@ endif
 
 # What a Go program with C in it takes to run with glibc 2.17 and newer (glibc/symver.h).
 include glibc/flags.mk
-export CGO_CFLAGS := -O2 -include $(CURDIR)/glibc/symver.h
 START    := $(BUILD)/glibc/start.o
+CGO_ENV   = CGO_CFLAGS='-O2 -include $(CURDIR)/glibc/symver.h'
 CGO_LINK  = -ldflags '$(LDFLAGS) -extldflags "$(CURDIR)/$(START) $(GLIBC_LIBS)"'
-CGO_BUILD = go build $(CGO_LINK)
+CGO_BUILD = $(CGO_ENV) go build $(CGO_LINK)
 STATIC_BUILD = CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)'
 
 # How many compilers run at once.
@@ -251,7 +251,7 @@ uninstall: ## remove what make install installed
 	@'$(DESTDIR)$(PREFIX)/lib/ration/uninstall'
 
 gpu-bundle: all ## $(BUILD)/gpu-test: tests ration on any machine with an NVIDIA driver
-	go test -c -tags netgo,bundle $(CGO_LINK) -o $(BUILD)/gpu-test/run ./check/gputest
+	$(CGO_ENV) go test -c -tags netgo,bundle $(CGO_LINK) -o $(BUILD)/gpu-test/run ./check/gputest
 	$(STRIP) -o $(BUILD)/gpu-test/ration $(BIN)/ration
 	@mkdir -p $(BUILD)/gpu-test/src $(BUILD)/gpu-test/python
 	cp $(BUILD)/workload/workload $(BUILD)/gpu-test/bin/

@@ -38,7 +38,7 @@ func version(t *testing.T, name string) (numbers []int) {
 func open(t *testing.T, path string) *elf.File {
 	t.Helper()
 	if _, err := os.Stat(path); err != nil {
-		t.Skipf("not built: %v (make builds it)", err)
+		t.Skipf("not built: %v (make all static builds it)", err)
 	}
 	f, err := elf.Open(path)
 	expect.OK(t, err, "reading", path)

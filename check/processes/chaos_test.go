@@ -36,7 +36,7 @@ type chaos struct {
 // Kills at random moments, thousands of them under -stress, never make the limit
 // exceeded, a byte lost, a slot unusable or a process wait.
 func TestChaos(t *testing.T) {
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		random := random(t)
 		kills, longest := 0, time.Duration(0)
 		begin := time.Now()

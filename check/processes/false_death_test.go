@@ -22,7 +22,7 @@ var ownersPoints = []abi.Failpoint{
 // counted twice, and no other process is told that the region is damaged.
 func TestTakenForDeadAtEveryPoint(t *testing.T) {
 	needPIDs(t)
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		for _, p := range ownersPoints {
 			for n := 1; n <= 3; n++ { // its first charge, its second, and a return
 				for _, claimed := range []bool{false, true} {
@@ -39,7 +39,7 @@ func TestTakenForDeadAtEveryPoint(t *testing.T) {
 // process it takes for dead has gone on.
 func TestTakenForDeadWhileReaped(t *testing.T) {
 	needPIDs(t)
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		for _, reaping := range []abi.Failpoint{abi.ReapCondemned, abi.ReapFenced, abi.ReapAnnounced, abi.ReapApplied, abi.ReapBooked, abi.ReapSettled} {
 			for _, p := range []abi.Failpoint{abi.ChangeRead, abi.ChangeNoted, abi.ChangeApplied} {
 				if reaping == abi.ReapFenced && p != abi.ChangeNoted {

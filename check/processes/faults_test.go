@@ -20,7 +20,7 @@ type faultRun struct {
 // eachFault runs the scenario of every failpoint once for every pass, with the victim
 // dying or stopping there. A failpoint that no scenario reaches fails the test.
 func eachFault(t *testing.T, mode string, test func(r *faultRun, s scenario, n int)) {
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		for p := abi.FailpointNone + 1; p < abi.HostPIDTaken; p++ { // the others are not the region's
 			passes := scenarioFor(p, "").passes
 			expect.True(t, passes != 0, "no scenario leads to", p)

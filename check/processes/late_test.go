@@ -38,7 +38,7 @@ func TestLateNote(t *testing.T) {
 func TestLateReaper(t *testing.T) {
 	for p := abi.ReapJudged; p <= abi.ReapSettled; p++ {
 		t.Run(p.String(), func(t *testing.T) {
-			eachMix(t, func(t *testing.T, mix impls) {
+			walkMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				a := join(t, mix, 0, path, mib)
 				// It dies with a charge that it has announced and not applied, before which a

@@ -26,7 +26,7 @@ func churning(t *testing.T, mix impls, n int, path string, most int) []*worker {
 // While 8 processes charge and return without pause no reading ever exceeds the limit,
 // and when they are done nothing is left.
 func TestLimitHolds(t *testing.T) {
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		const limit = 2 * mib
 		path := newPath(t)
 		setter := join(t, mix, 0, path, limit)
@@ -65,7 +65,7 @@ func TestExactFill(t *testing.T) {
 		{"one unit short", n*share - abi.Unit, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			eachMix(t, func(t *testing.T, mix impls) {
+			walkMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				var workers []*worker
 				for i := range n {

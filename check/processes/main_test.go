@@ -3,6 +3,7 @@
 // moment takes nothing from the others.
 //
 //	go test ./check/processes                                   all tests, in a few minutes
+//	go test -short ./check/processes                            kills and races with one mix of C and Go
 //	go test ./check/processes -run Chaos -args -stress 10m      random kills for that long
 //	RATION_STRESS=10 go test ./check/processes                  ten times the rounds
 //	go test ./check/processes -run Chaos -args -seed 42         the choices of an earlier run

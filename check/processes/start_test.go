@@ -30,7 +30,7 @@ func race(t *testing.T, mix impls, n int, path string, limit func(int) int) ([]*
 // Of many processes that start at once exactly one initialises the region, and each
 // gets a slot of its own.
 func TestRacingInitialisers(t *testing.T) {
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		for _, n := range []int{8, 18, 32} {
 			t.Run(fmt.Sprint(n), func(t *testing.T) {
 				for range rounds(4) {
@@ -76,7 +76,7 @@ func TestRacingLimits(t *testing.T) {
 // Processes that start and exit fast leave nothing behind: no stale slot, no byte, and
 // nothing to reap. The region is new every tenth round.
 func TestStartAndExitFast(t *testing.T) {
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		const n = 16
 		path := newPath(t)
 		for round := range rounds(50) {

@@ -157,7 +157,7 @@ func mayMount() bool {
 	return cmd.Run() == nil
 }
 
-// TestRunAsUser runs TestRun as an ordinary user.
+// TestRunAsUser runs TestRun as an ordinary user; in a short run, its main scripts.
 func TestRunAsUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("TestRun runs as an ordinary user already")
@@ -172,7 +172,11 @@ func TestRunAsUser(t *testing.T) {
 	copied, home := filepath.Join(dir, "cli.test"), filepath.Join(dir, "home")
 	expect.OK(t, errors.Join(os.Chmod(dir, 0o755), os.Mkdir(home, 0o700), os.Chown(home, nobody, nobody)))
 	expect.OK(t, errors.Join(exec.Command("install", "-m755", exe, copied).Run(), exec.Command("cp", "-r", "testdata", dir).Run()))
-	cmd := exec.Command(copied, "-test.run=^TestRun$", "-test.v")
+	scripts := "^TestRun$"
+	if testing.Short() {
+		scripts += "/^(run|create|state|keep|hostile)$"
+	}
+	cmd := exec.Command(copied, "-test.run="+scripts, "-test.v")
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
