@@ -56,7 +56,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
@@ -117,13 +117,20 @@ lint-modules: build/staticcheck ## go vet and staticcheck for the modules of the
 	$(call lint-module,check/web,-mod=mod)
 lint-module = cd $(1) && export GOFLAGS="$$GOFLAGS $(2)" && go vet ./... && $(CURDIR)/build/staticcheck ./...
 
-# Each part prints a line, and its output goes to build/log.
+# Each part prints a line, and its output goes to build/log. What takes long is in test-slow.
 MAKE_QUIET := $(MAKE) --no-print-directory
-test: ## everything that runs without a GPU: start here
-	@scripts/need spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq
-	@scripts/steps $@ 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'lint=$(MAKE_QUIET) lint' \
-		'models=models/run' 'go=go test ./...' \
+TOOLS      := spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq
+test: ## everything that runs without a GPU, with the long walks shortened: start here
+	@scripts/need $(TOOLS)
+	@scripts/steps 'make $@' 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'lint=$(MAKE_QUIET) lint' \
+		'models=models/run --quick' 'go=scripts/gotest -short ./...' \
 		$(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test')
+
+# The packages with tests that -short shortens.
+SLOW := ./check/processes ./internal/cli ./internal/region
+test-slow: native ## what make test shortens: kills at every point, chaos, all commands as two users, the models' mutants and larger sizes
+	@scripts/need $(TOOLS)
+	@scripts/steps 'make $@' 'go-slow=scripts/gotest $(SLOW)' 'models-all=models/run' 'models-full=models/run --full'
 
 # What was there must be what make generate writes.
 .PHONY: generated
@@ -203,8 +210,11 @@ test-systemd: all static ## the package on a machine of its own that systemd has
 
 # Modules of their own, whose dependencies take minutes to fetch and compile: not part of make test.
 test-kube: native build/staticcheck ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
-	@for dir in kube check/kube; do (cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched: make test-kube was not run" >&2; exit 0; }; done; \
-	set -e; for dir in kube check/kube; do ($(call lint-module,$$dir) && go test -short -count=1 ./...); done
+	set -e; for dir in kube check/kube; do \
+		(cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched (is there a module proxy? go env GOPROXY)" >&2; exit 1; }; \
+		($(call lint-module,$$dir)); \
+		(cd $$dir && $(CURDIR)/scripts/gotest -short -count=1 ./...); \
+	done
 
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm
@@ -214,12 +224,12 @@ test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root,
 .PHONY: e2e-sched e2e-node e2e-scale
 e2e-sched: build/staticcheck ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
 	$(call lint-module,check/kube)
-	cd check/kube && go run ./cmd/e2e-build && go test -count=1 -timeout=40m ./binaries ./simnode ./sched
+	cd check/kube && go run ./cmd/e2e-build && $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./binaries ./simnode ./sched
 
 e2e-node: all ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
 	@scripts/need busybox ip libseccomp-dev
 	cd kube && go build -o $(CURDIR)/build/kube/ ./cmd/ration-kubelet-plugin
-	cd check/kube && go run ./cmd/e2e-build -node && RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin go test -count=1 -timeout=40m ./image ./node
+	cd check/kube && go run ./cmd/e2e-build -node && RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./image ./node
 
 # How much e2e-scale asks for, as -nodes=1000 -claims=20000.
 SCALE ?=
@@ -233,7 +243,7 @@ WEB ?=
 test-web: all build/staticcheck ## the page, in a real browser: Chromium, which is installed when it is missing
 	@scripts/need chromium
 	$(call lint-module,check/web,-mod=mod)
-	cd check/web && go test -mod=mod -count=1 -timeout=7m . -args $(WEB)
+	cd check/web && $(CURDIR)/scripts/gotest -mod=mod -count=1 -timeout=7m . -args $(WEB)
 
 # The folder from which install.sh of this release fetches, if it is told no other.
 RELEASE_URL ?=

@@ -170,3 +170,34 @@ func TestBenchCompare(t *testing.T) {
 	left := r.git("worktree", "list")
 	expect.True(t, !strings.Contains(left, "\n"), "left behind", left)
 }
+
+// steps runs its commands in turn, says at the end what was skipped and why, and fails with the one
+// that fails.
+func TestSteps(t *testing.T) {
+	r := newRepo(t, "steps")
+	out, err := r.run("scripts/steps", "all:3", `go=echo 'ok   a'; echo 'ok   b'; echo 'skipped: only root can mount (2 tests)'`,
+		`c:2=echo 'c: 3 passed, 0 failed'; echo '  in-c: skipped: no memory'`, "long:4=false")
+	expect.True(t, err == nil, err)
+	for _, want := range []string{"2 packages passed", "3 passed, 0 failed", "  go: skipped: only root can mount (2 tests)\n", "  c: skipped: no memory\n",
+		"  long: skipped: it may take 4 minutes, and 3 of 3 are left\n", "\nall: all passed (go, c) in 0 min "} {
+		expect.True(t, strings.Contains(out, want), "no", want, out)
+	}
+	out, err = r.run("scripts/steps", "all", "first=echo why; exit 3", "second=echo never")
+	expect.True(t, err != nil && strings.HasPrefix(out, "why\nall: first failed with status 3") && !strings.Contains(out, "never"), out, err)
+}
+
+// gotest prints why tests were skipped, and of tests that failed what they wrote.
+func TestGoTest(t *testing.T) {
+	if _, err := exec.LookPath("jq"); err != nil {
+		t.Skip("there is no jq, which make test installs")
+	}
+	r := newRepo(t, "gotest")
+	r.write("go.mod", "module m\n")
+	test := "package m\nimport \"testing\"\nfunc TestQuiet(t *testing.T) { t.Log(\"quiet\") }\nfunc TestSkip(t *testing.T) { t.Skip(\"no reason\") }\n"
+	r.write("m_test.go", test)
+	out, err := r.run("scripts/gotest", ".")
+	expect.True(t, err == nil && strings.HasPrefix(out, "ok ") && strings.HasSuffix(out, "\nskipped: no reason (1 test)") && !strings.Contains(out, "quiet"), out, err)
+	r.write("m_test.go", test+"func TestLoud(t *testing.T) { t.Error(\"broken\") }\n")
+	out, err = r.run("scripts/gotest", ".")
+	expect.True(t, err != nil && strings.Contains(out, ": broken\n") && strings.Contains(out, "skipped: no reason") && !strings.Contains(out, "quiet"), out, err)
+}
