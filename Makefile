@@ -3,12 +3,12 @@
 
 VERSION := $(or $(shell scripts/version),$(error no version))
 
-# No path of this machine, and no number made of one, gets into a program.
-GO_BUILD := go build -trimpath
-LDFLAGS  := -s -w -buildid= -X ration/internal/cli.version=$(VERSION)
+LDFLAGS := -s -w -buildid= -X ration/internal/cli.version=$(VERSION)
 
-# A clone that belongs to another user (root in CI) must build as well.
-export GOFLAGS += -buildvcs=false
+# How all Go is compiled here, programs and tests, so that a package is compiled once for both: no path of
+# this machine gets into a program; names are never looked up in the network, so Go's own code does
+# for that; and a clone that belongs to another user (root in CI) builds as well.
+export GOFLAGS += -trimpath -tags=netgo -buildvcs=false
 
 # The processor to build for. What is made for another than this one's is in a
 # folder of its own, by a cross compiler.
@@ -33,13 +33,12 @@ export GOFLAGS += -overlay=$(CURDIR)/$(FILES)/overlay.json
 endif
 
 # What a Go program with C in it takes to run with glibc 2.17 and newer (glibc/symver.h).
-# Names are never looked up in the network, so Go's own code does for that.
 include glibc/flags.mk
 START    := $(BUILD)/glibc/start.o
 CGO_ENV   = CGO_CFLAGS='-O2 -include $(CURDIR)/glibc/symver.h'
 CGO_LINK  = -ldflags '$(LDFLAGS) -extldflags "$(CURDIR)/$(START) $(GLIBC_LIBS)"'
-CGO_BUILD = $(CGO_ENV) $(GO_BUILD) -tags netgo $(CGO_LINK)
-STATIC_BUILD = CGO_ENABLED=0 $(GO_BUILD) -ldflags '$(LDFLAGS)'
+CGO_BUILD = $(CGO_ENV) go build $(CGO_LINK)
+STATIC_BUILD = CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)'
 
 # How many compilers run at once.
 CORES := $(shell nproc)
@@ -57,7 +56,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
@@ -104,7 +103,7 @@ format-check: ## check the formatting of the C
 lint: native ## check formatting, go vet, staticcheck, unused code and the rules of check/repolint
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2
 	go vet ./...
-	go vet -tags=faultpoints ./...
+	go vet -tags=netgo,faultpoints ./...
 	go tool staticcheck ./...
 	go test ./check/repolint
 
@@ -118,13 +117,20 @@ lint-modules: build/staticcheck ## go vet and staticcheck for the modules of the
 	$(call lint-module,check/web,-mod=mod)
 lint-module = cd $(1) && export GOFLAGS="$$GOFLAGS $(2)" && go vet ./... && $(CURDIR)/build/staticcheck ./...
 
-# Each part prints a line, and its output goes to build/log.
+# Each part prints a line, and its output goes to build/log. What takes long is in test-slow.
 MAKE_QUIET := $(MAKE) --no-print-directory
-test: ## everything that runs without a GPU: start here
-	@scripts/need spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq
-	@scripts/steps $@ 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'lint=$(MAKE_QUIET) lint' \
-		'models=models/run' 'go=go test ./...' \
+TOOLS      := spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq
+test: ## everything that runs without a GPU, with the long walks shortened: start here
+	@scripts/need $(TOOLS)
+	@scripts/steps 'make $@' 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'lint=$(MAKE_QUIET) lint' \
+		'models=models/run --quick' 'go=scripts/gotest -short ./...' \
 		$(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test')
+
+# The packages with tests that -short shortens.
+SLOW := ./check/processes ./internal/cli ./internal/region
+test-slow: native ## what make test shortens: kills at every point, chaos, all commands as two users, the models' mutants and larger sizes
+	@scripts/need $(TOOLS)
+	@scripts/steps 'make $@' 'go-slow=scripts/gotest $(SLOW)' 'models-all=models/run' 'models-full=models/run --full'
 
 # What was there must be what make generate writes.
 .PHONY: generated
@@ -204,8 +210,11 @@ test-systemd: all static ## the package on a machine of its own that systemd has
 
 # Modules of their own, whose dependencies take minutes to fetch and compile: not part of make test.
 test-kube: native build/staticcheck ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
-	@for dir in kube check/kube; do (cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched: make test-kube was not run" >&2; exit 0; }; done; \
-	set -e; for dir in kube check/kube; do ($(call lint-module,$$dir) && go test -short -count=1 ./...); done
+	set -e; for dir in kube check/kube; do \
+		(cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched (is there a module proxy? go env GOPROXY)" >&2; exit 1; }; \
+		($(call lint-module,$$dir)); \
+		(cd $$dir && $(CURDIR)/scripts/gotest -short -count=1 ./...); \
+	done
 
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm
@@ -215,12 +224,12 @@ test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root,
 .PHONY: e2e-sched e2e-node e2e-scale
 e2e-sched: build/staticcheck ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
 	$(call lint-module,check/kube)
-	cd check/kube && go run ./cmd/e2e-build && go test -count=1 -timeout=40m ./binaries ./simnode ./sched
+	cd check/kube && go run ./cmd/e2e-build && $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./binaries ./simnode ./sched
 
 e2e-node: all ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
 	@scripts/need busybox ip libseccomp-dev
 	cd kube && go build -o $(CURDIR)/build/kube/ ./cmd/ration-kubelet-plugin
-	cd check/kube && go run ./cmd/e2e-build -node && RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin go test -count=1 -timeout=40m ./image ./node
+	cd check/kube && go run ./cmd/e2e-build -node && RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./image ./node
 
 # How much e2e-scale asks for, as -nodes=1000 -claims=20000.
 SCALE ?=
@@ -234,7 +243,7 @@ WEB ?=
 test-web: all build/staticcheck ## the page, in a real browser: Chromium, which is installed when it is missing
 	@scripts/need chromium
 	$(call lint-module,check/web,-mod=mod)
-	cd check/web && go test -mod=mod -count=1 -timeout=7m . -args $(WEB)
+	cd check/web && $(CURDIR)/scripts/gotest -mod=mod -count=1 -timeout=7m . -args $(WEB)
 
 # The folder from which install.sh of this release fetches, if it is told no other.
 RELEASE_URL ?=
@@ -252,7 +261,7 @@ uninstall: ## remove what make install installed
 	@'$(DESTDIR)$(PREFIX)/lib/ration/uninstall'
 
 gpu-bundle: all ## $(BUILD)/gpu-test: tests ration on any machine with an NVIDIA driver
-	$(CGO_ENV) go test -c -trimpath -tags netgo,bundle $(CGO_LINK) -o $(BUILD)/gpu-test/run ./check/gputest
+	$(CGO_ENV) go test -c -tags netgo,bundle $(CGO_LINK) -o $(BUILD)/gpu-test/run ./check/gputest
 	$(STRIP) -o $(BUILD)/gpu-test/ration $(BIN)/ration
 	@mkdir -p $(BUILD)/gpu-test/src $(BUILD)/gpu-test/python
 	cp $(BUILD)/workload/workload $(BUILD)/gpu-test/bin/

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // oldest is the C library with which everything must run: RHEL 7's.
@@ -27,9 +29,7 @@ func version(t *testing.T, name string) (numbers []int) {
 	t.Helper()
 	for part := range strings.SplitSeq(strings.TrimPrefix(name, "GLIBC_"), ".") {
 		n, err := strconv.Atoi(part)
-		if err != nil {
-			t.Fatalf("what version is %s?", name)
-		}
+		expect.OK(t, err, "what version is", name, "?")
 		numbers = append(numbers, n)
 	}
 	return numbers
@@ -38,12 +38,10 @@ func version(t *testing.T, name string) (numbers []int) {
 func open(t *testing.T, path string) *elf.File {
 	t.Helper()
 	if _, err := os.Stat(path); err != nil {
-		t.Skipf("not built: %v (make builds it)", err)
+		t.Skipf("not built: %v (make all static builds it)", err)
 	}
 	f, err := elf.Open(path)
-	if err != nil {
-		t.Fatalf("reading %s: %v", path, err)
-	}
+	expect.OK(t, err, "reading", path)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -61,24 +59,16 @@ func TestOldestLibrary(t *testing.T) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			f := open(t, path)
 			needs, err := f.DynamicVersionNeeds()
-			if err != nil || len(needs) == 0 {
-				t.Fatalf("it needs %v, %v", needs, err)
-			}
+			expect.Must(t, err == nil && len(needs) != 0, "it needs", needs, err)
 			for _, library := range needs {
 				for _, need := range library.Needs {
-					if slices.Compare(version(t, need.Dep), oldest) > 0 {
-						t.Errorf("it needs %s of %s", need.Dep, library.Name)
-					}
+					expect.True(t, slices.Compare(version(t, need.Dep), oldest) <= 0, "it needs", need.Dep, "of", library.Name)
 				}
 			}
 			symbols, err := f.DynamicSymbols()
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, err)
 			libraries, err := f.ImportedLibraries()
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, err)
 			for _, symbol := range symbols {
 				for library, names := range separate {
 					if symbol.Section == elf.SHN_UNDEF && elf.ST_BIND(symbol.Info) == elf.STB_GLOBAL && slices.Contains(names, symbol.Name) &&
@@ -95,8 +85,6 @@ func TestOldestLibrary(t *testing.T) {
 func TestStatic(t *testing.T) {
 	f := open(t, filepath.Join(folder("RATION_TEST_BIN", "../bin"), "ration-static"))
 	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
-			t.Errorf("it has a segment of type %s", p.Type)
-		}
+		expect.True(t, p.Type != elf.PT_INTERP && p.Type != elf.PT_DYNAMIC, "it has a segment of type", p.Type)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // release is a folder with the files of a release, whose program is a script.
@@ -100,18 +102,14 @@ func tree(t *testing.T, folder string) (list []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return list
 }
 
 func wantTexts(t *testing.T, out string, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
-		if !strings.Contains(out, text) {
-			t.Errorf("no %q in:\n%s", text, out)
-		}
+		expect.True(t, strings.Contains(out, text), "no", text, out)
 	}
 }
 
@@ -120,14 +118,10 @@ func wantTexts(t *testing.T, out string, texts ...string) {
 func shownInstall(t *testing.T, prefix string) (lines []string) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	_, block, found := strings.Cut(string(page), "```text install\n")
 	block, _, _ = strings.Cut(block, "```")
-	if !found {
-		t.Fatal("docs/install.md does not show what the script prints")
-	}
+	expect.Must(t, found, "docs/install.md does not show what the script prints")
 	replace := strings.NewReplacer("/home/anna/.local", prefix, "(region version 4, go1.26.8, amd64)", "(a stand-in)", "https://…", "", "try it    ration", "try it    "+prefix+"/bin/ration")
 	for line := range strings.Lines(block) {
 		line = replace.Replace(strings.TrimSuffix(line, "\n"))
@@ -144,68 +138,52 @@ func TestInstallScript(t *testing.T) {
 	r, home := release{t, t.TempDir()}, t.TempDir()
 	prefix := filepath.Join(home, ".local")
 	theirs := filepath.Join(prefix, "share/doc/theirs")
-	if err := os.MkdirAll(theirs, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.MkdirAll(theirs, 0o700))
 	r.add("0.2.0", "", "share/old/file")
 	out, err := r.install(home, "RATION_PREFIX="+prefix) // root's would be /usr/local
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	expect.OK(t, err, out)
 	wantTexts(t, out, "installed ration 0.2.0 (a stand-in)", "SHA-256 verified", "to        "+prefix+"/bin/ration\n",
 		"to undo   sh "+prefix+"/lib/ration/uninstall", "add "+prefix+"/bin to PATH")
 	wantTexts(t, out, shownInstall(t, prefix)...)
 	want := []string{"bin/ration", "lib/ration/files", "lib/ration/uninstall", "share/doc/ration/page", "share/old/file"}
-	if got := tree(t, prefix); !slices.Equal(got, want) {
-		t.Errorf("installed %v, want %v", got, want)
-	}
+	got := tree(t, prefix)
+	expect.True(t, slices.Equal(got, want), "installed", got, want)
 
 	// A newer version over it: what that does not have goes.
 	r = release{t, t.TempDir()}
 	r.add("0.3.0", "", "share/new/file")
-	if out, err = r.install(home, "RATION_PREFIX="+prefix, "PATH="+prefix+"/bin:"+os.Getenv("PATH")); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out, err = r.install(home, "RATION_PREFIX="+prefix, "PATH="+prefix+"/bin:"+os.Getenv("PATH"))
+	expect.OK(t, err, out)
 	wantTexts(t, out, "installed ration 0.3.0", "over 0.2.0", "try it    ration learn")
 	want[4] = "share/new/file"
 	slices.Sort(want)
-	if got := tree(t, prefix); !slices.Equal(got, want) {
-		t.Errorf("after the upgrade there are %v, want %v", got, want)
-	}
+	got = tree(t, prefix)
+	expect.True(t, slices.Equal(got, want), "after the upgrade there are", got, want)
 
 	// As it says.
 	undo, err := exec.Command("sh", filepath.Join(prefix, "lib/ration/uninstall")).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, undo)
-	}
-	if got := tree(t, home); len(got) != 0 {
-		t.Errorf("left behind: %v", got)
-	}
-	if _, err := os.Stat(theirs); err != nil {
-		t.Errorf("another program's folder is gone: %v", err)
-	}
-	if _, err := os.Stat(filepath.Join(prefix, "lib")); err == nil {
-		t.Error("an empty folder was left")
-	}
+	expect.OK(t, err, undo)
+	got = tree(t, home)
+	expect.Equal(t, len(got), 0, "left behind", got)
+	_, err = os.Stat(theirs)
+	expect.Equal(t, err, nil, "another program's folder is gone")
+	_, err = os.Stat(filepath.Join(prefix, "lib"))
+	expect.True(t, err != nil, "an empty folder was left")
 }
 
 // TestInstallScriptDefault installs to the home folder of a user who is not root.
 func TestInstallScriptDefault(t *testing.T) {
 	if os.Geteuid() == 0 {
 		bin := t.TempDir() // an id that says that this is another user
-		if err := os.WriteFile(filepath.Join(bin, "id"), []byte("#!/bin/sh\necho 1000\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile(filepath.Join(bin, "id"), []byte("#!/bin/sh\necho 1000\n"), 0o755))
 		t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	}
 	r, home := release{t, t.TempDir()}, t.TempDir()
 	r.add("0.2.0", "")
-	if out, err := r.install(home); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	if got := tree(t, home); !slices.Contains(got, ".local/bin/ration") {
-		t.Errorf("installed %v", got)
-	}
+	out, err := r.install(home)
+	expect.OK(t, err, out)
+	got := tree(t, home)
+	expect.True(t, slices.Contains(got, ".local/bin/ration"), "installed", got)
 }
 
 func TestInstallScriptChooses(t *testing.T) {
@@ -222,9 +200,7 @@ func TestInstallScriptChooses(t *testing.T) {
 	}
 	for _, c := range []struct{ want, env string }{{"installed ration 0.3.0 ", "RATION_VERSION=0.3.0"}, {"installed ration 0.2.0-static ", "RATION_STATIC=1"}} {
 		out, err := r.install(home, prefix, c.env)
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		expect.OK(t, err, out)
 		wantTexts(t, out, c.want)
 	}
 }
@@ -253,18 +229,13 @@ func TestInstallScriptRefuses(t *testing.T) {
 			r, home := release{t, t.TempDir()}, t.TempDir()
 			path := r.add("0.2.0", "")
 			if c.spoil != nil {
-				if err := c.spoil(path); err != nil {
-					t.Fatal(err)
-				}
+				expect.OK(t, c.spoil(path))
 			}
 			out, err := r.install(home, append(c.env, "RATION_PREFIX="+home, "TMPDIR="+t.TempDir())...)
-			if err == nil {
-				t.Errorf("installed: %s", out)
-			}
+			expect.True(t, err != nil, "installed", out)
 			wantTexts(t, out, "install.sh: ", c.want)
-			if got := tree(t, home); len(got) != 0 {
-				t.Errorf("it has installed %v", got)
-			}
+			got := tree(t, home)
+			expect.Equal(t, len(got), 0, "it has installed", got)
 		})
 	}
 }
@@ -280,9 +251,7 @@ func TestMakeInstall(t *testing.T) {
 		cmd := exec.Command("make", "--no-print-directory", "-C", "..", target, "DESTDIR="+dest, "PREFIX=/opt/it")
 		cmd.Env = append(os.Environ(), "MAKEFLAGS=")
 		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("make %s: %v: %s", target, err, out)
-		}
+		expect.OK(t, err, "make", target, out)
 		return string(out)
 	}
 	wantTexts(t, run("install"), "make uninstall PREFIX=/opt/it")
@@ -290,22 +259,16 @@ func TestMakeInstall(t *testing.T) {
 	for _, want := range []string{"bin/ration", "lib/ration/libration.so", "lib/tmpfiles.d/ration.conf", "lib/sysusers.d/ration.conf", "share/ration/ration.rules.yaml", "share/ration/grafana-dashboard.json", "share/man/man1/ration.1.gz", "share/man/man1/ration-run.1.gz", "share/man/man7/ration.7.gz",
 		"share/bash-completion/completions/ration", "share/zsh/site-functions/_ration", "share/fish/vendor_completions.d/ration.fish", "share/doc/ration/README.md",
 		"share/ration/slurm/Makefile", "share/ration/slurm/spank_ration.c", "share/ration/slurm/functions", "share/ration/slurm/prolog", "share/ration/slurm/epilog", "share/ration/slurm/task"} {
-		if !slices.Contains(got, "opt/it/"+want) {
-			t.Errorf("no %s in %v", want, got)
-		}
+		expect.True(t, slices.Contains(got, "opt/it/"+want), "no", want, got)
 	}
 	for _, file := range got {
-		if strings.HasSuffix(file, ".new") {
-			t.Errorf("%s is left", file)
-		}
+		expect.True(t, !strings.HasSuffix(file, ".new"), file, "is left")
 	}
-	if out, err := exec.Command(filepath.Join(dest, "opt/it/bin/ration"), "version").CombinedOutput(); err != nil {
-		t.Errorf("it does not run: %v: %s", err, out)
-	}
+	out, err := exec.Command(filepath.Join(dest, "opt/it/bin/ration"), "version").CombinedOutput()
+	expect.Equal(t, err, nil, "it does not run", out)
 	wantTexts(t, run("uninstall"), "no longer installed in "+dest+"/opt/it")
-	if got := tree(t, dest); len(got) != 0 {
-		t.Errorf("left behind: %v", got)
-	}
+	got = tree(t, dest)
+	expect.Equal(t, len(got), 0, "left behind", got)
 }
 
 // TestVersionsSort compares as dpkg and rpm do: what is made before a release sorts

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 // made returns a file that scripts/test-install made, by a pattern, and skips where it
@@ -27,9 +29,7 @@ func made(t *testing.T, pattern string) string {
 		t.Skip("make test-install makes what this needs")
 	}
 	found, err := filepath.Glob(filepath.Join(folder, pattern))
-	if err != nil || len(found) != 1 {
-		t.Fatalf("got %v, %v for %s, want one file", found, err, pattern)
-	}
+	expect.Must(t, err == nil && len(found) == 1, found, err, "for", pattern, "want one file")
 	return found[0]
 }
 
@@ -44,16 +44,10 @@ type root struct {
 func newRoot(t *testing.T, dir string) root {
 	t.Helper()
 	proc := filepath.Join(dir, "proc")
-	if err := os.MkdirAll(proc, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("proc", proc, "proc", 0, ""); err != nil {
-		t.Fatalf("mounting %s: %v", proc, err)
-	}
+	expect.OK(t, os.MkdirAll(proc, 0o755))
+	expect.OK(t, unix.Mount("proc", proc, "proc", 0, ""), "mounting", proc)
 	t.Cleanup(func() {
-		if err := unix.Unmount(proc, 0); err != nil {
-			t.Errorf("unmounting %s: %v", proc, err)
-		}
+		expect.Equal(t, unix.Unmount(proc, 0), nil, "unmounting", proc)
 	})
 	return root{t, dir}
 }
@@ -62,12 +56,9 @@ func newRoot(t *testing.T, dir string) root {
 func debianRoot(t *testing.T) root {
 	t.Helper()
 	archive, dir := made(t, "debian.tar"), t.TempDir()
-	if out, err := exec.Command("tar", "-C", dir, "--numeric-owner", "-xpf", archive).CombinedOutput(); err != nil {
-		t.Fatalf("unpacking %s: %v: %s", archive, err, out)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	out, err := exec.Command("tar", "-C", dir, "--numeric-owner", "-xpf", archive).CombinedOutput()
+	expect.OK(t, err, "unpacking", archive, out)
+	expect.OK(t, os.Chmod(dir, 0o755))
 	return newRoot(t, dir)
 }
 
@@ -249,31 +240,26 @@ func TestDebianRoot(t *testing.T) {
 	r.wantSlurm("usr")
 	for _, path := range []string{"run/ration", "etc/ld.so.preload", "usr/lib/tmpfiles.d/ration.conf", "usr/lib/sysusers.d/ration.conf", "usr/lib/systemd/system/ration-agent.service", "usr/lib/systemd/system/ration-agent.socket", "usr/share/man/man1/ration-run.1.gz",
 		"usr/share/bash-completion/completions/ration", "usr/share/zsh/vendor-completions/_ration", "usr/share/doc/ration/sbom.spdx.json"} {
-		if _, err := os.Stat(filepath.Join(r.dir, path)); err != nil {
-			t.Errorf("the package did not install %s", path)
-		}
+		_, err := os.Stat(filepath.Join(r.dir, path))
+		expect.Equal(t, err, nil, "the package did not install", path)
 	}
 
 	j := r.startJob("--name", "train", "--mem", "2g", "--fake-gpu", "h200")
 	j.start()
 	j.want("ok", "alloc 104857600")
 	held, processes := r.used()
-	if processes != 1 || held < 100*mib {
-		t.Errorf("before the upgrade: %d bytes of %d processes", held, processes)
-	}
+	expect.True(t, processes == 1 && held >= 100*mib, "before the upgrade", held, "bytes of", processes, "processes")
 
 	r.run("dpkg", "--install", "/opt/new.deb")
-	if out := r.run("ration", "version"); strings.Contains(out, "0.0.1") {
-		t.Errorf("the upgrade did nothing: %s", out)
-	}
+	out = r.run("ration", "version")
+	expect.True(t, !strings.Contains(out, "0.0.1"), "the upgrade did nothing", out)
 	if now, processes := r.used(); now != held || processes != 1 {
 		t.Errorf("after the upgrade: %d bytes of %d processes, want %d of one", now, processes, held)
 	}
 	// The process goes on, with a limit that the new command changes.
 	j.want("ok", "alloc 104857600")
-	if now, _ := r.used(); now != held+100*mib {
-		t.Errorf("the new ration shows %d bytes, want 100 MiB more than %d", now, held)
-	}
+	now, _ := r.used()
+	expect.Equal(t, now, held+100*mib, "bytes, as the new ration shows")
 	j.want("oom", "alloc 2147483648")
 	r.run("ration", "limit", "train", "4g")
 	j.want("ok", "alloc 2147483648")
@@ -287,9 +273,8 @@ func TestDebianRoot(t *testing.T) {
 
 	// Removed, and even purged, under the job: what that needs stays.
 	r.run("dpkg", "--purge", "ration")
-	if _, err := os.Stat(filepath.Join(r.dir, "usr/bin/ration")); err == nil {
-		t.Error("the program is still there")
-	}
+	_, err := os.Stat(filepath.Join(r.dir, "usr/bin/ration"))
+	expect.True(t, err != nil, "the program is still there")
 	j.want("ok", "alloc 104857600")
 	j.want("oom", "alloc 4294967296")
 	j.want("ok", "quit")
@@ -306,14 +291,11 @@ func TestDebianRoot(t *testing.T) {
 	// A preload list that somebody uses is not the package's to remove.
 	list := filepath.Join(r.dir, "etc/ld.so.preload")
 	r.copyIn("../build/libration.so", "opt/other.so")
-	if err := os.WriteFile(list, []byte("/opt/other.so\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(list, []byte("/opt/other.so\n"), 0o644))
 	r.run("dpkg", "--install", "/opt/new.deb")
 	r.run("dpkg", "--purge", "ration")
-	if text, err := os.ReadFile(list); err != nil || string(text) != "/opt/other.so\n" {
-		t.Errorf("the list is %q, %v", text, err)
-	}
+	text, err := os.ReadFile(list)
+	expect.True(t, err == nil && string(text) == "/opt/other.so\n", "the list is", text, err)
 }
 
 // TestRpmRoot does the same by rpm, into a root that has none itself.
@@ -324,18 +306,15 @@ func TestRpmRoot(t *testing.T) {
 		t.Helper()
 		// Debian's packages are not in the accounts of rpm, so there is no glibc.
 		out, err := exec.Command("rpm", append([]string{"--root", r.dir, "--nodeps"}, args...)...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("rpm %s: %v: %s", strings.Join(args, " "), err, out)
-		}
+		expect.OK(t, err, "rpm", strings.Join(args, " "), out)
 	}
 	rpm("--install", made(t, "old/dist/*.rpm"))
 	wantTexts(t, r.run("ration", "version"), "ration 0.0.1 ")
 	rpm("--upgrade", made(t, "new/dist/*.rpm"))
 	wantTexts(t, r.run("ration", "doctor", "--fake-gpu", "h200"), "All checks passed")
 	for _, path := range []string{"run/ration", "etc/ld.so.preload", "usr/share/zsh/site-functions/_ration"} {
-		if _, err := os.Stat(filepath.Join(r.dir, path)); err != nil {
-			t.Errorf("the upgrade has removed, or never made, %s", path)
-		}
+		_, err := os.Stat(filepath.Join(r.dir, path))
+		expect.Equal(t, err, nil, "the upgrade has removed, or never made", path)
 	}
 	r.wantSlurm("usr")
 	rpm("--erase", "ration")
@@ -392,17 +371,11 @@ func TestMuslRoot(t *testing.T) {
 	r.copyIn(busybox, "bin/busybox")
 	r.copyDist(dist)
 	for _, dir := range []string{"usr/bin", "tmp", "run", "root", "dev"} {
-		if err := os.MkdirAll(filepath.Join(r.dir, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.MkdirAll(filepath.Join(r.dir, dir), 0o755))
 	}
-	if err := unix.Mknod(filepath.Join(r.dir, "dev/null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, unix.Mknod(filepath.Join(r.dir, "dev/null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
 	r.run("/bin/busybox", "--install", "-s", "/bin")
-	if err := os.Symlink("/bin/env", filepath.Join(r.dir, "usr/bin/env")); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Symlink("/bin/env", filepath.Join(r.dir, "usr/bin/env")))
 	out := r.run("env", "RATION_URL=file:///opt/dist", "sh", "/opt/dist/install.sh")
 	wantTexts(t, out, "-static.tar.gz, SHA-256 verified", "static    it needs no C library")
 	wantTexts(t, r.run("ration", "ps"), "There are no jobs")

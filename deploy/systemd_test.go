@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // unit writes a unit with a program that is there, and returns its path.
@@ -17,19 +19,13 @@ func unit(t *testing.T, name string) string {
 		t.Skip("there is no systemd-analyze")
 	}
 	text, err := os.ReadFile("systemd/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	program, err := exec.LookPath("true")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	text = regexp.MustCompile(`(?m)^(ExecStart=)/usr/bin/ration`).ReplaceAll(text, []byte("${1}"+program))
 	text = regexp.MustCompile(`(?m)^Documentation=.*\n`).ReplaceAll(text, nil) // of a man page that is not installed
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(path, text, 0o644))
 	return path
 }
 
@@ -41,9 +37,8 @@ func TestUnitIsKnown(t *testing.T) {
 			files = append(files, unit(t, "ration-agent.socket"))
 		}
 		out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, files...)...).CombinedOutput()
-		if err != nil || strings.Contains(string(out), "ration-agent.socket:") || strings.Contains(string(out), name+":") {
-			t.Errorf("%s: %v\n%s", name, err, out)
-		}
+		expect.True(t, err == nil && !strings.Contains(string(out), "ration-agent.socket:") && !strings.Contains(string(out), name+":"),
+			name, err, out)
 	}
 }
 
@@ -55,13 +50,9 @@ func TestSocketUnit(t *testing.T) {
 		"ration-agent.service": {"Requires=ration-agent.socket", "Also=ration-agent.socket", "StartLimitIntervalSec=0", "KillMode=mixed"}, // or five failures in ten seconds end both
 	} {
 		text, err := os.ReadFile("systemd/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		for _, line := range lines {
-			if !strings.Contains(string(text), "\n"+line+"\n") {
-				t.Errorf("%s has no line %s", name, line)
-			}
+			expect.True(t, strings.Contains(string(text), "\n"+line+"\n"), name, "has no line", line)
 		}
 	}
 }
@@ -70,28 +61,20 @@ func TestSocketUnit(t *testing.T) {
 // namespace of its own.
 func TestPolicyUnitSharesMounts(t *testing.T) {
 	text, err := os.ReadFile("systemd/ration-policy.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	private := regexp.MustCompile(`(?m)^(Private(Tmp|Devices|Mounts|Users|Network|IPC)|Protect\w+|ReadWritePaths|ReadOnlyPaths|InaccessiblePaths|BindPaths|BindReadOnlyPaths|TemporaryFileSystem|MountFlags|RootDirectory|RootImage|DynamicUser|ExecPaths|NoExecPaths)=.*$`)
-	if found := private.FindAll(text, -1); found != nil {
-		t.Errorf("it has a mount namespace of its own by %q", found)
-	}
+	found := private.FindAll(text, -1)
+	expect.True(t, found == nil, "it has a mount namespace of its own by", found)
 }
 
 // The regions of users lie in memory that the kernel counts for who made them, the keeper: with a bound
 // on its memory it would be killed with the first user beyond that, and again whenever it starts.
 func TestPolicyUnitHasRoomForAllUsers(t *testing.T) {
 	text, err := os.ReadFile("systemd/ration-policy.service")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if found := regexp.MustCompile(`(?m)^(Memory\w+|LimitAS|LimitDATA)=.*$`).FindAll(text, -1); found != nil {
-		t.Errorf("%q bounds how many users can have a job", found)
-	}
-	if !strings.Contains(string(text), "\nStartLimitIntervalSec=0\n") {
-		t.Error("systemd gives it up when it has failed five times")
-	}
+	expect.OK(t, err)
+	found := regexp.MustCompile(`(?m)^(Memory\w+|LimitAS|LimitDATA)=.*$`).FindAll(text, -1)
+	expect.True(t, found == nil, found, "bounds how many users can have a job")
+	expect.True(t, strings.Contains(string(text), "\nStartLimitIntervalSec=0\n"), "systemd gives it up when it has failed five times")
 }
 
 // The unit leaves the agent little: systemd counts its exposure from 0 to 10. What is left is what
@@ -103,9 +86,7 @@ func TestUnitIsHardened(t *testing.T) {
 	if strings.Contains(string(out), "unrecognized option") {
 		t.Skipf("this systemd-analyze reads no file: %s", out)
 	}
-	if err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	expect.Equal(t, err, nil, out)
 	t.Logf("%s", regexp.MustCompile(`(?m)^.*Overall exposure.*$`).Find(out))
 }
 
@@ -122,9 +103,7 @@ func TestRemovalStopsAgent(t *testing.T) {
 		"lib/ration/kept": "", // so that the folder stays
 	} {
 		path = filepath.Join(prefix, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)))
 	}
 	// A machine that systemd has started, without a policy, in a mount namespace of its own.
 	const script = "mount -t tmpfs none /etc && mount -t tmpfs none /run && mkdir -p /run/systemd/system && exec sh -s \"$@\""
@@ -140,24 +119,19 @@ func TestRemovalStopsAgent(t *testing.T) {
 		{"uninstall", "", "/usr/lib/systemd/system/ration-agent.socket", false},
 	} {
 		text, err := os.ReadFile(test.script)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		// The script finds its prefix by its own path, which one that is read from a pipe has not.
 		text = []byte(strings.Replace(string(text), `$(dirname "$0")/../..`, prefix, 1))
-		if err := os.WriteFile(filepath.Join(prefix, "lib/ration/files"), []byte("lib/ration/files\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile(filepath.Join(prefix, "lib/ration/files"), []byte("lib/ration/files\n"), 0o644))
 		calls := filepath.Join(t.TempDir(), "calls")
 		cmd := exec.Command("unshare", "--mount", "sh", "-c", script, "sh", test.arg)
 		cmd.Stdin = strings.NewReader(string(text))
 		cmd.Env = []string{"PATH=" + filepath.Join(prefix, "bin") + ":" + os.Getenv("PATH"), "FRAGMENT=" + test.fragment, "CALLS=" + calls}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s %s: %v\n%s", test.script, test.arg, err, out)
-		}
+		out, err := cmd.CombinedOutput()
+		expect.OK(t, err, test.script, test.arg, out)
 		got, _ := os.ReadFile(calls)
-		if stops := string(got) == "--no-reload disable --now ration-agent.socket ration-agent.service\n"; stops != test.stops || !stops && len(got) > 0 {
-			t.Errorf("%s %s, where systemd has %q: it calls systemctl %q", test.script, test.arg, test.fragment, got)
-		}
+		stops := string(got) == "--no-reload disable --now ration-agent.socket ration-agent.service\n"
+		expect.True(t, stops == test.stops && (stops || len(got) <= 0),
+			test.script, test.arg, "where systemd has", test.fragment, "it calls systemctl", got)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // systemd makes the user as whom the agent reads, and its folder, from our files: in a root of the test's own.
@@ -26,30 +28,19 @@ func TestSysusers(t *testing.T) {
 	for from, to := range map[string]string{"sysusers.conf": "usr/lib/sysusers.d/ration.conf", "tmpfiles.conf": "usr/lib/tmpfiles.d/ration.conf"} {
 		text, err := os.ReadFile(from)
 		to = filepath.Join(root, to)
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, text, 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, errors.Join(err, os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, text, 0o644)))
 	}
-	if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Mkdir(filepath.Join(root, "etc"), 0o755))
 	for _, command := range [][]string{{"systemd-sysusers", "--root=" + root}, {"systemd-tmpfiles", "--create", "--root=" + root}} {
-		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", command, err, out)
-		}
+		out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+		expect.OK(t, err, command, out)
 	}
 	passwd, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	entry := regexp.MustCompile(`(?m)^ration:[x!*]*:(\d+):(\d+):Agent of ration:/:\S*nologin$`).FindStringSubmatch(string(passwd))
-	if entry == nil {
-		t.Fatalf("the list of users:\n%s", passwd)
-	}
+	expect.Must(t, entry != nil, "the list of users", passwd)
 	folder, err := os.Stat(filepath.Join(root, "run/ration-agent"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	if st := folder.Sys().(*syscall.Stat_t); folder.Mode() != os.ModeDir|0o700 || fmt.Sprint(st.Uid) != entry[1] || fmt.Sprint(st.Gid) != entry[2] {
 		t.Errorf("the folder is %v of %d:%d; the user is %s", folder.Mode(), st.Uid, st.Gid, entry[0])
 	}
@@ -78,18 +69,14 @@ func TestPackageMakesUser(t *testing.T) {
 		bin := t.TempDir()
 		for _, tool := range []string{"sh", "mkdir", "cat", "grep"} {
 			path, err := exec.LookPath(tool)
-			if err := errors.Join(err, os.Symlink(path, filepath.Join(bin, tool))); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, errors.Join(err, os.Symlink(path, filepath.Join(bin, tool))))
 		}
 		programs := map[string]string{"id": id, "chown": other}
 		for program, text := range test.programs {
 			programs[program] = text
 		}
 		for program, text := range programs {
-			if err := os.WriteFile(filepath.Join(bin, program), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, os.WriteFile(filepath.Join(bin, program), []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 		}
 		made := ":"
 		if test.made {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // repo is a new git repository with one of the scripts in it.
@@ -21,9 +23,7 @@ func newRepo(t *testing.T, scripts ...string) repo {
 	r := repo{t, t.TempDir()}
 	for _, name := range scripts {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		r.write("scripts/"+name, string(text))
 	}
 	r.git("init", "--quiet")
@@ -73,9 +73,7 @@ func TestVersion(t *testing.T) {
 		head, _ := r.run("git", "rev-parse", "--short", "HEAD")
 		want = strings.Replace(want, "HASH", head, 1)
 		got, err := r.run("scripts/version")
-		if got != want || err != nil {
-			t.Fatalf("got %q, %v; want %q", got, err, want)
-		}
+		expect.Must(t, got == want && err == nil, got, err, want)
 		sorted = append(sorted, strings.Replace(got, "-", "~", 1)) // as in deploy/dist
 	}
 
@@ -99,9 +97,8 @@ func TestVersion(t *testing.T) {
 	r.write("scripts/more", "more")
 	want("0.2.0+dirty")
 	r.commit()
-	if got, err := r.run("scripts/version"); err == nil || !strings.Contains(got, "0.2.0 is released") {
-		t.Errorf("one commit after the release: %q, %v", got, err)
-	}
+	got, err := r.run("scripts/version")
+	expect.True(t, err != nil && strings.Contains(got, "0.2.0 is released"), "one commit after the release", got, err)
 	r.write("VERSION", "0.3.0\n")
 	r.commit()
 	want("0.3.0-dev.2+gHASH")
@@ -111,9 +108,8 @@ func TestVersion(t *testing.T) {
 	// sort -V orders as Debian does.
 	cmd := exec.Command("sort", "--version-sort", "--check")
 	cmd.Stdin = strings.NewReader(strings.Join(sorted, "\n") + "\n")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("versions do not sort by age: %s\n%s", out, strings.Join(sorted, "\n"))
-	}
+	out, err := cmd.CombinedOutput()
+	expect.Equal(t, err, nil, "versions do not sort by age", out, strings.Join(sorted, "\n"))
 }
 
 // ration is a program that measures a charge, too low at first and too high then,
@@ -146,21 +142,18 @@ func TestBenchCompare(t *testing.T) {
 	compare := func() string {
 		t.Helper()
 		out, err := r.run("scripts/bench-compare")
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		expect.OK(t, err, out)
 		return out
 	}
-	if out := compare(); !strings.Contains(out, "no tag") {
-		t.Errorf("without a tag: %s", out)
-	}
+	out := compare()
+	expect.True(t, strings.Contains(out, "no tag"), "without a tag", out)
 
 	r.git("tag", "v0.2.0")
 	r.write("VERSION", "0.3.0\n")
 	r.write("ration", ration("60", "new"))
 	r.commit()
 	r.git("tag", "v0.3.0") // what is compared, not what it is compared with
-	out := compare()
+	out = compare()
 	var lines []string
 	for line := range strings.Lines(out) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
@@ -172,11 +165,39 @@ func TestBenchCompare(t *testing.T) {
 		"update new, Go - 7.0",
 		"the same in C",
 	} {
-		if !slices.Contains(lines, want) {
-			t.Errorf("no line %q in:\n%s", want, out)
-		}
+		expect.True(t, slices.Contains(lines, want), "no line", want, out)
 	}
-	if left := r.git("worktree", "list"); strings.Contains(left, "\n") {
-		t.Errorf("left behind: %s", left)
+	left := r.git("worktree", "list")
+	expect.True(t, !strings.Contains(left, "\n"), "left behind", left)
+}
+
+// steps runs its commands in turn, says at the end what was skipped and why, and fails with the one
+// that fails.
+func TestSteps(t *testing.T) {
+	r := newRepo(t, "steps")
+	out, err := r.run("scripts/steps", "all:3", `go=echo 'ok   a'; echo 'ok   b'; echo 'skipped: only root can mount (2 tests)'`,
+		`c:2=echo 'c: 3 passed, 0 failed'; echo '  in-c: skipped: no memory'`, "long:4=false")
+	expect.True(t, err == nil, err)
+	for _, want := range []string{"2 packages passed", "3 passed, 0 failed", "  go: skipped: only root can mount (2 tests)\n", "  c: skipped: no memory\n",
+		"  long: skipped: it may take 4 minutes, and 3 of 3 are left\n", "\nall: all passed (go, c) in 0 min "} {
+		expect.True(t, strings.Contains(out, want), "no", want, out)
 	}
+	out, err = r.run("scripts/steps", "all", "first=echo why; exit 3", "second=echo never")
+	expect.True(t, err != nil && strings.HasPrefix(out, "why\nall: first failed with status 3") && !strings.Contains(out, "never"), out, err)
+}
+
+// gotest prints why tests were skipped, and of tests that failed what they wrote.
+func TestGoTest(t *testing.T) {
+	if _, err := exec.LookPath("jq"); err != nil {
+		t.Skip("there is no jq, which make test installs")
+	}
+	r := newRepo(t, "gotest")
+	r.write("go.mod", "module m\n")
+	test := "package m\nimport \"testing\"\nfunc TestQuiet(t *testing.T) { t.Log(\"quiet\") }\nfunc TestSkip(t *testing.T) { t.Skip(\"no reason\") }\n"
+	r.write("m_test.go", test)
+	out, err := r.run("scripts/gotest", ".")
+	expect.True(t, err == nil && strings.HasPrefix(out, "ok ") && strings.HasSuffix(out, "\nskipped: no reason (1 test)") && !strings.Contains(out, "quiet"), out, err)
+	r.write("m_test.go", test+"func TestLoud(t *testing.T) { t.Error(\"broken\") }\n")
+	out, err = r.run("scripts/gotest", ".")
+	expect.True(t, err != nil && strings.Contains(out, ": broken\n") && strings.Contains(out, "skipped: no reason") && !strings.Contains(out, "quiet"), out, err)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 func TestPercentile(t *testing.T) {
@@ -15,17 +17,12 @@ func TestPercentile(t *testing.T) {
 	}
 	slices.Sort(s)
 	for p, want := range map[float64]float64{0: 0, 10: 100, 50: 500, 99: 990, 99.9: 999, 100: 999} {
-		if got := s.Percentile(p); math.Abs(got-want) > 1 {
-			t.Errorf("p%v: got %v, want %v", p, got, want)
-		}
+		got := s.Percentile(p)
+		expect.True(t, math.Abs(got-want) <= 1, "p", p, got, want)
 	}
-	if got := (Samples{}).Percentile(50); got != 0 {
-		t.Errorf("got %v of nothing", got)
-	}
+	expect.Equal(t, (Samples{}).Percentile(50), 0, "of nothing")
 	row := s.row("x", Nanoseconds)
-	if row.Value != 500 || row.Low != 100 || row.High != 900 || row.Samples != 1000 {
-		t.Errorf("got %+v", row)
-	}
+	expect.True(t, row.Value == 500 && row.Low == 100 && row.High == 900 && row.Samples == 1000, row)
 }
 
 func TestAlternate(t *testing.T) {
@@ -34,20 +31,16 @@ func TestAlternate(t *testing.T) {
 		return func() (float64, error) { order += name; return 1, nil }
 	}
 	got, err := alternate(4, do("a"), do("b"), do("c"))
-	if err != nil || order != "abcbcacababc" || len(got) != 3 || len(got[2]) != 4 {
-		t.Errorf("got %s, %v, %v: each must go first in turn", order, got, err)
-	}
+	expect.True(t, err == nil && order == "abcbcacababc" && len(got) == 3 && len(got[2]) == 4,
+		order, got, err, "each must go first in turn")
 	broken := errors.New("broken")
-	if _, err := alternate(3, do("a"), func() (float64, error) { return 0, broken }); !errors.Is(err, broken) {
-		t.Errorf("got %v, want the operation's error", err)
-	}
+	_, err = alternate(3, do("a"), func() (float64, error) { return 0, broken })
+	expect.True(t, errors.Is(err, broken), err, "want the operation's error")
 }
 
 func TestTargets(t *testing.T) {
 	row := Row{Value: 60}.relativeTo(Row{Value: 6})
-	if row.Ratio != 10 || row.Atomic != 6 {
-		t.Errorf("got %+v", row)
-	}
+	expect.True(t, row.Ratio == 10 && row.Atomic == 6, row)
 	if r := row.withTarget(row.Ratio, 10, "≤ 10 ×"); r.Verdict != OK || r.Target != "≤ 10 ×" {
 		t.Errorf("got %+v", r)
 	}
@@ -55,15 +48,12 @@ func TestTargets(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	for lang, want := range map[language]string{inC: Over, inGo: ""} {
-		if r := row.in(lang).judge(50, "< 50 ns"); r.Verdict != want {
-			t.Errorf("%s: got %+v: targets are for C", lang, r)
-		}
+		r := row.in(lang).judge(50, "< 50 ns")
+		expect.Equal(t, r.Verdict, want, lang, r, "targets are for C")
 	}
 }
 
 func TestMachine(t *testing.T) {
 	m, err := ThisMachine()
-	if err != nil || m.Cores < 1 || m.CPU == "" || !strings.HasPrefix(m.Kernel, "Linux ") || m.FileSystem == "" {
-		t.Errorf("got %+v, %v", m, err)
-	}
+	expect.True(t, err == nil && m.Cores >= 1 && m.CPU != "" && strings.HasPrefix(m.Kernel, "Linux ") && m.FileSystem != "", m, err)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/html"
 
 	"ration/check/benchpage"
+	"ration/check/expect"
 )
 
 var update = flag.Bool("update", false, "write testdata/page.html")
@@ -44,26 +45,19 @@ func fixed() benchpage.Page {
 func render(t *testing.T, p benchpage.Page) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	if err := benchpage.Write(&out, p); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, benchpage.Write(&out, p))
 	return out.Bytes()
 }
 
 func TestGolden(t *testing.T) {
 	got := render(t, fixed())
 	if *update {
-		if err := os.WriteFile("testdata/page.html", got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile("testdata/page.html", got, 0o644))
 	}
 	want, err := os.ReadFile("testdata/page.html")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("the page is not testdata/page.html (go test ./check/benchpage -update writes it; look at the difference):\n%s", got)
-	}
+	expect.OK(t, err)
+	expect.True(t, bytes.Equal(got, want),
+		"the page is not testdata/page.html (go test ./check/benchpage -update writes it; look at the difference)", got)
 }
 
 // The page is valid, and needs nothing from anywhere else.
@@ -79,9 +73,7 @@ func TestSelfContained(t *testing.T) {
 			}
 		}
 		root, err := html.Parse(bytes.NewReader(text))
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		expect.OK(t, err, name)
 		plots := 0
 		for n := range root.Descendants() {
 			switch {
@@ -98,15 +90,10 @@ func TestSelfContained(t *testing.T) {
 				}
 			}
 		}
-		if bytes.Contains(text, []byte("http")) {
-			t.Errorf("%s: it names an address", name)
-		}
-		if want := map[string]int{"full": 6, "empty": 0}[name]; plots != want {
-			t.Errorf("%s: %d plots, want %d", name, plots, want)
-		}
-		if !bytes.Contains(text, []byte("prefers-color-scheme: dark")) {
-			t.Errorf("%s: it is not dark in the dark", name)
-		}
+		expect.True(t, !bytes.Contains(text, []byte("http")), name, "it names an address")
+		want := map[string]int{"full": 6, "empty": 0}[name]
+		expect.Equal(t, plots, want, name, "plots")
+		expect.True(t, bytes.Contains(text, []byte("prefers-color-scheme: dark")), name, "it is not dark in the dark")
 	}
 }
 
@@ -120,8 +107,6 @@ func TestPlotsAreToScale(t *testing.T) {
 		`<text x="4.0" y="10" text-anchor="middle">100 ns</text>`, // decades from 100 ns to 10 ms
 		`<text x="236.0" y="10" text-anchor="middle">10 ms</text>`,
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%s is not there", want)
-		}
+		expect.True(t, strings.Contains(text, want), want, "is not there")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/region"
@@ -96,7 +97,7 @@ func python(t *testing.T, args ...string) (string, error) {
 	// go test must read what Python reads, or it takes an older result.
 	for _, file := range []string{page, "region_reader.py", args[0]} {
 		_, err := os.ReadFile(file)
-		must(t, err)
+		expect.OK(t, err)
 	}
 	cmd := exec.Command("python3", args...)
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
@@ -113,18 +114,9 @@ func python(t *testing.T, args ...string) (string, error) {
 func read(t *testing.T, path string) (p picture) {
 	t.Helper()
 	out, err := python(t, "region_reader.py", page, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	must(t, json.Unmarshal([]byte(out), &p))
+	expect.OK(t, err)
+	expect.OK(t, json.Unmarshal([]byte(out), &p))
 	return p
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // patch writes a word of the region's file. The descriptor stays open until the
@@ -136,7 +128,7 @@ type patch struct {
 
 func newPatch(t *testing.T, path string) patch {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	must(t, err)
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return patch{t, f}
 }
@@ -151,7 +143,7 @@ func (p patch) word(value uint64, path ...any) {
 		b[i] = byte(value >> (8 * i))
 	}
 	_, err := p.f.WriteAt(b[:], at(path...))
-	must(p.t, err)
+	expect.OK(p.t, err)
 }
 
 func limits() (l region.Limits) {
@@ -167,45 +159,40 @@ func limits() (l region.Limits) {
 func busy(t *testing.T, path string) *region.Region {
 	t.Helper()
 	r, err := region.Open(path, region.Options{Limits: limits()})
-	must(t, err)
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	newPatch(t, path).word(firstRefusal, "Header", "RefusalNext")
 	newPatch(t, path).word(firstDeath, "Header", "DeathNext")
 	for range deaths {
 		dies(t, path)
-		if n, err := r.Reap(); n != 1 || err != nil {
-			t.Fatalf("reaped %d, %v", n, err)
-		}
+		n, err := r.Reap()
+		expect.Must(t, n == 1 && err == nil, "reaped", n, err)
 	}
-	must(t, r.NameDevice(1, uuid, 80<<30))
-	must(t, r.OfferCosts(region.Costs{Device: [abi.Devices]abi.ContextCost{1: abi.MakeContextCost(uuid, 518*MiB)}}))
+	expect.OK(t, r.NameDevice(1, uuid, 80<<30))
+	expect.OK(t, r.OfferCosts(region.Costs{Device: [abi.Devices]abi.ContextCost{1: abi.MakeContextCost(uuid, 518*MiB)}}))
 
 	claim := func(name string) *region.Slot {
 		s, err := r.Claim(name)
-		must(t, err)
+		expect.OK(t, err)
 		return s
 	}
 	train, left, serve, idle := claim("train.py"), claim("left"), claim(serving), claim("idle")
-	must(t, train.Charge(0, abi.Context, 10*MiB))
-	must(t, train.Charge(0, abi.Module, 3*MiB))
-	must(t, train.Charge(0, abi.Data, 41*MiB))
-	must(t, train.Return(0, abi.Data, MiB))
-	must(t, train.Charge(0, abi.Overhead, 7*MiB))
-	must(t, left.Charge(1, abi.Data, 500*MiB))
-	must(t, left.Leave())
-	must(t, serve.Charge(0, abi.Data, 20*MiB+1))
-	must(t, serve.Charge(1, abi.Data, 30*MiB))
-	must(t, serve.Charge(3, abi.Data, 5*MiB))
-	must(t, idle.Charge(15, abi.Data, 0))
+	expect.OK(t, train.Charge(0, abi.Context, 10*MiB))
+	expect.OK(t, train.Charge(0, abi.Module, 3*MiB))
+	expect.OK(t, train.Charge(0, abi.Data, 41*MiB))
+	expect.OK(t, train.Return(0, abi.Data, MiB))
+	expect.OK(t, train.Charge(0, abi.Overhead, 7*MiB))
+	expect.OK(t, left.Charge(1, abi.Data, 500*MiB))
+	expect.OK(t, left.Leave())
+	expect.OK(t, serve.Charge(0, abi.Data, 20*MiB+1))
+	expect.OK(t, serve.Charge(1, abi.Data, 30*MiB))
+	expect.OK(t, serve.Charge(3, abi.Data, 5*MiB))
+	expect.OK(t, idle.Charge(15, abi.Data, 0))
 	for range 4 {
-		if err := idle.Charge(15, abi.Data, 1); err == nil {
-			t.Fatal("a byte was granted where the limit is none")
-		}
+		expect.Must(t, idle.Charge(15, abi.Data, 1) != nil, "a byte was granted where the limit is none")
 	}
 	for i := range 3 {
-		if err := serve.Charge(i%2, abi.Data, uint64(1100+i)*MiB); err == nil {
-			t.Fatal("a request beyond the limit was granted")
-		}
+		expect.Must(t, serve.Charge(i%2, abi.Data, uint64(1100+i)*MiB) != nil, "a request beyond the limit was granted")
 	}
 	// Last: what a dead process holds is given back before a request is refused.
 	dies(t, path)
@@ -217,31 +204,30 @@ func dies(t *testing.T, path string) {
 	t.Helper()
 	die := exec.Command(os.Args[0])
 	die.Env = append(os.Environ(), envDie+"="+path)
-	if out, err := die.CombinedOutput(); err == nil || len(out) > 0 {
-		t.Fatalf("a process that was to die: %v\n%s", err, out)
-	}
+	out, err := die.CombinedOutput()
+	expect.Must(t, err != nil && len(out) <= 0, "a process that was to die", err, out)
 }
 
-// expect returns the same, read by Go.
-func expect(t *testing.T, r *region.Region) (p picture) {
+// expected returns the same, read by Go.
+func expected(t *testing.T, r *region.Region) (p picture) {
 	t.Helper()
 	c, err := r.Counters()
-	must(t, err)
+	expect.OK(t, err)
 	p.Created = r.Created()
 	p.Counters = map[string]uint64{"reads": c.Reads, "retries": c.Retries, "besteffort": c.BestEffort, "reaped": c.Reaped, "damaged": c.Damaged,
 		"refused": c.Refused, "helped": c.Helped, "claims": c.Claims, "fast": c.Fast}
 	costs, err := r.Costs()
-	must(t, err)
+	expect.OK(t, err)
 	p.Refusals, err = r.Refusals()
-	must(t, err)
+	expect.OK(t, err)
 	p.Deaths, err = r.Deaths()
-	must(t, err)
+	expect.OK(t, err)
 	p.Deaths = append([]region.Death{}, p.Deaths...)
 	for i, f := range p.Refusals {
 		p.Refusals[i].Top = append([]region.Holder{}, f.Top...)
 	}
 	all, err := r.Processes()
-	must(t, err)
+	expect.OK(t, err)
 	for _, q := range all {
 		lockedBy := os.Getpid()
 		if q.Dead {
@@ -251,11 +237,11 @@ func expect(t *testing.T, r *region.Region) (p picture) {
 	}
 	for d := range abi.Devices {
 		limit, err := r.Limit(d)
-		must(t, err)
+		expect.OK(t, err)
 		total, err := r.Total(d)
-		must(t, err)
+		expect.OK(t, err)
 		used, peak, err := r.Usage(d)
-		must(t, err)
+		expect.OK(t, err)
 		p.Devices = append(p.Devices, device{Device: d, Set: limit.IsSet(), Limited: limit.Limited(), Limit: limit.Bytes(),
 			Compute: limits().Compute[d], UUID: fmt.Sprintf("%032x", 0), Total: total, Used: used, Peak: peak, Refused: r.Refused(d),
 			ContextCost: uint64(costs.Device[d]) & abi.MaxUnits * abi.Unit})
@@ -263,11 +249,11 @@ func expect(t *testing.T, r *region.Region) (p picture) {
 			p.Devices[d].UUID = fmt.Sprintf("%016x%016x", uuid[0], uuid[1])
 		}
 		holdings, err := r.Holdings(d, nil)
-		must(t, err)
+		expect.OK(t, err)
 		for _, h := range holdings {
 			i := slices.IndexFunc(p.Processes, func(q process) bool { return q.Slot == h.Slot })
 			driver, err := r.Driver(d, h.Slot)
-			must(t, err)
+			expect.OK(t, err)
 			if h.Total > 0 || h.Peak > 0 {
 				p.Processes[i].Accounts = append(p.Processes[i].Accounts, account{d, h.Total, h.Kind[abi.Context], h.Kind[abi.Module],
 					h.Kind[abi.Data], h.Kind[abi.Overhead], h.Peak, driver, h.BestEffort})
@@ -281,8 +267,6 @@ func expect(t *testing.T, r *region.Region) (p picture) {
 func (p picture) named(t *testing.T, name string) process {
 	t.Helper()
 	i := slices.IndexFunc(p.Processes, func(q process) bool { return q.Name == name })
-	if i < 0 {
-		t.Fatalf("no process is named %s in %+v", name, p.Processes)
-	}
+	expect.Must(t, i >= 0, "no process is named", name, p.Processes)
 	return p.Processes[i]
 }

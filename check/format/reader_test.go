@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/region"
 )
@@ -18,7 +19,7 @@ import (
 // compare compares what the reader reads of a region with what Go reads of it.
 func compare(t *testing.T, r *region.Region, path string) picture {
 	t.Helper()
-	want := expect(t, r) // first: it writes the counts of its own reads down
+	want := expected(t, r) // first: it writes the counts of its own reads down
 	got := read(t, path)
 	if !reflect.DeepEqual(got, want) {
 		a, _ := json.MarshalIndent(got, "", " ")
@@ -33,18 +34,17 @@ func TestReaderAgrees(t *testing.T) {
 	r := busy(t, path)
 	got := compare(t, r, path)
 	// Both could be wrong in the same way: some numbers as they were made.
-	if p := got.named(t, "dies"); len(got.Processes) != 4 || p.LockedBy != 0 || p.Accounts[0].Data != 9*MiB {
-		t.Errorf("%d processes, the dead one is %+v", len(got.Processes), p)
-	}
-	if a := got.named(t, "train.py").Accounts[0]; a.Context != 10*MiB || a.Module != 3*MiB || a.Data != 40*MiB || a.Overhead != 7*MiB || a.Peak != 60*MiB {
-		t.Errorf("train.py holds %+v", a)
-	}
-	if d := got.Devices[1]; d.Limit != 1000*MiB || d.Used != 30*MiB || d.Peak != 500*MiB || d.Refused != 1 || d.ContextCost != 518*MiB {
-		t.Errorf("device 1 is %+v", d)
-	}
-	if n, f := len(got.Refusals), got.Refusals[0]; n != refusals || f.Asked != 1102*MiB || f.Top[0].Bytes != 60*MiB {
-		t.Errorf("%d refusals, the latest is %+v", n, f)
-	}
+	p := got.named(t, "dies")
+	expect.True(t, len(got.Processes) == 4 && p.LockedBy == 0 && p.Accounts[0].Data == 9*MiB,
+		len(got.Processes), "processes, the dead one is", p)
+	a := got.named(t, "train.py").Accounts[0]
+	expect.True(t, a.Context == 10*MiB && a.Module == 3*MiB && a.Data == 40*MiB && a.Overhead == 7*MiB && a.Peak == 60*MiB,
+		"train.py holds", a)
+	d := got.Devices[1]
+	expect.True(t, d.Limit == 1000*MiB && d.Used == 30*MiB && d.Peak == 500*MiB && d.Refused == 1 && d.ContextCost == 518*MiB,
+		"device 1 is", d)
+	n, f := len(got.Refusals), got.Refusals[0]
+	expect.True(t, n == refusals && f.Asked == 1102*MiB && f.Top[0].Bytes == 60*MiB, n, "refusals, the latest is", f)
 }
 
 // interrupt leaves writes under way in the region, as processes that died in them
@@ -80,48 +80,43 @@ func interrupt(t *testing.T, path string, whole picture) {
 func TestReaderInTheMiddleOfWrites(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
 	r := busy(t, path)
-	interrupt(t, path, expect(t, r))
+	interrupt(t, path, expected(t, r))
 	got := compare(t, r, path)
 	train, serve := got.named(t, "train.py").Accounts, got.named(t, serving).Accounts
-	if train[0].Total != 60*MiB || serve[0].Total != 20*MiB+abi.Unit || serve[0].Driver != 777*MiB || len(serve) != 2 {
-		t.Errorf("accounts are %+v and %+v", train, serve)
-	}
-	if len(got.Processes) != 3 || len(got.Refusals) != refusals-2 {
-		t.Errorf("%d processes, %d refusals", len(got.Processes), len(got.Refusals))
-	}
+	expect.True(t, train[0].Total == 60*MiB && serve[0].Total == 20*MiB+abi.Unit && serve[0].Driver == 777*MiB && len(serve) == 2,
+		"accounts are", train, serve)
+	expect.True(t, len(got.Processes) == 3 && len(got.Refusals) == refusals-2,
+		len(got.Processes), "processes", len(got.Refusals), "refusals")
 }
 
 func TestReaderFindsLimitsBeside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
-	must(t, region.WriteLimitsFile(path, limits()))
+	expect.OK(t, region.WriteLimitsFile(path, limits()))
 	got := compare(t, busy(t, path), path)
-	if d := got.Devices[0]; d.Limit != 100*MiB {
-		t.Errorf("device 0 is %+v", d)
-	}
+	d := got.Devices[0]
+	expect.Equal(t, d.Limit, 100*MiB, "device 0 is", d)
 	// The region's own word on it is the job's to write.
 	newPatch(t, path).word(abi.LimitsInside<<32|abi.Version, "Header", "Version")
-	if d := read(t, path).Devices[0]; d.Limit != 100*MiB {
-		t.Errorf("with other flags, device 0 is %+v", d)
-	}
-	must(t, os.Chmod(path+region.LimitsSuffix, 0o664))
+	d = read(t, path).Devices[0]
+	expect.Equal(t, d.Limit, 100*MiB, "with other flags, device 0 is", d)
+	expect.OK(t, os.Chmod(path+region.LimitsSuffix, 0o664))
 	refuses(t, path, "planted")
 }
 
 func refuses(t *testing.T, path, why string) {
 	t.Helper()
-	if out, err := python(t, "region_reader.py", page, path); err == nil || !strings.Contains(err.Error(), why) {
-		t.Errorf("want a refusal that says %q, got %v\n%s", why, err, out)
-	}
+	out, err := python(t, "region_reader.py", page, path)
+	expect.True(t, err != nil && strings.Contains(err.Error(), why), "want a refusal that says", why, err, out)
 }
 
 func TestReaderRefuses(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "region")
 	r, err := region.Open(path, region.Options{})
-	must(t, err)
-	must(t, r.Close())
+	expect.OK(t, err)
+	expect.OK(t, r.Close())
 	good, err := os.ReadFile(path)
-	must(t, err)
+	expect.OK(t, err)
 	for why, change := range map[string]func([]byte) []byte{
 		fmt.Sprintf("version %d", abi.Version+1): func(b []byte) []byte { b[at("Header", "Version")]++; return b },
 		"not a region":                           func(b []byte) []byte { b[0]++; return b },
@@ -131,10 +126,10 @@ func TestReaderRefuses(t *testing.T) {
 		"still being made":                       func(b []byte) []byte { b[at("Header", "State")] = abi.StateInProgress; return b },
 		"still":                                  func([]byte) []byte { return nil },
 	} {
-		must(t, os.WriteFile(path, change(slices.Clone(good)), 0o600))
+		expect.OK(t, os.WriteFile(path, change(slices.Clone(good)), 0o600))
 		refuses(t, path, why)
 	}
-	must(t, os.Symlink(path, filepath.Join(dir, "link")))
+	expect.OK(t, os.Symlink(path, filepath.Join(dir, "link")))
 	refuses(t, filepath.Join(dir, "link"), "symbolic links")
 	refuses(t, dir, "not a regular file")
 }
@@ -144,7 +139,7 @@ func TestReaderBesideAWriter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
 	r := busy(t, path)
 	s, err := r.Claim("writes without pause")
-	must(t, err)
+	expect.OK(t, err)
 	done := make(chan struct{})
 	var writer sync.WaitGroup
 	writer.Go(func() {
@@ -167,9 +162,8 @@ func TestReaderBesideAWriter(t *testing.T) {
 	writer.Wait()
 	for _, p := range got.Processes {
 		for _, a := range p.Accounts {
-			if sum := a.Context + a.Module + a.Data + a.Overhead; !a.BestEffort && a.Total != sum {
-				t.Errorf("a consistent read has a total of %d and a sum of %d", a.Total, sum)
-			}
+			sum := a.Context + a.Module + a.Data + a.Overhead
+			expect.True(t, a.BestEffort || a.Total == sum, "a consistent read has a total of", a.Total, "and a sum of", sum)
 		}
 	}
 }
@@ -199,21 +193,19 @@ var unused = []string{
 func TestEveryRowCounts(t *testing.T) {
 	rows := map[string]int{}
 	dir := t.TempDir()
-	must(t, region.WriteLimitsFile(filepath.Join(dir, "beside"), limits()))
+	expect.OK(t, region.WriteLimitsFile(filepath.Join(dir, "beside"), limits()))
 	for _, name := range []string{"inside", "beside"} {
 		path := filepath.Join(dir, name)
-		interrupt(t, path, expect(t, busy(t, path)))
+		interrupt(t, path, expected(t, busy(t, path)))
 		out, err := python(t, "page_mutants.py", page, path)
-		must(t, err)
+		expect.OK(t, err)
 		var same []string
-		must(t, json.Unmarshal([]byte(out), &same))
+		expect.OK(t, json.Unmarshal([]byte(out), &same))
 		for _, row := range same {
 			rows[row]++
 		}
 	}
 	for row, regions := range rows {
-		if regions == 2 && !slices.Contains(unused, row) {
-			t.Errorf("the reader does not go by the row of %s", row)
-		}
+		expect.True(t, regions != 2 || slices.Contains(unused, row), "the reader does not go by the row of", row)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 const bound = time.Minute
@@ -38,18 +40,14 @@ func TestMain(m *testing.M) {
 func again(t *testing.T, program string) *Process {
 	t.Helper()
 	cmd, err := Again(program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return start(t, Spec{Name: program, Cmd: cmd})
 }
 
 func start(t *testing.T, s Spec) *Process {
 	t.Helper()
 	p, err := Start(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -62,9 +60,7 @@ func sh(t *testing.T, script string, keep func(string) bool) *Process {
 func line(t *testing.T, p *Process) string {
 	t.Helper()
 	text, err := p.Line(bound)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return text
 }
 
@@ -72,27 +68,21 @@ func TestLines(t *testing.T) {
 	p := sh(t, `while read -r line; do echo "got $line"; done; printf unended`, nil)
 	p.Tell("%s %d", "one", 1)
 	p.Tell("two")
-	if a, b := line(t, p), line(t, p); a != "got one 1" || b != "got two" {
-		t.Errorf("got %q, %q", a, b)
-	}
-	if _, err := p.Line(time.Millisecond); !errors.Is(err, ErrLate) {
-		t.Errorf("got %v, want ErrLate", err)
-	}
+	a, b := line(t, p), line(t, p)
+	expect.True(t, a == "got one 1" && b == "got two", a, b)
+	_, err := p.Line(time.Millisecond)
+	expect.True(t, errors.Is(err, ErrLate), err, "want ErrLate")
 	_ = p.in.Close()
-	if got := line(t, p); got != "unended" {
-		t.Errorf("got %q", got)
-	}
-	if _, err := p.Line(bound); !errors.Is(err, io.EOF) {
-		t.Errorf("got %v, want io.EOF", err)
-	}
+	expect.Equal(t, line(t, p), "unended")
+	_, err = p.Line(bound)
+	expect.True(t, errors.Is(err, io.EOF), err, "want io.EOF")
 }
 
 // A line may be longer than any buffer.
 func TestLongLine(t *testing.T) {
 	const long = 1 << 20
-	if got := line(t, sh(t, fmt.Sprintf(`head -c %d /dev/zero | tr '\0' x; echo`, long), nil)); len(got) != long {
-		t.Errorf("got %d bytes of %d", len(got), long)
-	}
+	got := line(t, sh(t, fmt.Sprintf(`head -c %d /dev/zero | tr '\0' x; echo`, long), nil))
+	expect.Equal(t, len(got), long, "bytes of")
 }
 
 // The log has what was written before the line that was read, and the lines that
@@ -100,28 +90,23 @@ func TestLongLine(t *testing.T) {
 func TestLog(t *testing.T) {
 	keep := func(line string) bool { return strings.HasPrefix(line, "ok") }
 	p := sh(t, `echo noise; echo problem >&2; echo ok 1; seq 10000 >&2; echo last >&2; exit 7`, keep)
-	if got := line(t, p); got != "ok 1" {
-		t.Errorf("got %q", got)
-	}
+	expect.Equal(t, line(t, p), "ok 1")
 	_, err := p.Line(bound)
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 7 || !strings.HasSuffix(err.Error(), "exit status 7: "+p.Log()) {
-		t.Errorf("got %v", err)
-	}
+	expect.True(t, errors.As(err, &exit) && exit.ExitCode() == 7 && strings.HasSuffix(err.Error(), "exit status 7: "+p.Log()), err)
 	for range 2 {
 		// The line of stdout may stand anywhere among those of stderr, also last.
 		log := p.Log()
 		lines := slices.DeleteFunc(strings.Split(log, "\n"), func(line string) bool { return line == "noise" })
-		if end := lines[max(0, len(lines)-2):]; !slices.Equal(end, []string{"10000", "last"}) || len(log) > logged {
-			t.Errorf("got a log of %d bytes that ends in %q", len(log), end)
-		}
+		end := lines[max(0, len(lines)-2):]
+		expect.True(t, slices.Equal(end, []string{"10000", "last"}) && len(log) <= logged,
+			"got a log of", len(log), "bytes that ends in", end)
 		p.Close()
 	}
 	p = sh(t, `echo noise; echo problem >&2; echo ok`, keep)
 	line(t, p)
-	if got := strings.Fields(p.Log()); len(got) != 2 {
-		t.Errorf("got %q, want noise and problem", got)
-	}
+	got := strings.Fields(p.Log())
+	expect.Equal(t, len(got), 2, got, "want noise and problem")
 }
 
 // Telling a dead process raises no signal, and is reported by Line.
@@ -130,62 +115,37 @@ func TestTellTheDead(t *testing.T) {
 	signal.Notify(signals, unix.SIGPIPE, unix.SIGWINCH)
 	defer signal.Stop(signals)
 	p := sh(t, "exit 3", nil)
-	if err := p.Wait(bound); err == nil {
-		t.Error("exit status 3 is no error")
-	}
+	expect.True(t, p.Wait(bound) != nil, "exit status 3 is no error")
 	p.Tell("anything")
 	// Of two signals that are pending, the lower number comes first.
-	if err := unix.Kill(os.Getpid(), unix.SIGWINCH); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-signals; got != unix.SIGWINCH {
-		t.Errorf("got %v", got)
-	}
-	if _, err := p.Line(bound); err == nil || errors.Is(err, ErrLate) || errors.Is(err, io.EOF) {
-		t.Errorf("got %v, want how it ended", err)
-	}
+	expect.OK(t, unix.Kill(os.Getpid(), unix.SIGWINCH))
+	expect.True(t, <-signals == unix.SIGWINCH)
+	_, err := p.Line(bound)
+	expect.True(t, err != nil && !errors.Is(err, ErrLate) && !errors.Is(err, io.EOF), err, "want how it ended")
 }
 
 func TestKillLeavesAZombie(t *testing.T) {
 	p := sh(t, "exec sleep 1000", nil)
-	if err := p.Wait(time.Millisecond); !errors.Is(err, ErrLate) {
-		t.Fatalf("got %v, want ErrLate", err)
-	}
+	err := p.Wait(time.Millisecond)
+	expect.Must(t, errors.Is(err, ErrLate), err, "want ErrLate")
 	q := sh(t, "exec sleep 1000", nil)
-	if err := q.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if got := state(t, q.PID()); got != "Z" {
-		t.Errorf("after Kill it is %s", got)
-	}
+	expect.OK(t, q.Kill())
+	expect.Equal(t, state(t, q.PID()), "Z", "after Kill it is")
 	var exit *exec.ExitError
-	if err := q.Wait(bound); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Errorf("got %v, want a death by SIGKILL", err)
-	}
-	if err := unix.Kill(q.PID(), 0); err != unix.ESRCH {
-		t.Errorf("after Wait: %v", err)
-	}
+	err = q.Wait(bound)
+	expect.True(t, errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL, err, "want a death by SIGKILL")
+	expect.True(t, unix.Kill(q.PID(), 0) == unix.ESRCH, "after Wait")
 }
 
 func TestStopAndContinue(t *testing.T) {
 	p := sh(t, "while read -r line; do echo $line; done", nil)
-	if err := p.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	if got := state(t, p.PID()); got != "T" {
-		t.Errorf("after Stop it is %s", got)
-	}
+	expect.OK(t, p.Stop())
+	expect.Equal(t, state(t, p.PID()), "T", "after Stop it is")
 	<-p.StoppedOrDead()
 	p.Tell("on")
-	if err := p.Continue(); err != nil {
-		t.Fatal(err)
-	}
-	if got := line(t, p); got != "on" {
-		t.Errorf("got %q", got)
-	}
-	if err := p.Stop(); err != nil { // for Close, which must end it all the same
-		t.Fatal(err)
-	}
+	expect.OK(t, p.Continue())
+	expect.Equal(t, line(t, p), "on")
+	expect.OK(t, p.Stop()) // for Close, which must end it all the same
 }
 
 // Close ends a process whose lines are not read, and the goroutine that reads its output.
@@ -197,27 +157,18 @@ func TestCloseWithLinesUnread(t *testing.T) {
 	for range p.Lines() {
 		left++
 	}
-	if left > 10*cap(p.lines) { // the pipe had thousands more
-		t.Errorf("%d lines were read after Close", left)
-	}
+	expect.True(t, left <= 10*cap(p.lines), left, "lines were read after Close") // the pipe had thousands more
 }
 
 func TestKillAll(t *testing.T) {
 	p, q := sh(t, "exec sleep 1000", nil), sh(t, "exit 0", nil)
-	if err := q.Wait(bound); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, q.Wait(bound))
 	defer func() { started.ending = false }()
 	KillAll()
-	if err := p.Wait(bound); err == nil {
-		t.Error("it ended by itself")
-	}
-	if _, err := Start(Spec{Name: "late", Cmd: exec.Command("true")}); !errors.Is(err, ErrEnding) {
-		t.Errorf("got %v, want ErrEnding", err)
-	}
-	if len(started.running) != 0 {
-		t.Errorf("%d processes are still registered", len(started.running))
-	}
+	expect.True(t, p.Wait(bound) != nil, "it ended by itself")
+	_, err := Start(Spec{Name: "late", Cmd: exec.Command("true")})
+	expect.True(t, errors.Is(err, ErrEnding), err, "want ErrEnding")
+	expect.Equal(t, len(started.running), 0, "processes are still registered")
 }
 
 // startStopped starts a process, stops it, prints its PID and waits.
@@ -239,17 +190,11 @@ func startStopped() error {
 func TestDiesWithItsParent(t *testing.T) {
 	parent := again(t, "parent")
 	pid, err := strconv.Atoi(line(t, parent))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer unix.Close(fd)
-	if err := parent.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, parent.Kill())
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, int(bound.Milliseconds()))
 	for err == unix.EINTR {
@@ -293,17 +238,14 @@ func adoptAndKill() error {
 
 func TestKillDescendants(t *testing.T) {
 	p := again(t, "adopter")
-	if text, err := p.Line(bound); !errors.Is(err, io.EOF) {
-		t.Error(text, err)
-	}
+	text, err := p.Line(bound)
+	expect.True(t, errors.Is(err, io.EOF), text, err)
 }
 
 // A gate wakes all processes that wait at it, when it opens and not before.
 func TestGate(t *testing.T) {
 	g, err := NewGate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer g.Close()
 	var waiting []*Process
 	for range 3 {
@@ -311,14 +253,11 @@ func TestGate(t *testing.T) {
 		cmd.ExtraFiles = []*os.File{g.File()}
 		waiting = append(waiting, start(t, Spec{Name: "sh", Cmd: cmd}))
 	}
-	if _, err := waiting[0].Line(20 * time.Millisecond); !errors.Is(err, ErrLate) {
-		t.Fatalf("before the gate opens: %v, want ErrLate", err)
-	}
+	_, err = waiting[0].Line(20 * time.Millisecond)
+	expect.Must(t, errors.Is(err, ErrLate), "before the gate opens", err, "want ErrLate")
 	g.Open()
 	for _, p := range waiting {
-		if got := line(t, p); got != "on" {
-			t.Errorf("got %q", got)
-		}
+		expect.Equal(t, line(t, p), "on")
 	}
 }
 
@@ -327,9 +266,8 @@ func TestStartFails(t *testing.T) {
 		"no such program": {Name: "nothing", Cmd: exec.Command("/no/such/program")},
 		"no such process": {Name: "beside", Cmd: exec.Command("true"), Beside: 1 << 30},
 	} {
-		if p, err := Start(s); err == nil || !strings.Contains(err.Error(), "starting "+s.Name) {
-			t.Errorf("%s: got %v, %v", name, p, err)
-		}
+		p, err := Start(s)
+		expect.True(t, err != nil && strings.Contains(err.Error(), "starting "+s.Name), name, p, err)
 	}
 }
 
@@ -337,9 +275,7 @@ func TestStartFails(t *testing.T) {
 func state(t *testing.T, pid int) string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	_, rest, _ := strings.Cut(string(text), ") ")
 	return rest[:1]
 }

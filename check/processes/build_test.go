@@ -63,15 +63,29 @@ func goOnly() impls { return impls{inGo} }
 // cOnly returns a mix of C alone, for what only the library does.
 func cOnly() impls { return impls{inC} }
 
-// eachMix runs a test with each implementation alone, and with both mixed: with the
-// first worker in Go, and with the first worker in C.
+// mixes are each implementation alone, and both mixed: with the first worker in Go, and
+// with the first worker in C.
+var mixes = []impls{{inGo}, {inC}, {inGo, inC}, {inC, inGo}}
+
+// eachMix runs a test with each mix.
 func eachMix(t *testing.T, test func(*testing.T, impls)) {
 	t.Helper()
-	for _, m := range []impls{{inGo}, {inC}, {inGo, inC}, {inC, inGo}} {
+	for _, m := range mixes {
 		name := m[0].name
 		if len(m) > 1 {
 			name += "+" + m[1].name
 		}
 		t.Run(name, func(t *testing.T) { test(t, m) })
 	}
+}
+
+// walkMix runs a test of many kills or rounds with each mix, but in a short run (make test)
+// only with the last: C, as CUDA programs run, with Go beside it. make test-slow runs all.
+func walkMix(t *testing.T, test func(*testing.T, impls)) {
+	t.Helper()
+	if !testing.Short() {
+		eachMix(t, test)
+		return
+	}
+	t.Run("c+go", func(t *testing.T) { test(t, mixes[len(mixes)-1]) })
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -35,7 +36,7 @@ type chaos struct {
 // Kills at random moments, thousands of them under -stress, never make the limit
 // exceeded, a byte lost, a slot unusable or a process wait.
 func TestChaos(t *testing.T) {
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		random := random(t)
 		kills, longest := 0, time.Duration(0)
 		begin := time.Now()
@@ -47,9 +48,7 @@ func TestChaos(t *testing.T) {
 			}
 			c.end()
 			kills, longest = kills+c.kills, max(longest, c.longest)
-			if t.Failed() {
-				t.Fatalf("in round %d", round)
-			}
+			expect.Must(t, !t.Failed(), "in round", round)
 		}
 		t.Logf("%d kills; the longest operation of a survivor took %v", kills, longest)
 	})
@@ -156,18 +155,15 @@ func (c *chaos) end() {
 	for _, bytes := range used {
 		sum += bytes
 	}
-	if want := uint64(len(living) * 2 * piece); sum != want {
-		t.Errorf("%v bytes are granted, but %d processes hold %d", used, len(living), want)
-	}
+	want := uint64(len(living) * 2 * piece)
+	expect.Equal(t, sum, want, used, "bytes are granted, but", len(living), "processes hold")
 	// All that is free is granted, and not one unit more.
 	c.operator.OK("claim operator")
 	for d := range chaosDevices {
 		c.operator.OK("charge %d data %d", d, chaosLimit-used[d])
 		c.operator.Ask("charge %d data 1", d).want("refused", "a unit beyond the limit")
 	}
-	if dead := strings.Count(c.operator.OK("processes").String(), ":dead"); dead != 0 {
-		t.Errorf("%d dead processes still have slots", dead)
-	}
+	expect.Equal(t, strings.Count(c.operator.OK("processes").String(), ":dead"), 0, "dead processes still have slots")
 	c.operator.Ask("claims %d", abi.FenceSlot-len(living)-1).want("ok", "claiming all other slots")
 	finish(t, c.path, append(living, c.operator)...)
 }

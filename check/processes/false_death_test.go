@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"ration/check/expect"
 	"ration/check/harness"
 	"ration/internal/abi"
 )
@@ -21,7 +22,7 @@ var ownersPoints = []abi.Failpoint{
 // counted twice, and no other process is told that the region is damaged.
 func TestTakenForDeadAtEveryPoint(t *testing.T) {
 	needPIDs(t)
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		for _, p := range ownersPoints {
 			for n := 1; n <= 3; n++ { // its first charge, its second, and a return
 				for _, claimed := range []bool{false, true} {
@@ -38,7 +39,7 @@ func TestTakenForDeadAtEveryPoint(t *testing.T) {
 // process it takes for dead has gone on.
 func TestTakenForDeadWhileReaped(t *testing.T) {
 	needPIDs(t)
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		for _, reaping := range []abi.Failpoint{abi.ReapCondemned, abi.ReapFenced, abi.ReapAnnounced, abi.ReapApplied, abi.ReapBooked, abi.ReapSettled} {
 			for _, p := range []abi.Failpoint{abi.ChangeRead, abi.ChangeNoted, abi.ChangeApplied} {
 				if reaping == abi.ReapFenced && p != abi.ChangeNoted {
@@ -124,9 +125,7 @@ func takenForDead(t *testing.T, mix impls, p abi.Failpoint, n int, claimed bool)
 	held := 0
 	if claimed {
 		for tries := 0; reaper.OK("claim heir").Int("slot") != d.slot; tries++ {
-			if tries == abi.ClaimWindow {
-				t.Fatalf("slot %d cannot be had", d.slot)
-			}
+			expect.Must(t, tries != abi.ClaimWindow, "slot", d.slot, "cannot be had")
 			reaper.OK("leave")
 		}
 		reaper.OK("charge 0 context %d", piece)
@@ -135,9 +134,8 @@ func takenForDead(t *testing.T, mix impls, p abi.Failpoint, n int, claimed bool)
 	if claimed {
 		reaper.OK("charge 0 module %d", piece) // its figures are right again
 		held = 2 * piece
-		if want, got := fmt.Sprintf("%d:%d:%d:%d:0:0", d.slot, held, piece, piece), d.a.OK("holdings 0"); !slices.Contains(got.Fields(), want) {
-			t.Errorf("no %s in %v", want, got)
-		}
+		want, got := fmt.Sprintf("%d:%d:%d:%d:0:0", d.slot, held, piece, piece), d.a.OK("holdings 0")
+		expect.True(t, slices.Contains(got.Fields(), want), "no", want, got)
 	}
 	d.check(held)
 	finish(t, d.path, reaper)

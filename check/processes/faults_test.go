@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -19,12 +20,10 @@ type faultRun struct {
 // eachFault runs the scenario of every failpoint once for every pass, with the victim
 // dying or stopping there. A failpoint that no scenario reaches fails the test.
 func eachFault(t *testing.T, mode string, test func(r *faultRun, s scenario, n int)) {
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		for p := abi.FailpointNone + 1; p < abi.HostPIDTaken; p++ { // the others are not the region's
 			passes := scenarioFor(p, "").passes
-			if passes == 0 {
-				t.Errorf("no scenario leads to %v", p)
-			}
+			expect.True(t, passes != 0, "no scenario leads to", p)
 			for n := 1; n <= passes; n++ {
 				t.Run(fmt.Sprintf("%v:%d", p, n), func(t *testing.T) {
 					path := newPath(t)
@@ -35,9 +34,7 @@ func eachFault(t *testing.T, mode string, test func(r *faultRun, s scenario, n i
 					if !s.first {
 						r.enter()
 					}
-					if !r.run(s) {
-						t.Fatalf("%v was not passed %d times", p, n)
-					}
+					expect.Must(t, r.run(s), p, "was not passed", n, "times")
 					test(r, s, n)
 				})
 			}

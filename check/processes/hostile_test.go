@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/check/testenv"
 	"ration/internal/abi"
@@ -15,7 +16,7 @@ import (
 func cut(t *testing.T, path string, sizes ...int64) {
 	t.Helper()
 	for _, size := range sizes {
-		must(t, os.Truncate(path, size))
+		expect.OK(t, os.Truncate(path, size))
 	}
 }
 
@@ -52,18 +53,18 @@ func TestHostileFile(t *testing.T) {
 				cut(t, path, tc.sizes...)
 				for i, w := range append(workers, reaper, reader) {
 					// Work that made no step since has met no error.
-					expect(t, w, i, "stop", append(tc.used, ""))
+					expected(t, w, i, "stop", append(tc.used, ""))
 					for _, order := range []string{"used 0", "holdings 0"} {
-						expect(t, w, i, order, tc.used)
+						expected(t, w, i, order, tc.used)
 					}
 				}
 				for i, w := range workers {
 					for _, order := range []string{"charge 0 data 512", "reap", "processes", "claim again", "leave"} {
-						expect(t, w, i, order, tc.used)
+						expected(t, w, i, order, tc.used)
 					}
 				}
 				late := start(t, mix, 2)
-				expect(t, late, -1, "open "+path, tc.next)
+				expected(t, late, -1, "open "+path, tc.next)
 				for _, w := range append(workers, reaper, reader) {
 					w.Kill()
 				}
@@ -72,12 +73,11 @@ func TestHostileFile(t *testing.T) {
 	}
 }
 
-// expect gives an order whose answer must have one of these codes; "" is ok.
-func expect(t *testing.T, w *worker, i int, order string, codes []string) {
+// expected gives an order whose answer must have one of these codes; "" is ok.
+func expected(t *testing.T, w *worker, i int, order string, codes []string) {
 	t.Helper()
-	if got := w.Ask("%s", order); !slices.Contains(codes, got.Code()) {
-		t.Errorf("worker %d, %s: %s; want one of %q", i, order, got, codes)
-	}
+	got := w.Ask("%s", order)
+	expect.True(t, slices.Contains(codes, got.Code()), "worker", i, order, got, "want one of", codes)
 }
 
 // The cut may fall between two accounts of one device, so that a thread gets the error
@@ -99,7 +99,7 @@ func TestCutBetweenAccounts(t *testing.T) {
 		other.OK("churn 0 2 4096")
 		cut(t, path, observer.Offset("Accounts")+abi.PageSize)
 		for _, w := range []*worker{threaded, other} {
-			expect(t, w, 0, "stop", []string{"damaged", ""})
+			expected(t, w, 0, "stop", []string{"damaged", ""})
 		}
 		threaded.Kill()
 		other.Kill()

@@ -3,6 +3,7 @@ package processes
 import (
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -37,7 +38,7 @@ func TestLateNote(t *testing.T) {
 func TestLateReaper(t *testing.T) {
 	for p := abi.ReapJudged; p <= abi.ReapSettled; p++ {
 		t.Run(p.String(), func(t *testing.T) {
-			eachMix(t, func(t *testing.T, mix impls) {
+			walkMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				a := join(t, mix, 0, path, mib)
 				// It dies with a charge that it has announced and not applied, before which a
@@ -60,9 +61,8 @@ func TestLateReaper(t *testing.T) {
 					heirs.OK("charge 0 data %d", abi.Unit)
 				}
 				late.Continue()
-				if got := late.Answer(); got.Verdict() != "ok" || got.Int("slots") != 0 {
-					t.Errorf("too late to reap: %s", got)
-				}
+				got := late.Answer()
+				expect.True(t, got.Verdict() == "ok" && got.Int("slots") == 0, "too late to reap", got)
 				checkUsed(t, path, 64*abi.Unit)
 				finish(t, path, heirs, late, a)
 			})

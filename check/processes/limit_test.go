@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
 )
@@ -25,7 +26,7 @@ func churning(t *testing.T, mix impls, n int, path string, most int) []*worker {
 // While 8 processes charge and return without pause no reading ever exceeds the limit,
 // and when they are done nothing is left.
 func TestLimitHolds(t *testing.T) {
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		const limit = 2 * mib
 		path := newPath(t)
 		setter := join(t, mix, 0, path, limit)
@@ -45,12 +46,8 @@ func TestLimitHolds(t *testing.T) {
 		}
 		observer.mustHold(t)
 		t.Logf("%d operations, %d refused, the longest took %v", total, refused, time.Duration(longest))
-		if refused == 0 {
-			t.Error("no request was refused: the limit was not reached")
-		}
-		if used := balanced(t, path); used != [abi.Devices]uint64{} {
-			t.Errorf("bytes are still granted: %v", used)
-		}
+		expect.True(t, refused != 0, "no request was refused: the limit was not reached")
+		expect.Equal(t, balanced(t, path), [abi.Devices]uint64{}, "bytes are still granted")
 		finish(t, path, append(workers, setter)...)
 	})
 }
@@ -68,7 +65,7 @@ func TestExactFill(t *testing.T) {
 		{"one unit short", n*share - abi.Unit, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			eachMix(t, func(t *testing.T, mix impls) {
+			walkMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				var workers []*worker
 				for i := range n {
@@ -77,9 +74,7 @@ func TestExactFill(t *testing.T) {
 				observer := observe(t, path, 1, uint64(tc.limit))
 				for round := range rounds(200) {
 					refused := fill(workers, share)
-					if len(refused) != tc.refused {
-						t.Fatalf("round %d: refused %v, want %d of them", round, refused, tc.refused)
-					}
+					expect.Must(t, len(refused) == tc.refused, "round", round, "refused", refused, tc.refused, "of them")
 				}
 				observer.mustHold(t)
 			})
@@ -115,9 +110,8 @@ func TestObserverCanFail(t *testing.T) {
 	o := observe(t, path, 1, mib)
 	w.OK("charge 0 overhead %d", mib+abi.Unit)
 	<-o.Ended() // it ends by itself only with an error
-	if err := o.Stop(); !errors.Is(err, observer.ErrViolated) {
-		t.Errorf("a limit exceeded by one unit: %v", err)
-	}
+	err := o.Stop()
+	expect.True(t, errors.Is(err, observer.ErrViolated), "a limit exceeded by one unit", err)
 }
 
 // The comparison of accounts reports a process that died after its charge was applied:
@@ -131,9 +125,8 @@ func TestUnbalanced(t *testing.T) {
 	dead.Kill()
 	checker := openChecker(t, path)
 	defer checker.Close()
-	if _, err := checker.Balanced(0); !errors.Is(err, observer.ErrViolated) {
-		t.Errorf("a charge that is applied and not booked: %v", err)
-	}
+	_, err := checker.Balanced(0)
+	expect.True(t, errors.Is(err, observer.ErrViolated), "a charge that is applied and not booked", err)
 	survivor.OK("reap")
 	checkUsed(t, path, 0)
 }

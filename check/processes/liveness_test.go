@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/testenv"
 )
 
@@ -21,9 +22,7 @@ func TestZombieIsReaped(t *testing.T) {
 		victim.OK("charge 0 data %d", mib)
 		victim.KillToZombie()
 		survivor.OK("charge 0 data %d", mib)
-		if n := survivor.OK("counters").Int("reaped"); n != 1 {
-			t.Errorf("%d slots reaped, want the zombie's", n)
-		}
+		expect.Equal(t, survivor.OK("counters").Int("reaped"), 1, "slots reaped, want the zombie's")
 		victim.Kill()
 		finish(t, path, survivor)
 	})
@@ -42,9 +41,7 @@ func TestLostLock(t *testing.T) {
 				careless := join(t, mix, 1, path)
 				careless.OK("charge 0 data %d", mib)
 				careless.OK("%s", order)
-				if locked(t, path, careless.PID()) {
-					t.Fatal("the lock was not lost")
-				}
+				expect.Must(t, !locked(t, path, careless.PID()), "the lock was not lost")
 				other.reaps(0)
 				other.Ask("charge 0 data 1").want("refused", "a charge while a living process holds everything")
 				careless.OK("return 0 data %d", mib)
@@ -63,15 +60,11 @@ func TestLockComesBack(t *testing.T) {
 		path := newPath(t)
 		w := join(t, mix, 0, path, mib)
 		w.OK("touch")
-		if locked(t, path, w.PID()) {
-			t.Fatal("the lock was not lost")
-		}
+		expect.Must(t, !locked(t, path, w.PID()), "the lock was not lost")
 		for ops := 0; !locked(t, path, w.PID()); {
 			w.OK("churn 0 1 4096")
 			ops += w.OK("stop").Int("ops")
-			if ops > 100_000 {
-				t.Fatalf("no lock after %d operations", ops)
-			}
+			expect.Must(t, ops <= 100_000, "no lock after", ops, "operations")
 		}
 	})
 }
@@ -80,9 +73,9 @@ func TestLockComesBack(t *testing.T) {
 func locked(t *testing.T, path string, pid int) bool {
 	t.Helper()
 	var st unix.Stat_t
-	must(t, unix.Stat(path, &st))
+	expect.OK(t, unix.Stat(path, &st))
 	list, err := os.ReadFile("/proc/locks")
-	must(t, err)
+	expect.OK(t, err)
 	for line := range strings.Lines(string(list)) {
 		// 1: POSIX  ADVISORY  WRITE 1234 08:01:5678 0 0
 		f := strings.Fields(line)

@@ -3,6 +3,7 @@
 // moment takes nothing from the others.
 //
 //	go test ./check/processes                                   all tests, in a few minutes
+//	go test -short ./check/processes                            kills and races with one mix of C and Go
 //	go test ./check/processes -run Chaos -args -stress 10m      random kills for that long
 //	RATION_STRESS=10 go test ./check/processes                  ten times the rounds
 //	go test ./check/processes -run Chaos -args -seed 42         the choices of an earlier run
@@ -22,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
 )
@@ -92,7 +94,7 @@ func newPath(t testing.TB) string {
 func openChecker(t testing.TB, path string) *observer.Checker {
 	t.Helper()
 	c, err := observer.Open(path)
-	must(t, err)
+	expect.OK(t, err)
 	return c
 }
 
@@ -120,13 +122,9 @@ func observe(t testing.TB, path string, devices int, ceiling uint64) *observing 
 // mustHold ends the checks, and fails the test if one of them failed or none was made.
 func (o *observing) mustHold(t testing.TB) {
 	t.Helper()
-	if err := o.Stop(); err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, o.Stop(), nil)
 	t.Logf("observer: %d readings, %d holdings read by best effort", o.checker.Readings, o.checker.BestEffort)
-	if o.checker.Readings == 0 {
-		t.Error("the observer took no reading")
-	}
+	expect.True(t, o.checker.Readings != 0, "the observer took no reading")
 }
 
 // balanced checks that every device has granted exactly what its slots hold, and
@@ -138,9 +136,8 @@ func balanced(t testing.TB, path string) (used [abi.Devices]uint64) {
 	defer checker.Close()
 	for d := range used {
 		var err error
-		if used[d], err = checker.Balanced(d); err != nil {
-			t.Error(err)
-		}
+		used[d], err = checker.Balanced(d)
+		expect.Equal(t, err, nil)
 	}
 	return used
 }
@@ -149,9 +146,7 @@ func balanced(t testing.TB, path string) (used [abi.Devices]uint64) {
 // device's accounts balance.
 func checkUsed(t testing.TB, path string, want uint64) {
 	t.Helper()
-	if used := balanced(t, path)[0]; used != want {
-		t.Errorf("%d bytes are granted, but %d are held", used, want)
-	}
+	expect.Equal(t, balanced(t, path)[0], want, "bytes are granted")
 }
 
 // checkEmpty checks that nothing is left in a region that all processes have left: no
@@ -161,11 +156,7 @@ func checkEmpty(t testing.TB, path string) {
 	w := start(t, goOnly(), 0)
 	w.OK("open %s", path)
 	w.reaps(0)
-	if used := balanced(t, path); used != [abi.Devices]uint64{} {
-		t.Errorf("bytes are still granted: %v", used)
-	}
-	if n := w.OK("claims %d", abi.FenceSlot).Int("slots"); n != abi.FenceSlot {
-		t.Errorf("%d of %d slots could be claimed", n, abi.FenceSlot)
-	}
+	expect.Equal(t, balanced(t, path), [abi.Devices]uint64{}, "bytes are still granted")
+	expect.Equal(t, w.OK("claims %d", abi.FenceSlot).Int("slots"), abi.FenceSlot, "slots could be claimed")
 	w.Quit()
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ration/check/expect"
 	"ration/check/harness"
 	"ration/check/testenv"
 	"ration/internal/region"
@@ -93,15 +94,13 @@ func TestNamespaces(t *testing.T) {
 func checkHostPIDs(t *testing.T, path string, workers []*worker) {
 	t.Helper()
 	r, err := region.OpenMapped(path)
-	must(t, err)
+	expect.OK(t, err)
 	defer r.Close()
 	list, err := r.Processes()
-	must(t, err)
+	expect.OK(t, err)
 	host := map[string]int{}
 	for _, p := range list {
-		if p.PID != 1 || p.Dead {
-			t.Errorf("%s has PID %d, dead: %v; want 1, alive", p.Name, p.PID, p.Dead)
-		}
+		expect.True(t, p.PID == 1 && !p.Dead, p.Name, "has PID", p.PID, "dead", p.Dead, "want 1, alive")
 		host[p.Name] = p.HostPID
 	}
 	found := 0
@@ -111,9 +110,7 @@ func checkHostPIDs(t *testing.T, path string, workers []*worker) {
 		}
 	}
 	t.Logf("host PIDs found: %d of %d", found, len(workers))
-	if found != len(workers) {
-		t.Errorf("host PIDs %v, want those of %d workers", host, len(workers))
-	}
+	expect.Equal(t, found, len(workers), "host PIDs", host, "of workers")
 }
 
 // Two processes of one PID namespace read the /proc of another one, as in a container
@@ -165,9 +162,7 @@ func TestReusedDescriptor(t *testing.T) {
 		careless := start(t, mix, 1, harness.NewPIDs)
 		careless.join(path, "careless")
 		careless.OK("lose %s", filepath.Join(filepath.Dir(path), "other"))
-		if got := careless.Ask("charge 0 data %d", mib); got.Verdict() == "ok" {
-			t.Errorf("granted bytes that a living process holds")
-		}
+		expect.True(t, careless.Ask("charge 0 data %d", mib).Verdict() != "ok", "granted bytes that a living process holds")
 		holder.Ask("return 0 data %d", mib).want("ok", "a return of bytes that the living process holds")
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/region"
 	"ration/machine"
@@ -35,11 +36,10 @@ func TestReadingIsConsistent(t *testing.T) {
 		exact := 0
 		for range rounds(60) {
 			j, err := machine.ReadJob(path)
-			must(t, err)
+			expect.OK(t, err)
 			for _, d := range j.Devices {
-				if held := heldOf(j, d.Device); held != d.Used && !d.Inexact {
-					t.Errorf("device %d: %d bytes used, %d held, and it is not marked", d.Device, d.Used, held)
-				}
+				held := heldOf(j, d.Device)
+				expect.True(t, held == d.Used || d.Inexact, "device", d.Device, d.Used, "bytes used", held, "held, and it is not marked")
 				if !d.Inexact {
 					exact++
 				}
@@ -50,11 +50,11 @@ func TestReadingIsConsistent(t *testing.T) {
 			w.OK("stop")
 		}
 		j, err := machine.ReadJob(path)
-		must(t, err)
+		expect.OK(t, err)
 		for _, d := range j.Devices {
-			if held := heldOf(j, d.Device); d.Inexact || held != d.Used {
-				t.Errorf("at rest, device %d: %d bytes used, %d held, inexact %v", d.Device, d.Used, held, d.Inexact)
-			}
+			held := heldOf(j, d.Device)
+			expect.True(t, !d.Inexact && held == d.Used,
+				"at rest, device", d.Device, d.Used, "bytes used", held, "held, inexact", d.Inexact)
 		}
 		quit(workers...)
 	})
@@ -73,9 +73,7 @@ func TestInconsistentReadingIsMarked(t *testing.T) {
 		v.Kill()
 		for _, inexact := range []bool{true, false} {
 			j, err := machine.ReadJob(path)
-			if err != nil || len(j.Devices) != 1 {
-				t.Fatalf("%+v, %v", j.Devices, err)
-			}
+			expect.Must(t, err == nil && len(j.Devices) == 1, j.Devices, err)
 			if d := j.Devices[0]; d.Inexact != inexact || inexact == (heldOf(j, 0) == d.Used) {
 				t.Errorf("%d bytes used, %d held, inexact %v", d.Used, heldOf(j, 0), d.Inexact)
 			}
@@ -97,18 +95,13 @@ func TestDeathsAreVisible(t *testing.T) {
 		pid := v.PID()
 		v.Kill()
 		before, err := machine.ReadJob(path)
-		if err != nil || len(before.Deaths) != 0 || before.Died != 0 {
-			t.Fatalf("before it is noticed: %+v, %v", before.Deaths, err)
-		}
+		expect.Must(t, err == nil && len(before.Deaths) == 0 && before.Died == 0, "before it is noticed", before.Deaths, err)
 		a.OK("charge 0 data %d", mib) // which needs what it held
 		after, err := machine.ReadJob(path)
-		if err != nil || len(after.Deaths) != 1 || after.Died != 1 {
-			t.Fatalf("%d deaths: %+v, %v", after.Died, after.Deaths, err)
-		}
+		expect.Must(t, err == nil && len(after.Deaths) == 1 && after.Died == 1, after.Died, "deaths", after.Deaths, err)
 		d := after.Deaths[0]
-		if d.PID != pid || d.Slot != slot || d.Name != "victim" || d.Reaper != a.PID() || d.Joined.IsZero() || d.Time.Before(d.Joined) {
-			t.Errorf("the death of %d in slot %d is %+v", pid, slot, d)
-		}
+		expect.True(t, d.PID == pid && d.Slot == slot && d.Name == "victim" && d.Reaper == a.PID() && !d.Joined.IsZero() && !d.Time.Before(d.Joined),
+			"the death of", pid, "in slot", slot, d)
 		if len(d.Held) != 2 || d.Held[0] != (machine.DeathHeld{Device: 0, Bytes: piece}) || d.Held[1] != (machine.DeathHeld{Device: 1, Bytes: 2 * piece}) {
 			t.Errorf("it held %+v", d.Held)
 		}
@@ -132,13 +125,10 @@ func TestTheLatestDeathsAreKept(t *testing.T) {
 		a.OK("reap")
 	}
 	j, err := machine.ReadJob(path)
-	if err != nil || len(j.Deaths) != abi.Deaths || j.Died != uint64(len(pids)) {
-		t.Fatalf("%d of %d deaths, %v", len(j.Deaths), j.Died, err)
-	}
+	expect.Must(t, err == nil && len(j.Deaths) == abi.Deaths && j.Died == uint64(len(pids)), len(j.Deaths), "of", j.Died, "deaths", err)
 	for i, d := range j.Deaths {
-		if want := pids[len(pids)-1-i]; d.PID != want {
-			t.Errorf("death %d is that of %d, not of %d", i, d.PID, want)
-		}
+		want := pids[len(pids)-1-i]
+		expect.Equal(t, d.PID, want, "death", i, "is that of another process")
 	}
 	a.Quit()
 }
@@ -151,11 +141,10 @@ func TestPeaksLeaveOutTheDead(t *testing.T) {
 		peak := func(want uint64) {
 			t.Helper()
 			r, err := region.OpenReadOnly(path)
-			must(t, err)
+			expect.OK(t, err)
 			defer r.Close()
-			if _, got, err := r.Usage(0); got != want || err != nil {
-				t.Errorf("the peak is %d, not %d (%v)", got, want, err)
-			}
+			_, got, err := r.Usage(0)
+			expect.True(t, got == want && err == nil, "the peak is", got, want, "(", err, ")")
 		}
 		first, second := join(t, mix, 0, path, 10*mib), join(t, mix, 1, path)
 		first.OK("charge 0 data %d", 3*mib)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // race starts n workers that open path at one moment, worker i with limit(i).
@@ -28,7 +30,7 @@ func race(t *testing.T, mix impls, n int, path string, limit func(int) int) ([]*
 // Of many processes that start at once exactly one initialises the region, and each
 // gets a slot of its own.
 func TestRacingInitialisers(t *testing.T) {
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		for _, n := range []int{8, 18, 32} {
 			t.Run(fmt.Sprint(n), func(t *testing.T) {
 				for range rounds(4) {
@@ -39,9 +41,7 @@ func TestRacingInitialisers(t *testing.T) {
 						roles[opened[i].Text("role")]++
 						slots[w.Answer().Int("slot")] = true
 					}
-					if roles["initialiser"] != 1 || len(slots) != n {
-						t.Errorf("%d processes: roles %v, %d slots", n, roles, len(slots))
-					}
+					expect.True(t, roles["initialiser"] == 1 && len(slots) == n, n, "processes: roles", roles, len(slots), "slots")
 					t.Logf("%d processes: %v", n, roles)
 					finish(t, path, workers...)
 				}
@@ -63,16 +63,12 @@ func TestRacingLimits(t *testing.T) {
 			if i == 0 {
 				limit = w.OK("limit 0").Int("bytes")
 			}
-			if got := w.OK("limit 0").Int("bytes"); got != limit {
-				t.Errorf("worker %d uses a limit of %d, worker 0 of %d", i, got, limit)
-			}
+			expect.Equal(t, w.OK("limit 0").Int("bytes"), limit, "worker", i, "has another limit than worker 0")
 			differs, want := opened[i].Text("differ"), "0"
 			if limit == (i+1)*mib {
 				want = ""
 			}
-			if differs != want {
-				t.Errorf("worker %d has the limit %d where the region has %d: told that %q differ", i, (i+1)*mib, limit, differs)
-			}
+			expect.Equal(t, differs, want, "worker", i, "has the limit", (i+1)*mib, "where the region has", limit, "limits that differ")
 		}
 	})
 }
@@ -80,12 +76,12 @@ func TestRacingLimits(t *testing.T) {
 // Processes that start and exit fast leave nothing behind: no stale slot, no byte, and
 // nothing to reap. The region is new every tenth round.
 func TestStartAndExitFast(t *testing.T) {
-	eachMix(t, func(t *testing.T, mix impls) {
+	walkMix(t, func(t *testing.T, mix impls) {
 		const n = 16
 		path := newPath(t)
 		for round := range rounds(50) {
 			if round%10 == 0 {
-				must(t, os.RemoveAll(path))
+				expect.OK(t, os.RemoveAll(path))
 			}
 			workers := make([]*worker, n)
 			for i := range workers {

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/check/testenv"
 	"ration/internal/abi"
@@ -39,7 +40,7 @@ type tenant struct {
 func newTenant(t *testing.T, path string) tenant {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	must(t, err)
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return tenant{t, f}
 }
@@ -47,7 +48,7 @@ func newTenant(t *testing.T, path string) tenant {
 func (w tenant) write(bytes []byte, path ...any) {
 	w.t.Helper()
 	_, err := w.f.WriteAt(bytes, observer.Offset(path...))
-	must(w.t, err)
+	expect.OK(w.t, err)
 }
 
 func (w tenant) word(value uint64, path ...any) {
@@ -59,7 +60,7 @@ func (w tenant) read(path ...any) uint64 {
 	w.t.Helper()
 	var b [8]byte
 	_, err := w.f.ReadAt(b[:], observer.Offset(path...))
-	must(w.t, err)
+	expect.OK(w.t, err)
 	return binary.LittleEndian.Uint64(b[:])
 }
 
@@ -88,9 +89,7 @@ func joined(t *testing.T) (string, *worker) {
 func readJob(t *testing.T, path string, processes int) machine.Job {
 	t.Helper()
 	j, err := machine.ReadJob(path)
-	if err != nil || len(j.Processes) != processes {
-		t.Fatalf("%d processes, %v; want %d", len(j.Processes), err, processes)
-	}
+	expect.Must(t, err == nil && len(j.Processes) == processes, len(j.Processes), "processes", err, processes)
 	return j
 }
 
@@ -99,9 +98,7 @@ func readJob(t *testing.T, path string, processes int) machine.Job {
 func TestTenantClaimsToBeAnother(t *testing.T) {
 	path, w := joined(t)
 	real := readJob(t, path, 1).Processes[0]
-	if !real.Verified || real.HostPID != w.PID() && region.OnHost() {
-		t.Errorf("its PID is %d, and it is shown as %+v", w.PID(), real)
-	}
+	expect.True(t, real.Verified && (real.HostPID == w.PID() || !region.OnHost()), "its PID is", w.PID(), "and it is shown as", real)
 	bad := newTenant(t, path)
 	bad.word(1, "Slots", real.Slot, "PID")
 	bad.word(12345, "Slots", real.Slot, "UID")
@@ -113,19 +110,14 @@ func TestTenantClaimsToBeAnother(t *testing.T) {
 		if p.Slot == real.Slot && (!p.Verified || p.PID != real.PID || p.UID != real.UID || p.User != real.User || region.OnHost() && p.HostPID != real.HostPID) {
 			t.Errorf("its owner is shown as %+v", p)
 		}
-		if p.Slot != real.Slot && (p.Verified || p.State != machine.Dead || p.User != "0") {
-			t.Errorf("a claim is shown as %+v", p)
-		}
+		expect.True(t, p.Slot == real.Slot || !p.Verified && p.State == machine.Dead && p.User == "0", "a claim is shown as", p)
 	}
 	// The operator is told to end the process that runs, and no other.
 	err := job.Remove(job.Job{Path: path}, true)
-	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) || strings.Contains(err.Error(), "kthreadd") {
-		t.Errorf("removing it: %v", err)
-	}
+	expect.True(t, err != nil && strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) && !strings.Contains(err.Error(), "kthreadd"),
+		"removing it", err)
 	w.Kill()
-	if err := job.Remove(job.Job{Path: path}, false); err != nil {
-		t.Errorf("when its process has ended: %v", err)
-	}
+	expect.Equal(t, job.Remove(job.Job{Path: path}, false), nil, "when its process has ended")
 }
 
 // A flood of slots costs a bounded look: no user is looked up, and the kernel is asked
@@ -139,16 +131,12 @@ func TestTenantFloodsTheSlots(t *testing.T) {
 	bad.word(1<<60, "Header", "HighWater")
 	j := readJob(t, path, abi.Slots)
 	out, err := json.Marshal(j)
-	must(t, err)
+	expect.OK(t, err)
 	for _, c := range []string{"\x1b", "\x07", "\u202e", "\u009b", "\x7f", `\u001b`, `\u0007`} {
-		if bytes.Contains(out, []byte(c)) {
-			t.Errorf("%q reaches the reader", c)
-		}
+		expect.True(t, !bytes.Contains(out, []byte(c)), c, "reaches the reader")
 	}
 	for _, p := range j.Processes[1:] {
-		if p.Verified || p.User != strconv.Itoa(p.UID) {
-			t.Fatalf("a claim is shown as %+v", p)
-		}
+		expect.Must(t, !p.Verified && p.User == strconv.Itoa(p.UID), "a claim is shown as", p)
 	}
 }
 
@@ -157,7 +145,7 @@ func TestTenantScribbles(t *testing.T) {
 	testenv.NeedFaultAddress(t) // limits are written through a mapping
 	path, w := joined(t)
 	good, err := os.ReadFile(path)
-	must(t, err)
+	expect.OK(t, err)
 	bad := newTenant(t, path)
 	stop := make(chan struct{})
 	var scribbler sync.WaitGroup
@@ -222,13 +210,12 @@ func TestTenantPlantsFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
-			must(t, plant(path))
+			expect.OK(t, plant(path))
 			allFail(t, path, "reading", "for limits", "removing")
 		})
 	}
-	if _, err := machine.ReadJob(elsewhere); err != nil {
-		t.Errorf("the other job's region: %v", err)
-	}
+	_, err := machine.ReadJob(elsewhere)
+	expect.Equal(t, err, nil, "the other job's region")
 }
 
 // looks are what an operator does with a region.
@@ -255,9 +242,7 @@ func closeIf(r *region.Region) {
 func allFail(t *testing.T, path string, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if looks[name](path) == nil {
-			t.Errorf("%s: it was done", name)
-		}
+		expect.True(t, looks[name](path) != nil, name, "it was done")
 	}
 }
 
@@ -266,7 +251,7 @@ func allFail(t *testing.T, path string, names ...string) {
 func TestTenantLeasesTheRegion(t *testing.T) {
 	path := newPath(t)
 	r, err := region.Open(path, region.Options{})
-	must(t, err)
+	expect.OK(t, err)
 	_ = r.Close()
 	bad := newTenant(t, path)
 	if _, err := unix.FcntlInt(bad.f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
@@ -314,15 +299,13 @@ func TestTenantLeavesALock(t *testing.T) {
 		runtime.UnlockOSThread()
 	})
 	t.Cleanup(func() { close(stop); holder.Wait() })
-	must(t, <-locked)
+	expect.OK(t, <-locked)
 	l := unix.Flock_t{Type: unix.F_WRLCK, Start: observer.Offset("Slots", slot), Len: 1}
 	if err := unix.FcntlFlock(bad.f.Fd(), unix.F_GETLK, &l); err != nil || int(l.Pid) != os.Getpid() {
 		t.Fatalf("the kernel names %d, not %d (%v)", l.Pid, os.Getpid(), err)
 	}
 	for _, p := range readJob(t, path, 2).Processes {
-		if p.Slot == slot && (p.Verified || p.State != machine.Live) || p.Slot != slot && !p.Verified {
-			t.Errorf("shown as %+v", p)
-		}
+		expect.True(t, (p.Slot != slot || !p.Verified && p.State == machine.Live) && (p.Slot == slot || p.Verified), "shown as", p)
 		// What the kernel names comes before what the slot says, as a claim like that.
 		if p.Slot == slot && (region.OnHost() && p.HostPID != os.Getpid() || !region.OnHost() && p.PID != os.Getpid()) {
 			t.Errorf("the kernel names %d, and it is shown as %+v", os.Getpid(), p)
@@ -344,14 +327,14 @@ func TestTenantLocksTheSlots(t *testing.T) {
 		bad := newTenant(t, path)
 		for _, kind := range []int16{unix.F_WRLCK, unix.F_RDLCK} {
 			all := unix.Flock_t{Type: kind}
-			must(t, unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all))
+			expect.OK(t, unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all))
 			got := w.Ask("claim w")
 			got.want("locked", "a claim of slots that another process has locked")
-			if text := fmt.Sprint(got); mix.of(0).name == "go" && !strings.Contains(text, fmt.Sprintf("pid %d (end it)", os.Getpid())) {
-				t.Errorf("it does not name the stranger: %s", text)
-			}
+			text := fmt.Sprint(got)
+			expect.True(t, mix.of(0).name != "go" || strings.Contains(text, fmt.Sprintf("pid %d (end it)", os.Getpid())),
+				"it does not name the stranger", text)
 			all.Type = unix.F_UNLCK
-			must(t, unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all))
+			expect.OK(t, unix.FcntlFlock(bad.f.Fd(), unix.F_SETLK, &all))
 		}
 		w.OK("claim w")
 	})
@@ -366,13 +349,10 @@ func TestTenantZeroesTheLedger(t *testing.T) {
 	bad.word(0, "Devices", 3, "LedgerWord")
 	bad.word(0, "Devices", 3, "Peak")
 	j := readJob(t, path, 1)
-	if held := j.Processes[0].Holdings; len(held) != 2 || held[1].Total != mib {
-		t.Fatalf("got %+v", held)
-	}
+	held := j.Processes[0].Holdings
+	expect.Must(t, len(held) == 2 && held[1].Total == mib, held)
 	for _, d := range j.Devices {
-		if d.Device == 3 && (!d.Inexact || d.Used != 0) || d.Device == 0 && d.Inexact {
-			t.Errorf("got %+v", d)
-		}
+		expect.True(t, (d.Device != 3 || d.Inexact && d.Used == 0) && (d.Device != 0 || !d.Inexact), d)
 	}
 }
 
@@ -382,18 +362,18 @@ func TestTenantNamesALargeProcess(t *testing.T) {
 	long := t.TempDir()
 	for len(long) < 3800 {
 		long = filepath.Join(long, strings.Repeat("x", 200))
-		must(t, os.Mkdir(long, 0o755))
+		expect.OK(t, os.Mkdir(long, 0o755))
 	}
 	f, err := os.Create(filepath.Join(long, "mapped"))
-	must(t, err)
+	expect.OK(t, err)
 	defer f.Close()
-	must(t, f.Truncate(4096))
+	expect.OK(t, f.Truncate(4096))
 	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		w := join(t, mix, 0, path, gib)
 		w.OK("charge 0 data %d", mib) // which takes up the account of a device
 		var st unix.Stat_t
-		must(t, unix.Stat("/proc/self/ns/pid", &st))
+		expect.OK(t, unix.Stat("/proc/self/ns/pid", &st))
 		bad := newTenant(t, path)
 		reap := func() int { return w.OK("reap").Int("slots") }
 		plant := func() {
@@ -403,18 +383,15 @@ func TestTenantNamesALargeProcess(t *testing.T) {
 			bad.word(slot+1, "Header", "HighWater")
 		}
 		plant()
-		if n := reap(); n != 1 {
-			t.Fatalf("%d slots reaped where one names a process that does not map the region", n)
-		}
+		n := reap()
+		expect.Must(t, n == 1, n, "slots reaped where one names a process that does not map the region")
 		for range 20 << 20 / len(long) {
 			mem, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
-			must(t, err)
+			expect.OK(t, err)
 			defer func() { _ = unix.Munmap(mem) }()
 		}
 		plant()
-		if n := reap(); n != 0 {
-			t.Errorf("%d slots reaped after a look that cannot have come to an end", n)
-		}
+		expect.Equal(t, reap(), 0, "slots reaped after a look that cannot have come to an end")
 	})
 }
 
@@ -425,8 +402,6 @@ func TestTenantHasAllSlots(t *testing.T) {
 		w.OK("claim again")
 	}
 	for _, p := range readJob(t, path, abi.Slots-1).Processes {
-		if !p.Verified || region.OnHost() && p.HostPID != w.PID() {
-			t.Fatalf("shown as %+v", p)
-		}
+		expect.Must(t, p.Verified && (!region.OnHost() || p.HostPID == w.PID()), "shown as", p)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -30,12 +31,11 @@ func TestBoundedRetry(t *testing.T) {
 			if moves >= abi.ReadTries {
 				suffix, best = ":best-effort", 1
 			}
-			if field := fmt.Sprintf("%d:%d:0:0:%d:0%s", slot, piece, piece, suffix); stops != want || answer.line != "ok "+field {
-				t.Errorf("%d moves: %s after %d readings; want %s after %d", moves, answer, stops, field, want)
-			}
-			if c := v.OK("counters"); c.Int("retries") != min(moves, abi.ReadTries) || c.Int("best") != best {
-				t.Errorf("%d moves: %s", moves, c)
-			}
+			field := fmt.Sprintf("%d:%d:0:0:%d:0%s", slot, piece, piece, suffix)
+			expect.True(t, stops == want && answer.line == "ok "+field,
+				moves, "moves", answer, "after", stops, "readings; want", field, "after", want)
+			c := v.OK("counters")
+			expect.True(t, c.Int("retries") == min(moves, abi.ReadTries) && c.Int("best") == best, moves, "moves", c)
 			v.Kill()
 			a.Quit()
 		}
@@ -77,9 +77,8 @@ func TestBoundedReap(t *testing.T) {
 				freed := answer.Int("slots")
 				t.Logf("%s, %d moves", c.name, moves)
 				gaveUp, settled := stops == abi.ReapTries && freed == 0, stops >= moves && stops <= moves+20 && freed == 1
-				if moves > abi.ReapTries && !gaveUp || moves < abi.ReapTries && !settled {
-					t.Errorf("%d tries, and %d slots are free", stops, freed)
-				}
+				expect.True(t, (moves <= abi.ReapTries || gaveUp) && (moves >= abi.ReapTries || settled),
+					stops, "tries, and", freed, "slots are free")
 				v.Kill()
 				next := start(t, mix, 1) // finds it as a reaper that died would leave it
 				next.OK("open %s", path)

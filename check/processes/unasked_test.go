@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"ration/check/expect"
 	"ration/check/testenv"
 )
 
@@ -45,9 +46,8 @@ func TestNoDescriptorOfTheRegion(t *testing.T) {
 		asker.OK("open %s", path)
 		asker.OK("lose %s", filepath.Join(filepath.Dir(path), "other"))
 		asker.OK("exhaust")
-		if got := asker.Ask("claim asker"); got.Verdict() != "error" || got.Code() == "full" {
-			t.Errorf("a claim without a lock: %s", got)
-		}
+		got := asker.Ask("claim asker")
+		expect.True(t, got.Verdict() == "error" && got.Code() != "full", "a claim without a lock", got)
 		asker.reaps(0)
 		checkUsed(t, path, mib)
 	})
@@ -92,7 +92,7 @@ func TestMapsThatMayNotBeRead(t *testing.T) {
 			eachMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
 				start(t, mix, 0).OK("open %s 0=%d", path, mib)
-				must(t, errors.Join(os.Chmod(filepath.Dir(path), 0o755), os.Chmod(path, 0o666)))
+				expect.OK(t, errors.Join(os.Chmod(filepath.Dir(path), 0o755), os.Chmod(path, 0o666)))
 				careless := start(t, mix, 0, owner)
 				careless.join(path, "careless")
 				careless.OK("charge 0 data %d", mib)
@@ -119,15 +119,15 @@ func asUser(uid uint32) option {
 // of a file and of its input.
 func setUIDProgram(t *testing.T, owner int) string {
 	cat, err := exec.LookPath("cat")
-	must(t, err)
+	expect.OK(t, err)
 	program, err := os.ReadFile(cat)
 	dir, err2 := os.MkdirTemp("", "ration-test-")
-	must(t, errors.Join(err, err2))
+	expect.OK(t, errors.Join(err, err2))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path, answer := filepath.Join(dir, "cat"), filepath.Join(dir, "answer")
 	err = errors.Join(os.Chmod(dir, 0o755), os.WriteFile(answer, []byte("ok\n"), 0o644), os.WriteFile(path, program, 0o755),
 		os.Chown(path, owner, nobody), os.Chmod(path, 0o755|os.ModeSetuid))
-	must(t, err)
+	expect.OK(t, err)
 	return path + " " + answer + " -"
 }
 
@@ -136,9 +136,8 @@ func actsAs(t *testing.T, pid int) (uid uint32) {
 	var own uint32
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, line, _ := strings.Cut(string(status), "\nUid:")
-	if _, scanErr := fmt.Sscan(line, &own, &uid); errors.Join(err, scanErr) != nil {
-		t.Fatalf("reading the effective user of process %d: %v %v", pid, err, scanErr)
-	}
+	_, scanErr := fmt.Sscan(line, &own, &uid)
+	expect.Must(t, errors.Join(err, scanErr) == nil, "reading the effective user of process", pid, err, scanErr)
 	return uid
 }
 
@@ -163,11 +162,11 @@ func TestSetUIDProgram(t *testing.T) {
 			program := setUIDProgram(t, int(tt.becomes))
 			eachMix(t, func(t *testing.T, mix impls) {
 				path := newPath(t)
-				must(t, os.Chmod(filepath.Dir(path), 0o777))
+				expect.OK(t, os.Chmod(filepath.Dir(path), 0o777))
 				holder := start(t, mix, 0, asUser(tt.uid))
 				holder.join(path, "holder", mib)
 				holder.OK("charge 0 data %d", mib)
-				must(t, os.Chmod(path, 0o666))
+				expect.OK(t, os.Chmod(path, 0o666))
 				holder.OK("become %s", program)
 				if got := actsAs(t, holder.PID()); got == tt.uid {
 					t.Skipf("%s is on a file system without set-uid programs", program)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/harness"
 	"ration/internal/abi"
 )
@@ -18,13 +19,6 @@ import (
 // bound is how long a worker may take to answer. It does not measure speed: only a
 // process that waits for another one exceeds it, on a loaded machine too.
 const bound = 20 * time.Second
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // worker is a process that carries out orders: see check/worker.
 type worker struct {
@@ -66,7 +60,7 @@ func at(g *harness.Gate) option {
 func newGate(t testing.TB) *harness.Gate {
 	t.Helper()
 	g, err := harness.NewGate()
-	must(t, err)
+	expect.OK(t, err)
 	t.Cleanup(g.Close)
 	return g
 }
@@ -92,7 +86,7 @@ func tryStart(t testing.TB, beside int, path string, options ...option) (*worker
 func mustStart(t testing.TB, beside int, path string, options ...option) *worker {
 	t.Helper()
 	w, err := tryStart(t, beside, path, options...)
-	must(t, err)
+	expect.OK(t, err)
 	return w
 }
 
@@ -191,7 +185,7 @@ func (a answer) want(verdict, what string) {
 func (w *worker) Answer() answer {
 	w.t.Helper()
 	a, err := w.answer()
-	must(w.t, err)
+	expect.OK(w.t, err)
 	return a
 }
 

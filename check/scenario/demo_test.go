@@ -3,6 +3,7 @@ package scenario
 import (
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -14,22 +15,14 @@ func TestPlan(t *testing.T) {
 		var low, high uint64
 		for i := range workers {
 			name, least, most := r.plan(i)
-			if least%abi.Unit != 0 || most%abi.Unit != 0 || least >= most || least <= r.Context {
-				t.Errorf("limit %d: %s holds %d to %d", limit, name, least, most)
-			}
+			expect.True(t, least%abi.Unit == 0 && most%abi.Unit == 0 && least < most && least > r.Context,
+				"limit", limit, name, "holds", least, "to", most)
 			low, high = low+least, high+most
 		}
-		if high+r.Context > limit {
-			t.Errorf("limit %d: workers and a guest may want %d", limit, high+r.Context)
-		}
-		if low+r.part(400) <= limit {
-			t.Errorf("limit %d: greedy may get what it asks for", limit)
-		}
-		if low+r.part(300) <= limit {
-			t.Errorf("limit %d: heir may do without the dead", limit)
-		}
-		if _, _, most := r.plan(hog); high-most+r.part(300)+r.Context > limit {
-			t.Errorf("limit %d: heir may be refused", limit)
-		}
+		expect.True(t, high+r.Context <= limit, "limit", limit, "workers and a guest may want", high+r.Context)
+		expect.True(t, low+r.part(400) > limit, "limit", limit, "greedy may get what it asks for")
+		expect.True(t, low+r.part(300) > limit, "limit", limit, "heir may do without the dead")
+		_, _, most := r.plan(hog)
+		expect.True(t, high-most+r.part(300)+r.Context <= limit, "limit", limit, "heir may be refused")
 	}
 }

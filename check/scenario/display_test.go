@@ -3,6 +3,8 @@ package scenario
 import (
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // A terminal that has become narrower has broken the lines of the last frame: all of them
@@ -25,8 +27,6 @@ func TestEraseAfterResize(t *testing.T) {
 		d.frame = []string{"", wide, wide}
 		d.erase()
 		d.erase()
-		if out.String() != c.want {
-			t.Errorf("%d columns, %d rows: %q, want %q", c.columns, c.rows, out.String(), c.want)
-		}
+		expect.Equal(t, out.String(), c.want, c.columns, "columns", c.rows, "rows")
 	}
 }

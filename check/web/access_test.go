@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"ration/check/expect"
 	"ration/check/webtest"
 	"ration/internal/node"
 	"ration/internal/web"
@@ -166,9 +167,8 @@ func TestAccessible(t *testing.T) {
 		if name == "own" {
 			for motion, want := range map[bool]string{true: "0s", false: "0.25s, 0.25s"} {
 				b.run(as(1280, 800, "light", motion))
-				if got := b.text(`getComputedStyle(document.querySelector(".fill")).transitionDuration`); got != want {
-					t.Errorf("still %v: it moves for %s", motion, got)
-				}
+				expect.Equal(t, b.text(`getComputedStyle(document.querySelector(".fill")).transitionDuration`), want,
+					"still", motion, "it moves for")
 			}
 		}
 	}
@@ -210,42 +210,32 @@ func TestKeyboard(t *testing.T) {
 	_, url := madeUp(t, busy(), node.History{}, func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return true } })
 	b := open(t, url, as(1280, 800, "light", true))
 	b.isLive()
-	if b.text("location.search") != "" {
-		t.Error("the token is still in the address")
-	}
+	expect.Equal(t, b.text("location.search"), "", "the token is still in the address")
 	focused := `(e => e.id || e.localName + (e.closest(".job") ? " of " + e.closest(".job").querySelector("h3").textContent : "") + (e.getAttribute("href") || ""))(document.activeElement)`
 	press := func(key string) string {
 		b.run(chromedp.KeyEvent(key))
 		return b.text(focused)
 	}
-	if got := press(kb.Tab); got != "a#main" {
-		t.Errorf("the first is %s", got)
-	}
+	expect.Equal(t, press(kb.Tab), "a#main", "the first is")
 	if press(kb.Enter); b.text("document.activeElement.id") != "main" {
 		t.Error("it does not skip")
 	}
-	if got := press("/"); got != "filter" {
-		t.Errorf("/ leads to %s", got)
-	}
+	expect.Equal(t, press("/"), "filter", "/ leads to")
 	b.get(`document.activeElement.value = ""`, nil) // the driver types it all the same
 	b.run(chromedp.SendKeys("#filter", "vllm"))
 	b.wait(`document.querySelectorAll("#jobs > .job:not([hidden])").length === 1`)
-	if got := press(kb.Tab); got != "summary of serve-vllm" {
-		t.Errorf("then %s", got)
-	}
+	expect.Equal(t, press(kb.Tab), "summary of serve-vllm", "then")
 	press(kb.Enter)
 	b.wait(`document.activeElement.closest("details").open`)
 	var seen []string
 	for range 8 {
 		seen = append(seen, press(kb.Tab))
 	}
-	if text := strings.Join(seen, ","); !strings.HasPrefix(text, "div of serve-vllm,input of serve-vllm,input of serve-vllm,input of serve-vllm,button of serve-vllm,") {
-		t.Errorf("then %s", text)
-	}
+	text := strings.Join(seen, ",")
+	expect.True(t, strings.HasPrefix(text, "div of serve-vllm,input of serve-vllm,input of serve-vllm,input of serve-vllm,button of serve-vllm,"),
+		"then", text)
 	b.run(chromedp.Focus("#filter"), chromedp.KeyEvent(kb.Escape))
 	b.wait(`document.querySelectorAll("#jobs > .job:not([hidden])").length === 6`)
 	outline := b.text(`(document.querySelector("#jobs summary").focus(), getComputedStyle(document.activeElement).outlineStyle)`)
-	if outline == "none" {
-		t.Error("the focus is not seen")
-	}
+	expect.True(t, outline != "none", "the focus is not seen")
 }

@@ -19,6 +19,8 @@ import (
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"ration/check/expect"
 )
 
 // patience is how long something may take that a busy machine does slowly. Nothing waits for it
@@ -79,14 +81,10 @@ func open(t *testing.T, url string, before ...chromedp.Action) *tab {
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if len(b.trouble) > 0 {
-			t.Errorf("the page is in trouble: %q", b.trouble)
-		}
+		expect.True(t, len(b.trouble) <= 0, "the page is in trouble", b.trouble)
 		end()
 	})
-	if err := chromedp.Run(ctx); err != nil { // the tab lives as long as the context of its first run
-		t.Fatal(err)
-	}
+	expect.OK(t, chromedp.Run(ctx)) // the tab lives as long as the context of its first run
 	b.run(append(append(before, cdppage.BringToFront()), chromedp.Navigate(url))...)
 	return b
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"ration/check/expect"
 	"ration/check/webtest"
 	"ration/internal/node"
 	"ration/internal/web"
@@ -40,18 +41,11 @@ func TestManyJobs(t *testing.T) {
 	}
 	b.get(`Number(document.body.dataset.draws || 0)`, &after)
 	clock := int(time.Since(began)/(5*time.Second)) + 2 // the charts move on by themselves
-	if drawn := after - before; drawn < changes || drawn > changes+clock {
-		t.Errorf("%d changes were drawn %d times", changes, drawn)
-	}
-	if got := b.text(`window.elsewhere`); got != "0" {
-		t.Errorf("%s nodes of other jobs were touched", got)
-	}
-	if got := b.text(`document.activeElement === ` + field + ` && document.activeElement.value`); got != "12g" {
-		t.Errorf("what was typed is %s", got)
-	}
-	if got := b.text(jobSelector("job-7") + `.querySelector("details").open`); got != "true" {
-		t.Error("the job is closed")
-	}
+	drawn := after - before
+	expect.True(t, drawn >= changes && drawn <= changes+clock, changes, "changes were drawn", drawn, "times")
+	expect.Equal(t, b.text(`window.elsewhere`), "0", "nodes of other jobs were touched")
+	expect.Equal(t, b.text(`document.activeElement === `+field+` && document.activeElement.value`), "12g", "what was typed is")
+	expect.Equal(t, b.text(jobSelector("job-7")+`.querySelector("details").open`), "true", "the job is closed")
 	b.shows("#said", "job-7")
 
 	// It goes to those that have ended, and another takes its place.
@@ -86,9 +80,8 @@ func TestHostileNames(t *testing.T) {
 	b.shows("#events", webtest.Hostile)
 	check := func(b *tab) {
 		t.Helper()
-		if got := b.text(`document.title + document.querySelectorAll("img, b, script:not([src])").length`); got != "gpu1 · ration0" {
-			t.Errorf("the page is %s", got)
-		}
+		expect.Equal(t, b.text(`document.title + document.querySelectorAll("img, b, script:not([src])").length`), "gpu1 · ration0",
+			"the page is")
 	}
 	check(b)
 	again := open(t, url)
@@ -109,9 +102,8 @@ func TestPolicyHolds(t *testing.T) {
 		s.textContent = "document.title = 'harm'";
 		document.body.append(s);
 	})`, &got, awaited))
-	if title := b.text("document.title"); !strings.HasPrefix(got, "script-src") || title != "gpu1 · ration" {
-		t.Errorf("%s, %s", got, title)
-	}
+	title := b.text("document.title")
+	expect.True(t, strings.HasPrefix(got, "script-src") && title == "gpu1 · ration", got, title)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.trouble = nil // it was refused, as it should be

@@ -15,6 +15,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"ration/check/expect"
 	"ration/check/webtest"
 	"ration/internal/web"
 	"ration/machine"
@@ -36,26 +37,16 @@ func TestPictures(t *testing.T) {
 		var shot []byte
 		b.run(chromedp.CaptureScreenshot(&shot))
 		picture, err := png.Decode(bytes.NewReader(shot))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := picture.Bounds().Size(); got != image.Pt(int(size.width), int(size.height)) {
-			t.Errorf("%s: %v", size.name, got)
-		}
+		expect.OK(t, err)
+		expect.Equal(t, picture.Bounds().Size(), image.Pt(int(size.width), int(size.height)), size.name)
 		small := fewColours(picture)
-		if len(small.Palette) < 64 { // what is empty has few
-			t.Errorf("%s: only %d colours", size.name, len(small.Palette))
-		}
+		expect.True(t, len(small.Palette) >= 64, size.name, "only", len(small.Palette), "colours") // what is empty has few
 		if *pictures == "" {
 			continue
 		}
 		var out bytes.Buffer
-		if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, small); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(*pictures, "page-"+size.name+".png"), out.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, small))
+		expect.OK(t, os.WriteFile(filepath.Join(*pictures, "page-"+size.name+".png"), out.Bytes(), 0o644))
 	}
 }
 

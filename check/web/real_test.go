@@ -19,6 +19,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/machine"
 )
 
@@ -32,23 +33,16 @@ type site struct {
 func newSite(t *testing.T) *site {
 	t.Helper()
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	folder := t.TempDir()
 	for _, name := range []string{"jobs", "bin"} {
-		if err := os.Mkdir(filepath.Join(folder, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.Mkdir(filepath.Join(folder, name), 0o700))
 	}
 	driver := filepath.Join(root, "build", "fakegpu")
 	for name, at := range map[string]string{"ration": filepath.Join(root, "bin", "ration"), "fake-train": filepath.Join(driver, "fake-train"), "workload": filepath.Join(root, "build", "workload", "workload")} {
-		if _, err := os.Stat(at); err != nil {
-			t.Fatalf("%v (run make first)", err)
-		}
-		if err := os.Symlink(at, filepath.Join(folder, "bin", name)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := os.Stat(at)
+		expect.OK(t, err, "(run make first)")
+		expect.OK(t, os.Symlink(at, filepath.Join(folder, "bin", name)))
 	}
 	s := &site{t: t, folder: folder}
 	s.env = append(os.Environ(), "RATION_DIR="+filepath.Join(folder, "jobs"), "PATH="+filepath.Join(folder, "bin")+":"+os.Getenv("PATH"), "LD_LIBRARY_PATH="+driver,
@@ -239,9 +233,7 @@ func TestRealJobs(t *testing.T) {
 	b.shows("#jobs .job h3", "other")
 	b.wait(jobSelector("other") + `?.querySelectorAll("tbody tr").length === 2`)
 	victim := s.processes("other")[0]
-	if err := unix.Kill(victim, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, unix.Kill(victim, unix.SIGKILL))
 	b.shows("#events .death", fmt.Sprintf("(pid ?%d) died holding", victim))
 	b.shows("#jobs .job .tail", "1 died")
 
@@ -276,9 +268,7 @@ func TestRealJobs(t *testing.T) {
 func TestPublicPage(t *testing.T) {
 	s := newSite(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	address := l.Addr().String()
 	_ = l.Close()
 	agent := s.start("msg=watching", "ration", "agent", "--listen", address)
@@ -292,9 +282,8 @@ func TestPublicPage(t *testing.T) {
 	b.isLive()
 	b.shows("#gpu-0", "20 GiB handed out to 1 job")
 	b.shows("#gpu-0 .use", "13.1 GiB")
-	if text := b.text("document.documentElement.outerHTML"); strings.Contains(text, "secretjob") || strings.Contains(text, "fake-train") {
-		t.Error("there are names of jobs and programs")
-	}
+	text := b.text("document.documentElement.outerHTML")
+	expect.True(t, !strings.Contains(text, "secretjob") && !strings.Contains(text, "fake-train"), "there are names of jobs and programs")
 }
 
 var load = flag.String("load", "8x2", "`JOBSxPROCESSES` of TestUpdateTime")
@@ -310,9 +299,7 @@ func TestUpdateTime(t *testing.T) {
 	job := filepath.Join(s.folder, "job")
 	// Programs that have a context and 1 MiB, until their input ends.
 	script := "#!/bin/sh\nexec 3<&0\nfor i in $(seq " + fmt.Sprint(processes) + "); do { { printf 'init\\nalloc 1048576\\n'; cat <&3; } | workload; echo " + endedWith + "$?; } & done\nwait\n"
-	if err := os.WriteFile(job, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(job, []byte(script), 0o700))
 	all := make([]*command, jobs)
 	for n := range jobs { // each with a machine of its own, so that all of them find room
 		all[n] = s.begin("ration", "run", "--fake-gpu", "small:80g", "--mem", "8g", "--name", fmt.Sprintf("job-%d", n), "--", job)
@@ -334,9 +321,7 @@ func TestUpdateTime(t *testing.T) {
 			requestAnimationFrame(() => done(performance.timeOrigin + performance.now())); // it is painted with this frame
 		}).observe(document.getElementById("events"), { childList: true, subtree: true, characterData: true })); 0`, victim), nil)
 		at := time.Now()
-		if err := unix.Kill(victim, unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, unix.Kill(victim, unix.SIGKILL))
 		b.shows("#events .death", fmt.Sprintf("pid ?%d", victim))
 		var shown float64
 		b.run(chromedp.Evaluate("window.shown", &shown, awaited))

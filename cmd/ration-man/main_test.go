@@ -10,6 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"ration/check/expect"
 	"ration/internal/cli"
 	"ration/machine"
 )
@@ -25,25 +26,18 @@ func TestNotInRation(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "ration/cmd/ration")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for _, unwanted := range []string{"github.com/spf13/cobra/doc", "blackfriday", "go-md2man"} {
-		if strings.Contains(string(out), unwanted) {
-			t.Errorf("ration depends on %s", unwanted)
-		}
+		expect.True(t, !strings.Contains(string(out), unwanted), "ration depends on", unwanted)
 	}
-	if !strings.Contains(string(out), "ration/internal/cli\n") {
-		t.Errorf("got %s", out)
-	}
+	expect.True(t, strings.Contains(string(out), "ration/internal/cli\n"), out)
 }
 
 // docs/commands.md is what the commands say now.
 func TestCommandsPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/commands.md")
-	if err != nil || string(page) != string(commandsPage(cli.ReferenceOf())) {
-		t.Errorf("docs/commands.md is not what the commands say (make generate writes it): %v", err)
-	}
+	expect.True(t, err == nil && string(page) == string(commandsPage(cli.ReferenceOf())),
+		"docs/commands.md is not what the commands say (make generate writes it)", err)
 }
 
 // The shape of a JSON value has every field once, at the depth where it is.
@@ -67,9 +61,7 @@ func TestJSONShape(t *testing.T) {
 	want := `    {"path", "values", "names",
       "devices": [{"bytes", "at"}],
       "first": as in "devices"}`
-	if got := jsonShape(reflect.TypeFor[outer](), true); got != want {
-		t.Errorf("got:\n%s\nwant:\n%s", got, want)
-	}
+	expect.Equal(t, jsonShape(reflect.TypeFor[outer](), true), want)
 	if got := jsonShape(reflect.TypeFor[struct {
 		All []machine.Process `json:"all"`
 	}](), false); got != `    {"all": [as in ration ps]}` {

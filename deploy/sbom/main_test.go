@@ -10,33 +10,25 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ration/check/expect"
 )
 
 // The document of this test, which is a Go program like another, is read as a tool would: by the names
 // that SPDX 2.3 requires.
 func TestDocument(t *testing.T) {
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	library := filepath.Join(t.TempDir(), "libration.so")
-	if err := os.WriteFile(library, []byte("a library"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(library, []byte("a library"), 0o600))
 	d, err := makeDocument("0.2.0", "amd64", "2.17", program, []string{library}, time.Unix(1, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	text, err := json.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for _, want := range []string{`"spdxVersion":"SPDX-2.3"`, `"dataLicense":"CC0-1.0"`, `"SPDXID":"SPDXRef-DOCUMENT"`, `"name":"ration-0.2.0-linux-amd64"`,
 		`"created":"1970-01-01T00:00:01Z"`, `"documentNamespace":"https://`, `"name":"ration"`, `"name":"std"`, `"name":"glibc"`,
 		fmt.Sprintf(`"checksumValue":"%x"`, sha256.Sum256([]byte("a library")))} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("%s is not in %s", want, text)
-		}
+		expect.True(t, strings.Contains(string(text), want), want, "is not in", text)
 	}
 	// Every element has an ID of its own, and a relationship to it.
 	ids := map[any]bool{"SPDXRef-DOCUMENT": true}
@@ -45,14 +37,10 @@ func TestDocument(t *testing.T) {
 		t.Helper()
 		for _, element := range elements.([]object) {
 			for _, field := range required {
-				if element[field] == nil || element[field] == "" {
-					t.Errorf("%v has no %s", element, field)
-				}
+				expect.True(t, element[field] != nil && element[field] != "", element, "has no", field)
 			}
 			id := element["SPDXID"]
-			if !form.MatchString(id.(string)) || ids[id] {
-				t.Errorf("the ID %s has a wrong form, or is another's", id)
-			}
+			expect.True(t, form.MatchString(id.(string)) && !ids[id], "the ID", id, "has a wrong form, or is another's")
 			ids[id] = true
 		}
 	}
@@ -61,14 +49,10 @@ func TestDocument(t *testing.T) {
 	related := map[any]bool{}
 	for _, r := range d["relationships"].([]object) {
 		from, to := r["spdxElementId"], r["relatedSpdxElement"]
-		if !ids[from] || !ids[to] || r["relationshipType"] == "" {
-			t.Errorf("%v leads nowhere", r)
-		}
+		expect.True(t, ids[from] && ids[to] && r["relationshipType"] != "", r, "leads nowhere")
 		related[to] = true
 	}
-	if len(related) != len(ids)-1 {
-		t.Errorf("%d of %d elements are related to the package", len(related), len(ids)-1)
-	}
+	expect.Equal(t, len(related), len(ids)-1, "elements are related to the package")
 }
 
 // The document of the program that make builds has the modules of go.mod.
@@ -78,13 +62,9 @@ func TestProgram(t *testing.T) {
 		t.Skipf("not built: %v (make builds it)", err)
 	}
 	d, err := makeDocument("0.2.0", "amd64", "", program, nil, time.Unix(1, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	mod, err := os.ReadFile("../../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	missing := map[string]bool{"github.com/NVIDIA/go-nvml": true, "github.com/spf13/cobra": true, "golang.org/x/sys": true}
 	for _, p := range d["packages"].([]object) {
 		name, version := p["name"].(string), p["versionInfo"].(string)
@@ -96,7 +76,5 @@ func TestProgram(t *testing.T) {
 			t.Errorf("got %s, which go.mod does not have", text)
 		}
 	}
-	if len(missing) > 0 {
-		t.Errorf("the document lacks %v", missing)
-	}
+	expect.True(t, len(missing) <= 0, "the document lacks", missing)
 }

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"structs"
 	"testing"
+
+	"ration/check/expect"
 )
 
 const cacheLine = 64
@@ -32,9 +34,7 @@ func TestHotWordsHaveTheirOwnLines(t *testing.T) {
 		}
 	}
 	// What a reader of the figures needs is on one line while the account is idle.
-	if line(account, "Phase") != line(account, "A") {
-		t.Error("Account.Phase and A are on two cache lines")
-	}
+	expect.Equal(t, line(account, "Phase"), line(account, "A"), "Account.Phase and A are on two cache lines")
 }
 
 func line(t reflect.Type, field string) uintptr {
@@ -48,9 +48,8 @@ func line(t reflect.Type, field string) uintptr {
 func TestAlignment(t *testing.T) {
 	region := reflect.TypeFor[Region]()
 	for i := range region.NumField() {
-		if f := region.Field(i); f.Offset%PageSize != 0 && f.Name != "Compute" {
-			t.Errorf("Region.%s begins at %d, not on a page", f.Name, f.Offset)
-		}
+		f := region.Field(i)
+		expect.True(t, f.Offset%PageSize == 0 || f.Name == "Compute", "Region.", f.Name, "begins at", f.Offset, "not on a page")
 	}
 	if region.Size()%PageSize != 0 {
 		t.Errorf("a region has %d bytes, not whole pages", region.Size())
@@ -60,18 +59,13 @@ func TestAlignment(t *testing.T) {
 			t.Errorf("%s has %d bytes, not whole cache lines", typ.Name(), typ.Size())
 		}
 	}
-	if reflect.TypeFor[Limits]().Size() != PageSize || reflect.TypeFor[Header]().Size() != PageSize {
-		t.Error("Header and Limits are a page each")
-	}
+	expect.True(t, reflect.TypeFor[Limits]().Size() == PageSize && reflect.TypeFor[Header]().Size() == PageSize,
+		"Header and Limits are a page each")
 }
 
 func TestCapacity(t *testing.T) {
-	if Slots > 1<<WordSlotBits {
-		t.Errorf("%d slots do not fit %d bits", Slots, WordSlotBits)
-	}
-	if DoneRefresh >= 1<<WordSeqBits {
-		t.Error("an owner rewrites Done too late: the short sequence has wrapped")
-	}
+	expect.True(t, Slots <= 1<<WordSlotBits, Slots, "slots do not fit", WordSlotBits, "bits")
+	expect.True(t, DoneRefresh < 1<<WordSeqBits, "an owner rewrites Done too late: the short sequence has wrapped")
 }
 
 // A structure without the mark may be laid out as the compiler likes.

@@ -1,6 +1,10 @@
 package abi
 
-import "testing"
+import (
+	"testing"
+
+	"ration/check/expect"
+)
 
 func TestWordRoundTrip(t *testing.T) {
 	for _, c := range []struct {
@@ -27,9 +31,7 @@ func TestPendRoundTrip(t *testing.T) {
 			}
 		}
 	}
-	if NextSeq(longSeqMask) != 0 {
-		t.Error("the sequence does not wrap to zero")
-	}
+	expect.Equal(t, NextSeq(longSeqMask), 0, "the sequence does not wrap to zero")
 }
 
 func TestUsedRoundTrip(t *testing.T) {
@@ -44,9 +46,7 @@ func TestStatusRoundTrip(t *testing.T) {
 	if s.Gen() != 12345678901 || s.State() != SlotActive {
 		t.Errorf("status came back as (%d, %d)", s.Gen(), s.State())
 	}
-	if MakeStatus(0, SlotFree) != 0 {
-		t.Error("a new file's zero is not a free slot")
-	}
+	expect.Equal(t, MakeStatus(0, SlotFree), 0, "a new file's zero is not a free slot")
 }
 
 func TestLimit(t *testing.T) {
@@ -76,9 +76,8 @@ func TestUnitsFor(t *testing.T) {
 		ok           bool
 	}{{0, 0, true}, {1, 1, true}, {512, 1, true}, {513, 2, true}, {MaxUnits * Unit, MaxUnits, true},
 		{MaxUnits*Unit + 1, MaxUnits + 1, false}, {1<<64 - 1, 1 << 55, false}} {
-		if u, ok := UnitsFor(c.bytes); u != c.units || ok != c.ok {
-			t.Errorf("%d bytes: %d units, %v", c.bytes, u, ok)
-		}
+		u, ok := UnitsFor(c.bytes)
+		expect.True(t, u == c.units && ok == c.ok, c.bytes, "bytes", u, "units", ok)
 	}
 }
 
@@ -97,10 +96,8 @@ func TestCost(t *testing.T) {
 			t.Errorf("a context on device %x is said to take %d", other, n)
 		}
 	}
-	if ContextCost(0).Of(a) != 0 || MakeContextCost(a, 0) != 0 || MakeContextCost(a, (MaxUnits+1)*Unit) != 0 {
-		t.Error("there is a cost where there is none")
-	}
-	if MakeContextCost([2]uint64{}, 1<<20).Of([2]uint64{}) != 0 {
-		t.Error("devices without a UUID are told apart by nothing, and share a cost")
-	}
+	expect.True(t, ContextCost(0).Of(a) == 0 && MakeContextCost(a, 0) == 0 && MakeContextCost(a, (MaxUnits+1)*Unit) == 0,
+		"there is a cost where there is none")
+	expect.Equal(t, MakeContextCost([2]uint64{}, 1<<20).Of([2]uint64{}), 0,
+		"devices without a UUID are told apart by nothing, and share a cost")
 }

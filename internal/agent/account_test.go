@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/machine"
 )
 
@@ -52,18 +53,14 @@ func TestEventsOfLentUsers(t *testing.T) {
 			n++
 		}
 	}
-	if n != own || len(events) != maxEvents {
-		t.Errorf("%d of %d events are left, of %d in all", n, own, len(events))
-	}
+	expect.True(t, n == own && len(events) == maxEvents, n, "of", own, "events are left, of", len(events), "in all")
 	n = 0
 	for _, s := range h.jobs {
 		if s.of.UID == ada {
 			n++
 		}
 	}
-	if n != own || len(h.jobs) != maxHistory {
-		t.Errorf("%d of %d series are left, of %d in all", n, own, len(h.jobs))
-	}
+	expect.True(t, n == own && len(h.jobs) == maxHistory, n, "of", own, "series are left, of", len(h.jobs), "in all")
 }
 
 // However many UIDs a user is lent, and though each stops the process that is to return what its dead
@@ -95,12 +92,8 @@ func TestReapersOfLentUsers(t *testing.T) {
 	r.mu.Lock()
 	busy := len(r.busy)
 	r.mu.Unlock()
-	if busy > 2 {
-		t.Fatalf("%d are under way", busy)
-	}
+	expect.Must(t, busy <= 2, busy, "are under way")
 	<-done
 	r.close()
-	if len(begun) != 2 {
-		t.Errorf("begun for %v", begun)
-	}
+	expect.Equal(t, len(begun), 2, "begun for", begun)
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/node"
@@ -133,9 +134,7 @@ func runAgent() error {
 func testFolder(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "jobs")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Mkdir(dir, 0o700))
 	t.Setenv(job.EnvFolder, dir)
 	t.Setenv(job.EnvRegion, "")
 	return dir
@@ -152,21 +151,14 @@ func start(t *testing.T, env ...string) *child {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), env...)
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
+	expect.OK(t, cmd.Start())
 	c := &child{cmd, stdin}
 	t.Cleanup(c.kill)
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("a child said %q, %v", line, err)
-	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	expect.Must(t, line == "ready\n", "a child said", line, err)
 	return c
 }
 
@@ -181,9 +173,7 @@ func (c *child) kill() {
 func holder(t *testing.T, name string, env ...string) *child {
 	t.Helper()
 	path, err := job.MakeFolder(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return start(t, append(env, envHold+"="+path)...)
 }
 
@@ -198,18 +188,14 @@ func startAgent(t *testing.T, opts Options) *Agent {
 		opts.Interval = time.Hour
 	}
 	a, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- a.Run(ctx, func() { close(ready) }) }()
 	<-ready
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		expect.Equal(t, <-ended, nil)
 	})
 	return a
 }
@@ -244,20 +230,16 @@ func TestNoticesAtOnce(t *testing.T) {
 	testFolder(t)
 	a := startAgent(t, Options{Reap: inProcess})
 	first := holder(t, "train")
-	if e := a.await(t, machine.JobStarted, 1)[0]; e.Job != "train" || e.UID != os.Geteuid() {
-		t.Errorf("got %+v", e)
-	}
+	e := a.await(t, machine.JobStarted, 1)[0]
+	expect.True(t, e.Job == "train" && e.UID == os.Geteuid(), e)
 	second := holder(t, "train")
 	a.Wake()
 	a.await(t, machine.RequestRefused, 2) // it has seen both
 	first.kill()
 	d := a.await(t, machine.ProcessDied, 1)[0]
-	if d.Death.PID != first.Process.Pid || d.Death.Total() != 1<<20 {
-		t.Errorf("got %+v", d.Death)
-	}
-	if m := a.Machine(); len(m.Jobs) != 1 || m.Jobs[0].State != machine.Running || m.Jobs[0].Devices[0].Used != 1<<20 {
-		t.Errorf("got %+v", m.Jobs)
-	}
+	expect.True(t, d.Death.PID == first.Process.Pid && d.Death.Total() == 1<<20, d.Death)
+	m := a.Machine()
+	expect.True(t, len(m.Jobs) == 1 && m.Jobs[0].State == machine.Running && m.Jobs[0].Devices[0].Used == 1<<20, m.Jobs)
 	second.kill()
 	a.await(t, machine.ProcessDied, 2)
 	a.await(t, machine.JobEnded, 1)
@@ -267,22 +249,16 @@ func TestNoticesAtOnce(t *testing.T) {
 func quietJob(t *testing.T, name string) (setLimit func(bytes uint64)) {
 	t.Helper()
 	path, err := job.MakeFolder(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	r, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	if _, err := r.Claim("member"); err != nil {
 		t.Fatal(err)
 	}
 	return func(bytes uint64) {
 		t.Helper()
-		if err := r.SetLimit(0, abi.MakeLimit(bytes)); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, r.SetLimit(0, abi.MakeLimit(bytes)))
 	}
 }
 
@@ -328,9 +304,7 @@ func TestLooksWhereThereWasASign(t *testing.T) {
 	a.scanner.Hint(filepath.Join(folder, "one"))
 	a.scanSoon()
 	a.awaitLimit(t, "one", 2<<20)
-	if got := limitOf(a.Machine(), "two"); got != 1<<20 {
-		t.Errorf("it has looked at the other: %d", got)
-	}
+	expect.Equal(t, limitOf(a.Machine(), "two"), 1<<20, "it has looked at the other")
 	a.Wake()
 	a.awaitLimit(t, "two", 2<<20)
 }
@@ -357,9 +331,8 @@ func TestLooksSteadily(t *testing.T) {
 		a.scanSoon()
 	}
 	// One may have been under way, and the first may be at once.
-	if took := time.Since(began); took < (looks-2-maxScans)*gap {
-		t.Errorf("%d looks within %v", looks, took)
-	}
+	took := time.Since(began)
+	expect.True(t, took >= (looks-2-maxScans)*gap, looks, "looks within", took)
 }
 
 // A process whose files stay open in another one is noticed when it ends, too: inotify says nothing
@@ -373,12 +346,9 @@ func TestNoticesDeathWithOpenFiles(t *testing.T) {
 	a.scanner.Hint(job.Folder())
 	a.Wake()
 	a.await(t, machine.RequestRefused, 2)
-	if n := a.pidsOpen(); n != 2 {
-		t.Fatalf("it waits for the end of %d processes", n)
-	}
-	if err := c.Process.Kill(); err != nil { // its child lives on, with what it was given
-		t.Fatal(err)
-	}
+	n := a.pidsOpen()
+	expect.Must(t, n == 2, "it waits for the end of", n, "processes")
+	expect.OK(t, c.Process.Kill()) // its child lives on, with what it was given
 	_, _ = c.Process.Wait()
 	a.await(t, machine.ProcessDied, 1)
 	other.kill()
@@ -395,16 +365,12 @@ func (a *Agent) pidsOpen() int {
 func TestPIDWatch(t *testing.T) {
 	hints := make(chan string, 10)
 	w, err := newPIDWatch(func(folder string) { hints <- folder })
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	ended := make(chan struct{})
 	go func() { w.run(); close(ended) }()
 	sleeper := func() *exec.Cmd {
 		cmd := exec.Command("sleep", "1000")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, cmd.Start())
 		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 		return cmd
 	}
@@ -418,9 +384,7 @@ func TestPIDWatch(t *testing.T) {
 	for _, cmd := range []*exec.Cmd{claimed, dropped, wanted} {
 		_, _ = cmd.Process.Kill(), cmd.Wait()
 	}
-	if got := <-hints; got != "/a" {
-		t.Errorf("got %s", got)
-	}
+	expect.Equal(t, <-hints, "/a")
 	dying := sleeper()
 	w.set([]machine.Job{of("/e/region", true, dying.Process.Pid)})
 	for _, state := range []string{machine.Ending, machine.Dead} { // it has no lock any more, and has not ended
@@ -429,17 +393,13 @@ func TestPIDWatch(t *testing.T) {
 		w.set([]machine.Job{without})
 	}
 	_, _ = dying.Process.Kill(), dying.Wait()
-	if got := <-hints; got != "/e" {
-		t.Errorf("got %s", got)
-	}
+	expect.Equal(t, <-hints, "/e")
 	w.mu.Lock()
 	w.most = 1
 	w.mu.Unlock()
 	first, second := sleeper(), sleeper()
 	w.set([]machine.Job{of("/a/region", true, first.Process.Pid), of("/b/region", true, second.Process.Pid)})
-	if len(w.open) != 1 || len(hints) != 0 {
-		t.Errorf("%d are open, %d hints more", len(w.open), len(hints))
-	}
+	expect.True(t, len(w.open) == 1 && len(hints) == 0, len(w.open), "are open", len(hints), "hints more")
 	w.close()
 	<-ended
 }
@@ -462,9 +422,7 @@ func TestEventsSurvive(t *testing.T) {
 		return out
 	}
 	first, second := ids(), ids()
-	if len(first) != 4 { // a start, two refusals, a death
-		t.Errorf("got %v", first)
-	}
+	expect.Equal(t, len(first), 4, first) // a start, two refusals, a death
 	for id, n := range first {
 		if n != 1 || second[id] != 1 || len(second) != len(first) {
 			t.Errorf("%+v: %d times, and then %d times", id, n, second[id])
@@ -478,9 +436,8 @@ func TestEventRing(t *testing.T) {
 	event := func(i int) machine.Event { return machine.Event{Kind: machine.JobStarted, Path: fmt.Sprint(i)} }
 	next, got := uint64(0), 0
 	for i := range maxEvents + 100 {
-		if n := len(r.add([]machine.Event{event(i), event(i)})); n != 1 {
-			t.Fatalf("%d were new", n)
-		}
+		n := len(r.add([]machine.Event{event(i), event(i)}))
+		expect.Must(t, n == 1, n, "were new")
 		if i%1000 == 0 {
 			var some []machine.Event
 			some, next = r.since(next)
@@ -488,9 +445,8 @@ func TestEventRing(t *testing.T) {
 		}
 	}
 	some, _ := r.since(next)
-	if got += len(some); got != maxEvents+100 {
-		t.Errorf("a follower got %d", got)
-	}
+	got += len(some)
+	expect.Equal(t, got, maxEvents+100, "a follower got")
 	all, _ := r.since(0)
 	if len(all) != maxEvents || all[0].Path != "100" || len(r.known) != maxEvents {
 		t.Errorf("%d events from %s, %d known", len(all), all[0].Path, len(r.known))

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/testenv"
 	"ration/internal/job"
 	"ration/machine"
@@ -30,9 +31,7 @@ func TestSilentAgent(t *testing.T) {
 		opened = head + "Transfer-Encoding: chunked\r\n\r\n"
 	)
 	chunk := func(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }
-	if timeout != time.Second || silence != 3*aliveInterval {
-		t.Errorf("it waits %v, and %v (docs/monitoring.md)", timeout, silence)
-	}
+	expect.True(t, timeout == time.Second && silence == 3*aliveInterval, "it waits", timeout, silence, "(docs/monitoring.md)")
 	for name, c := range map[string]struct {
 		answer string
 		lines  int // of a stream
@@ -79,12 +78,9 @@ func TestSilentAgent(t *testing.T) {
 					continue // that is an answer
 				}
 				visits = 0
-				if err := ask(); !errors.Is(err, ErrSilent) || err.Error() != client.path+": "+ErrSilent.Error() {
-					t.Errorf("%s: %v", what, err)
-				}
-				if stream && visits != c.lines {
-					t.Errorf("%s: %d lines", what, visits)
-				}
+				err := ask()
+				expect.True(t, errors.Is(err, ErrSilent) && err.Error() == client.path+": "+ErrSilent.Error(), what, err)
+				expect.True(t, !stream || visits == c.lines, what, visits, "lines")
 			}
 		})
 	}
@@ -100,17 +96,12 @@ func TestStreamAlive(t *testing.T) {
 	client := NewClient(filepath.Join(folder, job.AgentSocket))
 	client.timeout, client.silence = time.Hour, time.Hour
 	body, err := client.open(t.Context(), "/v1/events?follow")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if lines := scanLines(body); !lines.Scan() || lines.Text() != "" {
-		t.Errorf("the first line is %q", lines.Text())
-	}
+	expect.OK(t, err)
+	lines := scanLines(body)
+	expect.True(t, lines.Scan() && lines.Text() == "", "the first line is", lines.Text())
 	_ = body.Close()
 	stop()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, <-served, nil)
 }
 
 // What an agent that does not answer would add is left out, with the error that says so, and who looks again
@@ -119,17 +110,11 @@ func TestSilentTotals(t *testing.T) {
 	folder := testFolder(t)
 	hangingAgent(t, folder, "")
 	j := machine.Job{Path: "p"}
-	if got, err := Booked(&j); len(got) > 0 || !errors.Is(err, ErrSilent) {
-		t.Errorf("%v, %v", got, err)
-	}
+	got, err := Booked(&j)
+	expect.True(t, len(got) <= 0 && errors.Is(err, ErrSilent), got, err)
 	totals := Totals{rest: time.Now().Add(time.Hour)}
-	if err := totals.Add(&machine.Machine{}); err != nil || !totals.Resting() {
-		t.Errorf("got %v", err)
-	}
-	if err := onlySilent(ErrVersion); err != nil {
-		t.Errorf("got %v", err)
-	}
-	if !slices.Contains(Sockets(), filepath.Join(folder, job.AgentSocket)) {
-		t.Error("it was not asked")
-	}
+	err = totals.Add(&machine.Machine{})
+	expect.True(t, err == nil && totals.Resting(), err)
+	expect.Equal(t, onlySilent(ErrVersion), nil)
+	expect.True(t, slices.Contains(Sockets(), filepath.Join(folder, job.AgentSocket)), "it was not asked")
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/machine"
 )
 
@@ -45,12 +46,9 @@ func TestEventRingOfFloodingUser(t *testing.T) {
 	if len(all) != maxEvents || count(all) != own+1 || len(r.known) != maxEvents || all[maxEvents-1].Death.Time.UnixNano() != 3*maxEvents-1 {
 		t.Errorf("%d events, %d of the quiet user's, %d known", len(all), count(all), len(r.known))
 	}
-	if later, _ := r.since(next); len(later) != maxEvents-own {
-		t.Errorf("a follower gets %d", len(later))
-	}
-	if r.byUser[eve]+r.byUser[ada] != maxEvents {
-		t.Errorf("got %v", r.byUser)
-	}
+	later, _ := r.since(next)
+	expect.Equal(t, len(later), maxEvents-own, "a follower gets")
+	expect.Equal(t, r.byUser[eve]+r.byUser[ada], maxEvents, r.byUser)
 }
 
 // What jobs of one user write to the log is bounded, and it is said what is left out; the agent's own
@@ -96,9 +94,7 @@ func TestEventLogEnd(t *testing.T) {
 	testFolder(t)
 	var out bytes.Buffer
 	a, err := New(Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	a.log.lines[8] = &logLines{owner: "ada", left: 2} // of long ago
 	if a.record(nil); !strings.Contains(out.String(), "2 events of jobs of ada were not written") {
 		t.Errorf("got %s", out.String())

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/machine"
 )
 
@@ -26,9 +27,8 @@ func TestHistory(t *testing.T) {
 		now = now.Add(historyInterval)
 	}
 	out := h.read(func(uid int) bool { return uid == 7 })
-	if len(out.Times) != historyLength || len(out.Devices) != 1 || len(out.Jobs) != 1 || len(out.Jobs[0].Used) != historyLength {
-		t.Fatalf("%d times, %d devices, %d jobs", len(out.Times), len(out.Devices), len(out.Jobs))
-	}
+	expect.Must(t, len(out.Times) == historyLength && len(out.Devices) == 1 && len(out.Jobs) == 1 && len(out.Jobs[0].Used) == historyLength,
+		len(out.Times), "times", len(out.Devices), "devices", len(out.Jobs), "jobs")
 	j := out.Jobs[0]
 	if j.Used[19] != nil || *j.Used[20] != 40 || *j.Used[historyLength-1] != historyLength+19 || *j.Refused[historyLength-1] != 9 || *j.Died[historyLength-1] != 3 || j.Device != 2 {
 		t.Errorf("device %d: %v, %v, %v", j.Device, j.Used[19:21], *j.Used[historyLength-1], *j.Died[historyLength-1])
@@ -36,15 +36,11 @@ func TestHistory(t *testing.T) {
 	if *out.Devices[0].Used[0] != 20 || *out.Devices[0].Utilization[5] != 50 {
 		t.Errorf("got %+v", out.Devices[0])
 	}
-	if len(h.jobs) != 1 {
-		t.Errorf("%d series are kept", len(h.jobs))
-	}
+	expect.Equal(t, len(h.jobs), 1, "series are kept")
 	for i := range 2 * maxHistory { // however many jobs there are
 		h.addJob(&machine.Job{Path: fmt.Sprint(i), Devices: []machine.Device{{Used: 1}}}, 1)
 	}
-	if len(h.jobs) > maxHistory {
-		t.Errorf("%d series are kept", len(h.jobs))
-	}
+	expect.True(t, len(h.jobs) <= maxHistory, len(h.jobs), "series are kept")
 	// A user with very many leaves room for another, who has as many as there are, up to a half of
 	// what the third, whose one stays, leaves.
 	of := func(uid int) (n int) {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -30,9 +31,8 @@ func TestToldOnce(t *testing.T) {
 			a.await(t, machine.RequestRefused, jobs)
 		})
 		counted, logged := a.Stats().Events, strings.Count(log.String(), "has started")
-		if counted[machine.JobStarted] != uint64(told) || counted[machine.RequestRefused] != uint64(told) || logged != told {
-			t.Errorf("%s: %v were counted, and the log has %d starts, want %d: %s", name, counted, logged, told, log.String())
-		}
+		expect.True(t, counted[machine.JobStarted] == uint64(told) && counted[machine.RequestRefused] == uint64(told) && logged == told,
+			name, counted, "were counted, and the log has", logged, "starts, want", told, log.String())
 	}
 	holder(t, "one")
 	run("first", 1, 1)
@@ -40,9 +40,7 @@ func TestToldOnce(t *testing.T) {
 	holder(t, "two")
 	run("after a start without an agent", 2, 1)
 	run("once more", 2, 0)
-	if err := os.Remove(filepath.Join(job.Folder(), job.AgentJournal)); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Remove(filepath.Join(job.Folder(), job.AgentJournal)))
 	run("without the file", 2, 2)
 }
 
@@ -54,18 +52,16 @@ func TestToldEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
 			a := startAgent(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
-			if got := a.Stats().Events[machine.JobEnded]; got != uint64(ends) || strings.Count(log.String(), "has ended") != ends {
-				t.Errorf("%d were counted, want %d: %s", got, ends, log.String())
-			}
+			got := a.Stats().Events[machine.JobEnded]
+			expect.True(t, got == uint64(ends) && strings.Count(log.String(), "has ended") == ends,
+				got, "were counted, want", ends, log.String())
 		})
 	}
 	stays, goes := holder(t, "stays"), holder(t, "goes")
 	run("while they run", 0)
 	stays.kill()
 	goes.kill()
-	if err := os.RemoveAll(filepath.Join(job.Folder(), "goes")); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.RemoveAll(filepath.Join(job.Folder(), "goes")))
 	run("after their end", 2)
 	run("again", 0)
 }
@@ -75,21 +71,14 @@ func TestToldNowhere(t *testing.T) {
 	testFolder(t)
 	holder(t, "one")
 	a, err := New(Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer a.close()
 	a.all.Store(true)
-	if err := a.scan(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, a.scan())
 	a.await(t, machine.JobStarted, 1)
-	if _, err := os.Lstat(filepath.Join(job.Folder(), job.AgentJournal)); !os.IsNotExist(err) {
-		t.Errorf("there is a list of what was told: %v", err)
-	}
-	if len(a.journal.entries) > 0 {
-		t.Errorf("it keeps %d facts", len(a.journal.entries))
-	}
+	_, err = os.Lstat(filepath.Join(job.Folder(), job.AgentJournal))
+	expect.True(t, os.IsNotExist(err), "there is a list of what was told", err)
+	expect.True(t, len(a.journal.entries) <= 0, "it keeps", len(a.journal.entries), "facts")
 }
 
 // toldEvent is an event of a user's.
@@ -100,9 +89,7 @@ func toldEvent(uid, number int) *machine.Event {
 func reopen(t *testing.T, folder string) *journal {
 	t.Helper()
 	list, err := openJournal(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(list.close)
 	return list
 }
@@ -114,18 +101,16 @@ func (l *journal) tell(t *testing.T, events ...*machine.Event) {
 	for _, e := range events {
 		l.put(entryOf(e, nil))
 	}
-	if err := l.save(&machine.Machine{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, l.save(&machine.Machine{}))
 }
 
 // What is seen late is told, however early it happened.
 func TestToldByName(t *testing.T) {
 	folder := t.TempDir()
 	reopen(t, folder).tell(t, toldEvent(0, 100))
-	if list := reopen(t, folder); !list.has(toldEvent(0, 100)) || list.has(toldEvent(0, 50)) {
-		t.Error("an event of an earlier time is taken to be told, or one that was is not")
-	}
+	list := reopen(t, folder)
+	expect.True(t, list.has(toldEvent(0, 100)) && !list.has(toldEvent(0, 50)),
+		"an event of an earlier time is taken to be told, or one that was is not")
 }
 
 // Wherever a kill, a full disk or a power failure cuts the file, whole lines count, half a line does
@@ -135,13 +120,9 @@ func TestToldCut(t *testing.T) {
 	path := filepath.Join(folder, job.AgentJournal)
 	reopen(t, folder).tell(t, toldEvent(0, 1), toldEvent(0, 2))
 	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for cut := range len(whole) + 1 {
-		if err := os.WriteFile(path, whole[:cut], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile(path, whole[:cut], 0o600))
 		list := reopen(t, folder)
 		lines := bytes.Count(whole[:cut], []byte("}"))
 		if list.has(toldEvent(0, 1)) != (lines >= 1) || list.has(toldEvent(0, 2)) != (lines == 2) {
@@ -176,23 +157,20 @@ func TestToldOther(t *testing.T) {
 		"left over": {opens: true, make: func(path string) error { return os.WriteFile(path+job.AgentJournalNew, []byte("x"), 0o400) }},
 	} {
 		folder := t.TempDir()
-		if err := c.make(filepath.Join(folder, job.AgentJournal)); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, c.make(filepath.Join(folder, job.AgentJournal)))
 		list, err := openJournal(folder)
 		if (err == nil) != c.opens || list.has(toldEvent(0, 1)) != c.before {
 			t.Errorf("%s: %v, and %v", name, err, list.has(toldEvent(0, 1)))
 		}
 		for i := 2; i < 4; i++ {
 			list.put(entryOf(toldEvent(0, i), nil))
-			if err := list.save(&machine.Machine{}); (err == nil) == c.stays {
-				t.Errorf("%s: %v", name, err)
-			}
+			err := list.save(&machine.Machine{})
+			expect.True(t, (err == nil) != c.stays, name, err)
 		}
 		list.close()
-		if again, err := openJournal(folder); !c.stays && (err != nil || !again.has(toldEvent(0, 2)) || !again.has(toldEvent(0, 3))) {
-			t.Errorf("%s: nothing was remembered: %v", name, err)
-		}
+		again, err := openJournal(folder)
+		expect.True(t, c.stays || err == nil && again.has(toldEvent(0, 2)) && again.has(toldEvent(0, 3)),
+			name, "nothing was remembered", err)
 	}
 }
 
@@ -202,31 +180,21 @@ func TestToldAgain(t *testing.T) {
 	list := reopen(t, folder)
 	list.tell(t, toldEvent(0, 1))
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer full.Close()
 	file := list.file
 	list.file = full
 	list.put(entryOf(toldEvent(0, 2), nil))
-	if err := list.save(&machine.Machine{}); err == nil {
-		t.Error("it was written to a full disk")
-	}
+	expect.True(t, list.save(&machine.Machine{}) != nil, "it was written to a full disk")
 	list.file = file
 	list.tell(t, toldEvent(0, 3))
 	for i := 1; i <= 3; i++ {
-		if !reopen(t, folder).has(toldEvent(0, i)) {
-			t.Errorf("event %d is not remembered", i)
-		}
+		expect.True(t, reopen(t, folder).has(toldEvent(0, i)), "event", i, "is not remembered")
 	}
-	if err := os.Remove(list.path); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Remove(list.path))
 	list.tell(t, toldEvent(0, 4))
 	for i := 1; i <= 4; i++ {
-		if !reopen(t, folder).has(toldEvent(0, i)) {
-			t.Errorf("event %d is not remembered after the file was removed", i)
-		}
+		expect.True(t, reopen(t, folder).has(toldEvent(0, i)), "event", i, "is not remembered after the file was removed")
 	}
 }
 
@@ -254,32 +222,22 @@ func TestToldTrim(t *testing.T) {
 	const many = 5 * maxEntriesOfUser
 	for i := range many {
 		list.put(entryOf(toldEvent(lent+i%64, i), nil))
-		if err := list.save(&m); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, list.save(&m))
 	}
-	if len(list.entries) > 3*maxEntriesOfUser {
-		t.Errorf("%d facts are kept", len(list.entries))
-	}
+	expect.True(t, len(list.entries) <= 3*maxEntriesOfUser, len(list.entries), "facts are kept")
 	if st, err := os.Stat(list.path); err != nil || st.Size() > 4<<20 {
 		t.Errorf("%v, %v", st.Size(), err)
 	}
 	list.trim(&m)
-	if err := list.rewrite(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, list.rewrite())
 	after := reopen(t, folder)
 	for what, e := range map[string]*machine.Event{"what is shown": &starts[0], "what runs": toldEvent(eve, -1), "another user's": toldEvent(ada, -2), "the latest": toldEvent(eve, many-1)} {
-		if !after.has(e) {
-			t.Errorf("%s is not remembered", what)
-		}
+		expect.True(t, after.has(e), what, "is not remembered")
 	}
-	if n, _ := after.count(&shown, 0); n != 0 || after.has(toldEvent(eve, -3)) || len(after.entries) != maxEntriesOfUser+1 {
-		t.Errorf("%d refusals are counted again, and there are %d facts", n, len(after.entries))
-	}
-	if len(after.orphans) != 2 {
-		t.Errorf("%d jobs are known to have run", len(after.orphans))
-	}
+	n, _ := after.count(&shown, 0)
+	expect.True(t, n == 0 && !after.has(toldEvent(eve, -3)) && len(after.entries) == maxEntriesOfUser+1,
+		n, "refusals are counted again, and there are", len(after.entries), "facts")
+	expect.Equal(t, len(after.orphans), 2, "jobs are known to have run")
 }
 
 // Refusals are counted once by all agents together: those that were seen, and those of which only the
@@ -299,13 +257,9 @@ func TestToldCount(t *testing.T) {
 	} {
 		list := reopen(t, folder)
 		n, fact := list.count(&machine.Job{Path: "p", Devices: []machine.Device{{Refused: 1}, {Refused: c.total - 1}}}, c.seen)
-		if n != c.want {
-			t.Errorf("of %+v %d are counted: %+v", c, n, fact)
-		}
+		expect.Equal(t, n, c.want, "of", c, "are counted", fact)
 		list.put(fact)
-		if err := list.save(&machine.Machine{}); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, list.save(&machine.Machine{}))
 		list.close()
 	}
 }
@@ -320,9 +274,7 @@ func TestToldEndUnseen(t *testing.T) {
 	}
 	list.put(entryOf(&machine.Event{Kind: machine.JobStarted, Path: "told"}, &machine.Job{State: machine.Running}))
 	list.put(entryOf(&machine.Event{Kind: machine.JobEnded, Path: "told"}, nil))
-	if err := list.save(&machine.Machine{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, list.save(&machine.Machine{}))
 	ends := func(list *journal, m machine.Machine) (out []string) {
 		for _, e := range list.ends(&m, time.Unix(9, 0)) {
 			out = append(out, e.Path)
@@ -332,21 +284,12 @@ func TestToldEndUnseen(t *testing.T) {
 	}
 	jobs := []machine.Job{{Path: "runs", Created: time.Unix(0, 1).UTC(), State: machine.Running}, {Path: "ended", Created: time.Unix(0, 1).UTC(), State: machine.Ended},
 		{Path: "unreadable", Error: "cut short"}, {Path: "renewed", Created: time.Unix(0, 2).UTC(), State: machine.Running}}
-	if list = reopen(t, folder); len(list.orphans) != len(names) {
-		t.Errorf("%d are taken to run", len(list.orphans))
-	}
+	list = reopen(t, folder)
+	expect.Equal(t, len(list.orphans), len(names), "are taken to run")
 	partial := machine.Machine{Jobs: jobs, Findings: []machine.Finding{{Kind: machine.Unanswering}}}
-	if got := fmt.Sprint(ends(list, partial)); got != "[ended renewed]" {
-		t.Errorf("of a part %s have ended", got)
-	}
-	if got := fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})); got != "[removed]" {
-		t.Errorf("then of the whole %s have", got)
-	}
+	expect.Equal(t, fmt.Sprint(ends(list, partial)), "[ended renewed]", "jobs of a part that have ended")
+	expect.Equal(t, fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})), "[removed]", "jobs of the whole that have ended then")
 	jobs[2] = machine.Job{Path: "unreadable", Created: time.Unix(0, 1).UTC(), State: machine.Ended}
-	if got := fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})); got != "[unreadable]" {
-		t.Errorf("and when it can be read again %s", got)
-	}
-	if len(list.orphans) != 0 {
-		t.Errorf("%d are waited for", len(list.orphans))
-	}
+	expect.Equal(t, fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})), "[unreadable]", "and when it can be read again")
+	expect.Equal(t, len(list.orphans), 0, "are waited for")
 }

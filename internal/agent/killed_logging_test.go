@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -68,9 +69,7 @@ func TestKilledTelling(t *testing.T) {
 			want[toldOf{Event: machine.JobEnded, Job: name}] = true
 		}
 		processes[name].kill()
-		if err := inProcess(context.Background(), []string{path}, os.Geteuid()); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, inProcess(context.Background(), []string{path}, os.Geteuid()))
 		want[toldOf{Event: machine.ProcessDied, Job: name}] = true
 	}
 	whole := func() bool {
@@ -86,12 +85,8 @@ func TestKilledTelling(t *testing.T) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), envTell+"="+strconv.Itoa(step))
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
+		expect.OK(t, cmd.Start())
 		stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 		defer stuck.Stop()
 		beside()
@@ -101,9 +96,8 @@ func TestKilledTelling(t *testing.T) {
 			if !lines.Scan() {
 				return false
 			}
-			if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Event == "" {
-				t.Fatalf("the log has %s: %v", lines.Bytes(), err)
-			}
+			err := json.Unmarshal(lines.Bytes(), &line)
+			expect.Must(t, err == nil && line.Event != "", "the log has", lines.Bytes(), err)
 			if got[line]++; got[line] > 1 {
 				doubles++
 			}
@@ -116,9 +110,7 @@ func TestKilledTelling(t *testing.T) {
 		}
 		_ = cmd.Wait()
 		killed++
-		if !stuck.Stop() {
-			t.Fatalf("an agent did not tell all: %v of %v", got, want)
-		}
+		expect.Must(t, stuck.Stop(), "an agent did not tell all", got, "of", want)
 	}
 	const forEver = 1 << 30
 	round := 0
@@ -145,20 +137,14 @@ func TestKilledTelling(t *testing.T) {
 		next(-forEver, i%4, true)
 	}
 	tell(forEver, forEver, func() {})
-	if !whole() {
-		t.Errorf("lines are missing: want %v, got %v", want, got)
-	}
+	expect.True(t, whole(), "lines are missing: want", want, got)
 	t.Logf("%d lines, %d of them written again, by %d agents", len(got), doubles, killed)
-	if doubles > killed {
-		t.Errorf("%d lines were written again, and %d agents were killed", doubles, killed)
-	}
+	expect.True(t, doubles <= killed, doubles, "lines were written again, and", killed, "agents were killed")
 	// One that was not killed leaves nothing to tell.
 	t.Run("last", func(t *testing.T) { startAgent(t, Options{}) })
 	after := startAgent(t, Options{})
 	for kind, n := range after.Stats().Events {
-		if n > 0 {
-			t.Errorf("an agent that comes after all tells of %d more: %s", n, kind)
-		}
+		expect.True(t, n <= 0, "an agent that comes after all tells of", n, "more", kind)
 	}
 }
 

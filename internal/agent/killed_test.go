@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/node"
@@ -56,9 +57,7 @@ func TestKilledUnderLoad(t *testing.T) {
 	recorded, lost := 0, 0
 	for _, name := range names {
 		path := filepath.Join(job.Folder(), name, job.RegionName)
-		if err := inProcess(context.Background(), []string{path}, os.Geteuid()); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, inProcess(context.Background(), []string{path}, os.Geteuid()))
 		j := node.ReadJob(job.Job{Name: name, Path: path}, node.Options{})
 		used := uint64(0)
 		if len(j.Devices) > 0 {
@@ -67,9 +66,7 @@ func TestKilledUnderLoad(t *testing.T) {
 		if want := uint64(len(living[name])) << 20; j.Err() != nil || used != want || int(j.Died) > killed[name] || len(j.Processes) != len(living[name]) {
 			t.Errorf("job %s: %v, %d used of %d, %d died of %d, %d processes of %d", name, j.Err(), used, want, j.Died, killed[name], len(j.Processes), len(living[name]))
 		}
-		if region.Locked(path) != (len(living[name]) > 0) {
-			t.Errorf("job %s: an agent has left a lock", name)
-		}
+		expect.Equal(t, region.Locked(path), (len(living[name]) > 0), "job", name, "an agent has left a lock")
 		recorded += len(j.Deaths)
 		lost += min(killed[name], abi.Deaths) - len(j.Deaths)
 	}
@@ -82,7 +79,5 @@ func TestKilledUnderLoad(t *testing.T) {
 	for i := range deaths {
 		once[deaths[i].ID()]++
 	}
-	if len(once) != recorded || len(deaths) != recorded {
-		t.Errorf("%d deaths, %d of them different, want %d", len(deaths), len(once), recorded)
-	}
+	expect.True(t, len(once) == recorded && len(deaths) == recorded, len(deaths), "deaths", len(once), "of them different, want", recorded)
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 // Sockets that were passed to another process are not taken, and no child hears of any.
@@ -18,13 +20,10 @@ func TestPassedToAnother(t *testing.T) {
 	t.Setenv("LISTEN_PIDFDID", "1")
 	t.Setenv("LISTEN_FDS", "1")
 	t.Setenv("LISTEN_FDNAMES", "ration-agent.socket")
-	if l, err := passedSocket("agent.sock"); l != nil || err != nil {
-		t.Errorf("got %v, %v", l, err)
-	}
+	l, err := passedSocket("agent.sock")
+	expect.True(t, l == nil && err == nil, l, err)
 	for _, entry := range os.Environ() {
-		if strings.HasPrefix(entry, "LISTEN_") {
-			t.Errorf("children get %s", entry)
-		}
+		expect.True(t, !strings.HasPrefix(entry, "LISTEN_"), "children get", entry)
 	}
 }
 
@@ -37,13 +36,9 @@ func TestBelievesWhoListens(t *testing.T) {
 	for uid, believed := range map[int]bool{0: true, 61000: false} {
 		path := filepath.Join(t.TempDir(), "agent.sock")
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		defer unix.Close(fd)
-		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
 		listened := make(chan error)
 		go func() {
 			runtime.LockOSThread() // for good: the thread ends with this function
@@ -53,15 +48,11 @@ func TestBelievesWhoListens(t *testing.T) {
 			}
 			listened <- unix.Listen(fd, 1)
 		}()
-		if err := <-listened; err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, <-listened)
 		c, err := dial(path)
 		if err == nil {
 			_ = c.Close()
 		}
-		if (err == nil) != believed || err != nil && !errors.Is(err, ErrNone) {
-			t.Errorf("user %d listens: %v", uid, err)
-		}
+		expect.True(t, (err == nil) == believed && (err == nil || errors.Is(err, ErrNone)), "user", uid, "listens", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/machine"
 )
 
@@ -22,13 +23,10 @@ func TestReaper(t *testing.T) {
 	}
 	r.wait.Wait()
 	for _, wait := range []time.Duration{firstRetry, 2 * firstRetry, 4 * firstRetry} {
-		if got := r.tried["/a/region"]; got.wait != wait {
-			t.Fatalf("waits %v, want %v", got.wait, wait)
-		}
+		got := r.tried["/a/region"]
+		expect.Must(t, got.wait == wait, "waits", got.wait, wait)
 		r.reap(jobs) // too early
-		if len(done) != 0 {
-			t.Fatal("it was tried too early")
-		}
+		expect.Must(t, len(done) == 0, "it was tried too early")
 		for path, tr := range r.tried {
 			tr.due = time.Time{}
 			r.tried[path] = tr
@@ -39,9 +37,7 @@ func TestReaper(t *testing.T) {
 		r.wait.Wait()
 	}
 	r.reap(jobs[2:]) // its dead have been returned
-	if len(r.tried) != 0 {
-		t.Errorf("got %v", r.tried)
-	}
+	expect.Equal(t, len(r.tried), 0, r.tried)
 	r.close()
 }
 
@@ -58,9 +54,7 @@ func TestReaperTriesAgainAfterTheEnd(t *testing.T) {
 		tries <- meanwhile
 		r.reap(jobs)
 		r.wait.Wait()
-		if len(tries) != 0 {
-			t.Fatal("it was not tried")
-		}
+		expect.Must(t, len(tries) == 0, "it was not tried")
 	}
 	nothing := func() {}
 	try(nothing)
@@ -85,16 +79,14 @@ func TestReapDueAfter(t *testing.T) {
 	for ; !now.Before(due); due = reapDueAfter(due, now, took) {
 		atOnce++
 	}
-	if want := int(reapAhead / (reapRest * took)); atOnce != want {
-		t.Errorf("%d at once, not %d", atOnce, want)
-	}
+	want := int(reapAhead / (reapRest * took))
+	expect.Equal(t, atOnce, want, "at once, not")
 	for range 1000 {
 		now = due
 		due = reapDueAfter(due, now, took)
 	}
-	if span := now.Sub(begin); span < 1000*reapRest*took {
-		t.Errorf("1000 that take %v within %v", took, span)
-	}
+	span := now.Sub(begin)
+	expect.True(t, span >= 1000*reapRest*took, "1000 that take", took, "within", span)
 	if got := reapDueAfter(now, now, reapTimeout-1); got != now.Add(maxReapRest) {
 		t.Errorf("after a long one the next is due in %v", got.Sub(now))
 	}
@@ -110,7 +102,6 @@ func TestReaperCountsWhatIsInHand(t *testing.T) {
 	in := time.Now().Add(-reapAhead / 2)
 	r.due[7], r.due[8] = in, time.Now().Add(-2*reapAhead)
 	r.reap(nil)
-	if _, kept := r.due[8]; kept || r.due[7] != in {
-		t.Errorf("got %v", r.due)
-	}
+	_, kept := r.due[8]
+	expect.True(t, !kept && r.due[7] == in, r.due)
 }

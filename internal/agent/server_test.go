@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/machine"
@@ -26,18 +27,13 @@ func TestVisible(t *testing.T) {
 		Findings: []machine.Finding{{Kind: machine.Overbooked}, {Kind: machine.Drift, Path: "a"}, {Kind: machine.Drift, Path: "b", Text: "secret"}, {Kind: machine.OutsideJobs, PID: 1},
 			{Kind: machine.OutsideJobs, PID: 2, Text: "secret"}, {Kind: machine.Unanswering, Text: "secret"}}}
 	got := Visible(m, 7, false)
-	if len(got.Jobs) != 1 || got.Jobs[0].Name != "mine" || len(got.Outside) != 1 || len(got.Findings) != 3 || got.Devices[0].Rations != 5 {
-		t.Errorf("got %+v", got)
-	}
-	if text := fmt.Sprintf("%+v", got); strings.Contains(text, "secret") || strings.Contains(text, "theirs") {
-		t.Errorf("got %s", text)
-	}
-	if none := Visible(m, -1, false); len(none.Jobs)+len(none.Outside)+len(none.Findings) != 0 || len(none.Devices) != 1 {
-		t.Errorf("who is not known sees %+v", none)
-	}
-	if Visible(m, 7, true) != m {
-		t.Error("root does not see all")
-	}
+	expect.True(t, len(got.Jobs) == 1 && got.Jobs[0].Name == "mine" && len(got.Outside) == 1 && len(got.Findings) == 3 && got.Devices[0].Rations == 5,
+		got)
+	text := fmt.Sprintf("%+v", got)
+	expect.True(t, !strings.Contains(text, "secret") && !strings.Contains(text, "theirs"), text)
+	none := Visible(m, -1, false)
+	expect.True(t, len(none.Jobs)+len(none.Outside)+len(none.Findings) == 0 && len(none.Devices) == 1, "who is not known sees", none)
+	expect.Equal(t, Visible(m, 7, true), m, "root does not see all")
 }
 
 // A client that does not read its answer delays no other request of its user.
@@ -54,48 +50,36 @@ func TestUnreadAnswer(t *testing.T) {
 	<-made
 	var got bytes.Buffer
 	p.answer(&got, func(out io.Writer) error { _, err := io.WriteString(out, "read"); return err })
-	if got.String() != "read" {
-		t.Errorf("got %q", got.String())
-	}
+	expect.Equal(t, got.String(), "read")
 }
 
 // A client believes nobody but root and its own user, waits for nobody long, and there is one
 // agent in a folder.
 func TestClient(t *testing.T) {
 	folder := testFolder(t)
-	if _, err := Find(); !errors.Is(err, ErrNone) {
-		t.Errorf("got %v", err)
-	}
+	_, err := Find()
+	expect.True(t, errors.Is(err, ErrNone), err)
 	holder(t, "train")
 	a := startAgent(t, Options{Version: "0.3.0"})
 	socket, release, err := Listen(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := Listen(folder); !errors.Is(err, ErrRunning) {
-		t.Errorf("got %v", err)
-	}
+	expect.OK(t, err)
+	_, _, err = Listen(folder)
+	expect.True(t, errors.Is(err, ErrRunning), err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Serve(ctx, socket) }()
 	c, err := Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	m, err := c.Machine()
-	if err != nil || len(m.Jobs) != 1 || m.Jobs[0].Name != "train" {
-		t.Errorf("%+v, %v", m, err)
-	}
+	expect.True(t, err == nil && len(m.Jobs) == 1 && m.Jobs[0].Name == "train", m, err)
 	if c.Version() != "0.3.0" {
 		t.Errorf("it is of version %q", c.Version())
 	}
 	// A later ration may ask what this agent does not know: then it does without.
-	if err := c.get("/v9/machine", &m); !errors.Is(err, ErrVersion) {
-		t.Errorf("got %v", err)
-	}
-	if h, err := c.History(); err != nil || len(h.Times) == 0 {
-		t.Errorf("%+v, %v", h, err)
-	}
+	err = c.get("/v9/machine", &m)
+	expect.True(t, errors.Is(err, ErrVersion), err)
+	h, err := c.History()
+	expect.True(t, err == nil && len(h.Times) != 0, h, err)
 	followed := make(chan machine.Event, 100)
 	streamed := make(chan error, 1)
 	go func() {
@@ -113,36 +97,27 @@ func TestClient(t *testing.T) {
 		}
 	}
 	stop() // the stream ends, and the socket goes
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, <-ended, nil)
 	<-streamed
 	release()
-	if _, err := Find(); !errors.Is(err, ErrNone) {
-		t.Errorf("got %v", err)
-	}
+	_, err = Find()
+	expect.True(t, errors.Is(err, ErrNone), err)
 	// One that does not answer is given up.
 	path := filepath.Join(folder, job.AgentSocket)
 	silent, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer silent.Close()
 	begin := time.Now()
 	if _, err := NewClient(path).Machine(); err == nil {
 		t.Error("something has answered")
 	}
-	if took := time.Since(begin); took > 10*timeout {
-		t.Errorf("took %v", took)
-	}
+	took := time.Since(begin)
+	expect.True(t, took <= 10*timeout, "took", took)
 	if os.Geteuid() == 0 { // another user's
-		if err := os.Chown(path, 61000, 61000); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.Chown(path, 61000, 61000))
 		t.Cleanup(func() { _ = os.Remove(path) })
-		if _, err := dial(path); !errors.Is(err, ErrNone) {
-			t.Errorf("got %v", err)
-		}
+		_, err := dial(path)
+		expect.True(t, errors.Is(err, ErrNone), err)
 	}
 }
 
@@ -150,9 +125,7 @@ func TestClient(t *testing.T) {
 func TestNotify(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer c.Close()
 	t.Setenv("NOTIFY_SOCKET", path)
 	Notify("READY=1")

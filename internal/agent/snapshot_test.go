@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -59,9 +60,7 @@ func nextMachine(r *rand.Rand, m *machine.Machine, n *int) machine.Machine {
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
 	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return string(text)
 }
 
@@ -89,32 +88,24 @@ func TestDeltas(t *testing.T) {
 			sent := now.since(f.seen, f.who)
 			text := asJSON(t, sent)
 			for uid, word := range madeUpUsers {
-				if !f.who.all && (uid != f.who.uid || uid < 0) && strings.Contains(text, word) {
-					t.Fatalf("step %d: user %d was sent %s", step, f.who.uid, text)
-				}
+				expect.Must(t, f.who.all || uid == f.who.uid && uid >= 0 || !strings.Contains(text, word),
+					"step", step, "user", f.who.uid, "was sent", text)
 			}
 			var got delta
-			if err := json.Unmarshal([]byte(text), &got); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, json.Unmarshal([]byte(text), &got))
 			fresh := len(got.Jobs)
 			next, ok := f.have.apply(&got)
-			if f.have = next; !ok {
-				t.Fatalf("step %d: user %d cannot apply %s", step, f.who.uid, text)
-			}
+			f.have = next
+			expect.Must(t, ok, "step", step, "user", f.who.uid, "cannot apply", text)
 			whole := asJSON(t, Visible(&now.Machine, f.who.uid, f.who.all))
-			if have := asJSON(t, got.Machine); have != whole {
-				t.Fatalf("step %d: user %d has\n%s, and not\n%s", step, f.who.uid, have, whole)
-			}
-			if again := now.since(now.last, f.who); len(again.Jobs) > 0 {
-				t.Fatalf("step %d: of %d jobs %d are sent again", step, fresh, len(again.Jobs))
-			}
+			have := asJSON(t, got.Machine)
+			expect.Must(t, have == whole, "step", step, "user", f.who.uid, "has", have, "and not", whole)
+			again := now.since(now.last, f.who)
+			expect.Must(t, len(again.Jobs) <= 0, "step", step, "of", fresh, "jobs", len(again.Jobs), "are sent again")
 			f.seen = now.last
 		}
 	}
-	if n < 100 || len(now.Jobs) == 0 {
-		t.Fatalf("%d jobs, %d of them now", n, len(now.Jobs))
-	}
+	expect.Must(t, n >= 100 && len(now.Jobs) != 0, n, "jobs", len(now.Jobs), "of them now")
 }
 
 // A job that is unchanged keeps its serial, and any other gets a new one.
@@ -123,9 +114,8 @@ func TestSerials(t *testing.T) {
 	m := first.Clone()
 	m.Jobs[1].Processes[0].Holdings[0].Total = 5
 	second := newSnapshot(m, first)
-	if !reflect.DeepEqual(first.serials, []uint64{1, 2}) || !reflect.DeepEqual(second.serials, []uint64{1, 3}) || second.last != 3 {
-		t.Errorf("got %v, then %v", first.serials, second.serials)
-	}
+	expect.True(t, reflect.DeepEqual(first.serials, []uint64{1, 2}) && reflect.DeepEqual(second.serials, []uint64{1, 3}) && second.last == 3,
+		first.serials, "then", second.serials)
 }
 
 // standIn answers at the agent's socket as a test wants.
@@ -133,9 +123,7 @@ func standIn(t *testing.T, answer http.HandlerFunc) *Client {
 	t.Helper()
 	path := filepath.Join(testFolder(t), job.AgentSocket)
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	s := &http.Server{Handler: answer}
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(func() { _ = s.Close() })
@@ -151,9 +139,7 @@ func TestBrokenDelta(t *testing.T) {
 	for name, d := range map[string]delta{"a job is missing": partial, "a job too many": more} {
 		c := standIn(t, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, peer{}, func() any { return d }) })
 		for u, err := range c.Watch(t.Context()) {
-			if err == nil || errors.Is(err, ErrSilent) {
-				t.Errorf("%s: %+v, %v", name, u.Machine, err)
-			}
+			expect.True(t, err != nil && !errors.Is(err, ErrSilent), name, u.Machine, err)
 		}
 	}
 }
@@ -176,21 +162,17 @@ func TestWatch(t *testing.T) {
 			break
 		}
 		for _, e := range u.Events {
-			if seen[e.ID()] {
-				t.Errorf("%+v is told twice", e)
-			}
+			expect.True(t, !seen[e.ID()], e, "is told twice")
 			seen[e.ID()] = true
 		}
 		if before == nil {
-			if len(u.Machine.Jobs) != 2 || len(seen) != 4 {
-				t.Fatalf("the first has %d jobs, and %d events", len(u.Machine.Jobs), len(seen))
-			}
+			expect.Must(t, len(u.Machine.Jobs) == 2 && len(seen) == 4,
+				"the first has", len(u.Machine.Jobs), "jobs, and", len(seen), "events")
 			before = u.Machine
 			one.kill()
 		}
-		if quiet := find(u.Machine, "quiet"); &quiet.Processes[0] != &find(before, "quiet").Processes[0] {
-			t.Error("a job that is unchanged was sent again")
-		}
+		quiet := find(u.Machine, "quiet")
+		expect.Equal(t, &quiet.Processes[0], &find(before, "quiet").Processes[0], "a job that is unchanged was sent again")
 		if p := find(u.Machine, "train").Processes; len(p) == 1 && p[0].State == machine.Dead { // nobody reaps it
 			if asJSON(t, u.Machine.Jobs) != asJSON(t, a.Machine().Jobs) {
 				t.Errorf("got %s", asJSON(t, u.Machine.Jobs))
@@ -198,12 +180,8 @@ func TestWatch(t *testing.T) {
 			stop()
 		}
 	}
-	if last == nil || errors.Is(last, ErrSilent) {
-		t.Errorf("it ended with %v", last)
-	}
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
+	expect.True(t, last != nil && !errors.Is(last, ErrSilent), "it ended with", last)
+	expect.Equal(t, <-served, nil)
 }
 
 func find(m *machine.Machine, name string) *machine.Job {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/machine"
 )
 
@@ -21,9 +22,7 @@ func TestSource(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var warned atomic.Int32
 	s, err := NewSource(ctx, Options{Log: slog.New(slog.DiscardHandler)}, false, func(error) { warned.Add(1) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer func() {
 		cancel()
 		s.Close()
@@ -42,9 +41,9 @@ func TestSource(t *testing.T) {
 				refused++
 			}
 		}
-		if h, err := s.History(); err != nil || len(h.Times) == 0 || len(m.Jobs) != 1 || refused != 1 {
-			t.Errorf("%s: %d jobs, %d refusals, %d times, %v", what, len(m.Jobs), refused, len(h.Times), err)
-		}
+		h, err := s.History()
+		expect.True(t, err == nil && len(h.Times) != 0 && len(m.Jobs) == 1 && refused == 1,
+			what, len(m.Jobs), "jobs", refused, "refusals", len(h.Times), "times", err)
 	}
 	const alone = "No agent runs: the history begins with this page."
 	await("at first", alone)
@@ -55,9 +54,7 @@ func TestSource(t *testing.T) {
 	stop()
 	<-served
 	await("it ends", alone)
-	if warned.Load() != 0 {
-		t.Errorf("warned %d times", warned.Load())
-	}
+	expect.Equal(t, warned.Load(), 0, "warnings")
 }
 
 // An agent that does not answer is said once, and not waited for.
@@ -66,12 +63,10 @@ func TestSourceOfSilentAgent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	warned := make(chan error, 10)
 	s, err := NewSource(ctx, Options{Log: slog.New(slog.DiscardHandler)}, false, func(err error) { warned <- err })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if note := s.Note(); note != "The agent does not answer: the history begins with this page." || len(warned) != 1 || !errors.Is(<-warned, ErrSilent) {
-		t.Errorf("the note is %q, and it has warned %d times", note, len(warned))
-	}
+	expect.OK(t, err)
+	note := s.Note()
+	expect.True(t, note == "The agent does not answer: the history begins with this page." && len(warned) == 1 && errors.Is(<-warned, ErrSilent),
+		"the note is", note, "and it has warned", len(warned), "times")
 	cancel()
 	s.Close()
 }

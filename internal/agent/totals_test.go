@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -20,15 +21,11 @@ func TestAddTotals(t *testing.T) {
 	own := machine.Machine{Devices: []machine.GPU{{Device: 0, UUID: "a", Rations: 12 * gib, Jobs: 1, Used: 5}, {Device: 1, UUID: "b", Rations: 2 * gib, Jobs: 2}},
 		Findings: []machine.Finding{{Kind: machine.Overbooked, Device: 0, Text: "1 job"}}}
 	addTotals(&own, theirs)
-	if g := own.Devices[0]; g.Rations != 30*gib || g.Jobs != 3 || g.Used != 5 {
-		t.Errorf("got %+v", g)
-	}
-	if g := own.Devices[1]; g.Rations != 2*gib || g.Jobs != 2 {
-		t.Errorf("got %+v", g)
-	}
-	if len(own.Findings) != 1 || own.Findings[0].Text != "3 jobs" {
-		t.Errorf("got %+v", own.Findings)
-	}
+	g := own.Devices[0]
+	expect.True(t, g.Rations == 30*gib && g.Jobs == 3 && g.Used == 5, g)
+	g = own.Devices[1]
+	expect.True(t, g.Rations == 2*gib && g.Jobs == 2, g)
+	expect.True(t, len(own.Findings) == 1 && own.Findings[0].Text == "3 jobs", own.Findings)
 	none := machine.Machine{}
 	if addTotals(&none, theirs); len(none.Devices) != 2 || len(none.Findings) != 1 {
 		t.Errorf("got %+v", none)
@@ -50,28 +47,23 @@ func TestBooked(t *testing.T) {
 	}
 	now := limited(35 * gib)
 	for _, seen := range []uint64{0, 20 * gib, 35 * gib} {
-		if got := booked(&now, agentSees(seen)); len(got) != 1 || got[2].Rations != 45*gib || got[2].Jobs != 2 {
-			t.Errorf("it has seen %d: %+v", seen, got)
-		}
+		got := booked(&now, agentSees(seen))
+		expect.True(t, len(got) == 1 && got[2].Rations == 45*gib && got[2].Jobs == 2, "it has seen", seen, got)
 	}
 	none := limited(0)
-	if got := booked(&none, agentSees(20*gib)); got[2].Rations != 10*gib || got[2].Jobs != 1 {
-		t.Errorf("got %+v", got)
-	}
+	got := booked(&none, agentSees(20*gib))
+	expect.True(t, got[2].Rations == 10*gib && got[2].Jobs == 1, got)
 	other := limited(gib)
 	other.Created = time.Unix(0, 8)
-	if got := booked(&other, agentSees(gib)); len(got) != 0 {
-		t.Errorf("of another job: %+v", got)
-	}
+	got = booked(&other, agentSees(gib))
+	expect.Equal(t, len(got), 0, "of another job", got)
 }
 
 // Who asks again and again does not wait again and again for an agent that does not answer.
 func TestTotalsRest(t *testing.T) {
 	folder := testFolder(t)
 	silent, err := net.Listen("unix", filepath.Join(folder, job.AgentSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer silent.Close()
 	asked := make(chan struct{}, 100)
 	go func() {
@@ -85,18 +77,12 @@ func TestTotalsRest(t *testing.T) {
 	var totals Totals
 	totals.Add(&machine.Machine{})
 	n := len(asked)
-	if n == 0 || totals.rest.IsZero() {
-		t.Fatalf("it was asked %d times", n)
-	}
+	expect.Must(t, n != 0 && !totals.rest.IsZero(), "it was asked", n, "times")
 	for range 3 {
 		totals.Add(&machine.Machine{})
 	}
-	if len(asked) != n {
-		t.Errorf("it was asked %d times more", len(asked)-n)
-	}
+	expect.Equal(t, len(asked), n, "it was asked", len(asked)-n, "times more")
 	totals.rest = time.Now()
 	totals.Add(&machine.Machine{})
-	if len(asked) == n {
-		t.Error("it was not asked again")
-	}
+	expect.True(t, len(asked) != n, "it was not asked again")
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/webtest"
 	"ration/internal/connlimit"
 	"ration/internal/job"
@@ -25,9 +26,8 @@ func TestPublic(t *testing.T) {
 		Findings: []machine.Finding{{Kind: machine.Overbooked, Text: "overbooked"}, {Kind: machine.DriverSilent, Text: "silent"}, {Kind: machine.Drift, Path: "a", Text: "secret"},
 			{Kind: machine.OutsideJobs, Text: "secret"}, {Kind: machine.Unanswering, Text: "secret"}, {Kind: machine.Unreadable, Text: "secret"}}}
 	got := Public(m)
-	if text := fmt.Sprintf("%+v", got); strings.Contains(text, "secret") || len(got.Findings) != 2 || len(got.Devices) != 1 {
-		t.Errorf("got %s", text)
-	}
+	text := fmt.Sprintf("%+v", got)
+	expect.True(t, !strings.Contains(text, "secret") && len(got.Findings) == 2 && len(got.Devices) == 1, text)
 }
 
 // The page at the port has no job in it, and the rest of what the socket serves is not there.
@@ -41,46 +41,33 @@ func TestPublicPage(t *testing.T) {
 	source := publicSource{a}
 	m, events, _ := source.Latest()
 	h, err := source.History()
-	if err != nil || len(a.Machine().Jobs) != 1 || len(m.Jobs)+len(m.Outside)+len(h.Jobs)+len(events) > 0 {
-		t.Errorf("%+v, %+v, %+v, %v", m, events, h, err)
-	}
+	expect.True(t, err == nil && len(a.Machine().Jobs) == 1 && len(m.Jobs)+len(m.Outside)+len(h.Jobs)+len(events) <= 0, m, events, h, err)
 	s := httptest.NewServer(a.publicHandler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))
 	defer s.Close()
 	get := func(path, host string) (int, string) {
 		r, err := http.NewRequest("GET", s.URL+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		r.Host = host
 		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		defer answer.Body.Close()
 		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		return answer.StatusCode, string(text)
 	}
 	if status, text := get("/", "localhost"); status != http.StatusOK || !strings.Contains(text, "what everybody may know") || strings.Contains(text, "secretjob") || strings.Contains(text, "asked for") {
 		t.Errorf("got %d %s", status, text)
 	}
 	for _, path := range []string{"/v1/machine", "/v1/events", "/v1/history", "/v1/watch", "/limit"} {
-		if status, text := get(path, "localhost"); status != http.StatusNotFound || strings.Contains(text, "secretjob") {
-			t.Errorf("%s: %d", path, status)
-		}
+		status, text := get(path, "localhost")
+		expect.True(t, status == http.StatusNotFound && !strings.Contains(text, "secretjob"), path, status)
 	}
-	if status, _ := get("/", "evil.example"); status != http.StatusForbidden {
-		t.Errorf("by another name: %d", status)
-	}
-	if status, _ := get("/metrics", "gpu1.example"); status != http.StatusOK { // Prometheus may use any
-		t.Errorf("metrics by another name: %d", status)
-	}
+	status, _ := get("/", "evil.example")
+	expect.Equal(t, status, http.StatusForbidden, "by another name")
+	status, _ = get("/metrics", "gpu1.example")
+	expect.Equal(t, status, http.StatusOK, "metrics by another name") // Prometheus may use any
 	for address, is := range map[string]bool{"127.0.0.1": true, "::1": true, "0.0.0.0": false, "192.0.2.1": false} {
-		if got := isLoopback(&net.TCPAddr{IP: net.ParseIP(address)}); got != is {
-			t.Errorf("%s: %v", address, got)
-		}
+		expect.Equal(t, isLoopback(&net.TCPAddr{IP: net.ParseIP(address)}), is, address)
 	}
 }
 
@@ -97,9 +84,7 @@ func Listen(folder string) (l net.Listener, release func(), err error) {
 func serveAgent(t *testing.T, a *Agent, folder string) (stop context.CancelFunc, served <-chan error) {
 	t.Helper()
 	socket, release, err := Listen(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(release)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -119,9 +104,7 @@ func TestMetricsForSlowReaders(t *testing.T) {
 	go func() { _ = server.Serve(connlimit.NewEvicting(pipes, 3)) }()
 	for n := range 9 {
 		c, err := pipes.Unread("/metrics")
-		if err != nil {
-			t.Fatalf("reader %d was kept out: %v", n, err)
-		}
+		expect.OK(t, err, "reader", n, "was kept out")
 		defer c.Close()
 	}
 }
@@ -134,15 +117,11 @@ func TestPortIsTaken(t *testing.T) {
 	portAgain = time.Millisecond
 	defer func() { portAgain = before }()
 	squatter, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	a := startAgent(t, Options{Listen: squatter.Addr().String()})
 	stop, ended := serveAgent(t, a, folder)
 	c, err := Find()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	if _, err := c.Machine(); err != nil {
 		t.Fatalf("without the port there is no agent: %v", err)
 	}
@@ -159,15 +138,11 @@ func TestPortIsTaken(t *testing.T) {
 		}
 	}
 	stop()
-	if err := <-ended; err != nil {
-		t.Errorf("it ended with %v", err)
-	}
+	expect.Equal(t, <-ended, nil, "it ended with")
 	// And where it never has it.
 	portAgain = time.Hour
 	over, end := context.WithCancel(context.Background())
 	end()
 	server := &http.Server{}
-	if err := a.servePublic(over, server, nil); err != nil {
-		t.Errorf("got %v", err)
-	}
+	expect.Equal(t, a.servePublic(over, server, nil), nil)
 }

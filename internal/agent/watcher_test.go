@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/job"
 )
 
@@ -16,9 +17,7 @@ func watcherOf(t *testing.T, folders int) (w *watcher, hints chan string, dirs [
 	t.Helper()
 	hints = make(chan string, 4096)
 	w, err := newWatcher(func(folder string) { hints <- folder })
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(w.close)
 	for range folders {
 		dirs = append(dirs, t.TempDir())
@@ -34,24 +33,18 @@ func TestFlood(t *testing.T) {
 	<-hints
 	<-hints // both are watched
 	for i := range 2 * maxWatchEvents {
-		if err := os.WriteFile(filepath.Join(noisy, fmt.Sprint(i)), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile(filepath.Join(noisy, fmt.Sprint(i)), nil, 0o600))
 	}
 	go w.run()
-	if err := os.WriteFile(filepath.Join(quiet, "one"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(filepath.Join(quiet, "one"), nil, 0o600))
 	for <-hints != quiet {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, watched := w.watched[noisy]; watched {
-		t.Error("the noisy folder is watched")
-	}
-	if _, watched := w.watched[quiet]; !watched {
-		t.Error("the quiet folder is not watched")
-	}
+	_, watched := w.watched[noisy]
+	expect.True(t, !watched, "the noisy folder is watched")
+	_, watched = w.watched[quiet]
+	expect.True(t, watched, "the quiet folder is not watched")
 }
 
 // Where the kernel has lost events, each folder is worth a look: what was lost may be of any.
@@ -66,22 +59,14 @@ func TestLostEvents(t *testing.T) {
 		<-hints // they are watched
 	}
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	// All in one folder, and nothing reads them yet.
 	from, to := filepath.Join(all[0], "a"), filepath.Join(all[0], "b")
-	if err := os.WriteFile(from, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(from, nil, 0o600))
 	for range most/2 + 1 { // each is two events
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.Rename(from, to))
 		from, to = to, from
 	}
 	go w.run()
@@ -97,15 +82,11 @@ func TestWatchesOpening(t *testing.T) {
 	active, ended, read := dirs[0], dirs[1], dirs[2]
 	for _, f := range dirs {
 		for _, name := range []string{job.RegionName, "info", "alive"} {
-			if err := os.WriteFile(filepath.Join(f, name), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, os.WriteFile(filepath.Join(f, name), nil, 0o600))
 		}
 	}
 	region, err := os.Open(filepath.Join(read, job.RegionName)) // as the agent keeps it
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	w.set(nil, []string{active, read}, []string{ended})
 	for range dirs {
 		<-hints
@@ -113,9 +94,7 @@ func TestWatchesOpening(t *testing.T) {
 	open := func(path string, flags int) {
 		t.Helper()
 		f, err := os.OpenFile(path, flags, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		f.Close()
 	}
 	open(filepath.Join(ended, job.RegionName), os.O_RDWR)
@@ -125,15 +104,11 @@ func TestWatchesOpening(t *testing.T) {
 	region.Close()
 	open(filepath.Join(active, job.RegionName), os.O_RDONLY)
 	go w.run()
-	if got := <-hints; got != active {
-		t.Errorf("got %s", got)
-	}
+	expect.Equal(t, <-hints, active)
 	open(filepath.Join(read, "alive"), os.O_RDWR)
 	for <-hints != read {
 	}
-	if err := os.Remove(filepath.Join(ended, "info")); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Remove(filepath.Join(ended, "info")))
 	for <-hints != ended {
 	}
 }

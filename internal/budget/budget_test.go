@@ -3,6 +3,8 @@ package budget
 import (
 	"testing"
 	"time"
+
+	"ration/check/expect"
 )
 
 const ms = time.Millisecond
@@ -29,12 +31,8 @@ func TestBudget(t *testing.T) {
 		if p.Left() != c.left || part.Left() != c.left {
 			t.Errorf("%s: %v and a part %v", name, p.Left(), part.Left())
 		}
-		if c.after > 4*ms && shorter.Left() {
-			t.Errorf("%s: a short part is not spent", name)
-		}
-		if !p.Again(ms).Left() {
-			t.Errorf("%s: there is none for another", name)
-		}
+		expect.True(t, c.after <= 4*ms || !shorter.Left(), name, "a short part is not spent")
+		expect.True(t, p.Again(ms).Left(), name, "there is none for another")
 		clock.Worked = nil
 		now = time.Unix(1, 0)
 		p = clock.For(100 * ms)
@@ -42,9 +40,7 @@ func TestBudget(t *testing.T) {
 			t.Errorf("%s: %v by the time alone", name, p.Left())
 		}
 	}
-	if (Budget{}).Left() {
-		t.Error("the zero value is not spent")
-	}
+	expect.True(t, !(Budget{}).Left(), "the zero value is not spent")
 }
 
 // The machine's clock counts what this process does.
@@ -52,7 +48,5 @@ func TestReal(t *testing.T) {
 	before := worked()
 	for p := Real.For(ms); p.Left(); {
 	}
-	if worked() <= before {
-		t.Error("no time was used")
-	}
+	expect.True(t, worked() > before, "no time was used")
 }

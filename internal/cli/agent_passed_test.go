@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -34,7 +35,7 @@ func listenAt(t *testing.T, folder string) (*os.File, string) {
 func opened[C io.Closer](c C, err error) func(t *testing.T) C {
 	return func(t *testing.T) C {
 		t.Helper()
-		must(t, err)
+		expect.OK(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
@@ -56,11 +57,9 @@ func startPassed(t *testing.T, folder string, socket *os.File) (cmd *exec.Cmd, e
 	t.Helper()
 	cmd = passedAgent(folder, "none", socket)
 	cmd.Stderr = os.Stderr
-	must(t, cmd.Start())
+	expect.OK(t, cmd.Start())
 	end = sync.OnceFunc(func() {
-		if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
-			t.Errorf("the agent: %v", err)
-		}
+		expect.Equal(t, errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()), nil, "the agent")
 	})
 	t.Cleanup(end)
 	return cmd, end
@@ -76,7 +75,7 @@ func ask(t *testing.T, path string) question {
 	t.Helper()
 	c := opened(net.Dial("unix", path))(t)
 	_, err := io.WriteString(c, "GET /v1/machine HTTP/1.0\r\n\r\n")
-	must(t, err)
+	expect.OK(t, err)
 	return question{t, c}
 }
 
@@ -100,7 +99,7 @@ func TestAgentTakesPassedSocket(t *testing.T) {
 	folder := agentFolder(t)
 	socket, path := listenAt(t, folder)
 	before, err := os.Lstat(path)
-	must(t, err)
+	expect.OK(t, err)
 	for range 2 {
 		early := ask(t, path)
 		cmd, end := startPassed(t, folder, socket)
@@ -108,23 +107,20 @@ func TestAgentTakesPassedSocket(t *testing.T) {
 		ask(t, path).wantTrain()
 		wantNoneInherited(t, cmd.Process.Pid)
 		// There is one in a folder, whoever listens.
-		if out, err := passedAgent(folder, noAddress, socket).CombinedOutput(); err == nil || !strings.Contains(string(out), "an agent is running already") {
-			t.Errorf("a second agent: %v\n%s", err, out)
-		}
+		out, err := passedAgent(folder, noAddress, socket).CombinedOutput()
+		expect.True(t, err != nil && strings.Contains(string(out), "an agent is running already"), "a second agent", err, out)
 		end()
-		if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {
-			t.Fatalf("the agent has removed a socket that is not its own: %v", err)
-		}
+		now, err := os.Lstat(path)
+		expect.Must(t, err == nil && os.SameFile(before, now), "the agent has removed a socket that is not its own", err)
 	}
 	// One that is started by hand does not take the place of the one that systemd would start.
 	cmd := exec.Command("ration", "agent", "--listen", noAddress)
 	cmd.Env = append(os.Environ(), environ(folder)...)
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "systemctl start ration-agent") {
-		t.Errorf("an agent beside systemd's socket: %v\n%s", err, out)
-	}
-	if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {
-		t.Errorf("it has removed the socket: %v", err)
-	}
+	out, err := cmd.CombinedOutput()
+	expect.True(t, err != nil && strings.Contains(string(out), "systemctl start ration-agent"),
+		"an agent beside systemd's socket", err, out)
+	now, err := os.Lstat(path)
+	expect.True(t, err == nil && os.SameFile(before, now), "it has removed the socket", err)
 }
 
 // wantNoneInherited checks that children of a process get no socket of it.
@@ -132,7 +128,7 @@ func wantNoneInherited(t *testing.T, pid int) {
 	t.Helper()
 	fds := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(fds)
-	must(t, err)
+	expect.OK(t, err)
 	for _, e := range entries {
 		to, _ := os.Readlink(filepath.Join(fds, e.Name()))
 		if !strings.HasPrefix(to, "socket:") {
@@ -168,9 +164,8 @@ func TestAgentRefusesPassedSocket(t *testing.T) {
 		"socket operation on":        {file},
 	} {
 		out, err := passedAgent(folder, noAddress, sockets...).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "taking the socket from systemd") || !strings.Contains(string(out), want) {
-			t.Errorf("%s: %v\n%s", want, err, out)
-		}
+		expect.True(t, err != nil && strings.Contains(string(out), "taking the socket from systemd") && strings.Contains(string(out), want),
+			want, err, out)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // What reaps is ended with the process that started it, and is of the user whose regions it is given.
@@ -15,9 +17,9 @@ func TestReapCommand(t *testing.T) {
 		if strings.Join(cmd.Args, " ") != "ration reap /a/region /b/region" || cmd.SysProcAttr.Pdeathsig != syscall.SIGKILL || !cmd.SysProcAttr.Setsid {
 			t.Errorf("got %q with %+v", cmd.Args, cmd.SysProcAttr)
 		}
-		if c := cmd.SysProcAttr.Credential; os.Geteuid() == 0 && uid != 0 && (c == nil || c.Uid != 1000 || c.Gid != nobodyGroup || len(c.Groups) != 0 || c.NoSetGroups) {
-			t.Errorf("it is %+v", c)
-		}
+		c := cmd.SysProcAttr.Credential
+		expect.True(t, os.Geteuid() != 0 || uid == 0 || c != nil && c.Uid == 1000 && c.Gid == nobodyGroup && len(c.Groups) == 0 && !c.NoSetGroups,
+			c)
 	}
 }
 
@@ -25,11 +27,8 @@ func TestReapCommand(t *testing.T) {
 func TestFirstBytes(t *testing.T) {
 	var out firstBytes
 	for range 1000 {
-		if n, err := out.Write(make([]byte, 4096)); n != 4096 || err != nil {
-			t.Fatal(n, err)
-		}
+		n, err := out.Write(make([]byte, 4096))
+		expect.Must(t, n == 4096 && err == nil, n, err)
 	}
-	if len(out) != 400 {
-		t.Errorf("%d bytes are kept", len(out))
-	}
+	expect.Equal(t, len(out), 400, "bytes are kept")
 }

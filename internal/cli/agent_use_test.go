@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/testenv"
 	"ration/internal/job"
 	"ration/machine"
@@ -47,7 +48,7 @@ func TestTopHistoryOfAgent(t *testing.T) {
 func serveAgent(t *testing.T, folder string, handler http.HandlerFunc) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(folder, job.AgentSocket))
-	must(t, err)
+	expect.OK(t, err)
 	server := &http.Server{Handler: handler}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
@@ -60,9 +61,7 @@ func runIn(t *testing.T, folder string, args ...string) string {
 	cmd := exec.Command("ration", args...)
 	cmd.Env = append(os.Environ(), environ(folder)...)
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("ration %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
+	expect.Equal(t, err, nil, "ration", strings.Join(args, " "), out)
 	return string(out)
 }
 
@@ -71,9 +70,7 @@ func runIn(t *testing.T, folder string, args ...string) string {
 func TestAgentOfAnotherVersion(t *testing.T) {
 	folder := agentFolder(t)
 	alone := runIn(t, folder, "ps")
-	if !strings.Contains(alone, "train  running") {
-		t.Fatalf("got\n%s", alone)
-	}
+	expect.Must(t, strings.Contains(alone, "train  running"), alone)
 	if strings.Contains(alone, "GPU ") {
 		t.Skip("this machine has a driver, whose devices are shown instead of the agent's")
 	}
@@ -103,9 +100,7 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 		})
 		out := runIn(t, folder, "ps")
 		for _, want := range []string{"GPU 0  stand-in  0 B of 20 GiB used, 30 GiB handed out to 3 jobs", "! device 0 is overbooked (wait)", "train  running"} {
-			if !strings.Contains(out, want) {
-				t.Errorf("no %q in\n%s", want, out)
-			}
+			expect.True(t, strings.Contains(out, want), "no", want, out)
 		}
 		s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
 		s.shows(`! device 0 is overbooked`)
@@ -126,7 +121,7 @@ const halfAnswer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\
 // something is missing. The agent holds each connection until the command has ended.
 func TestSilentAgent(t *testing.T) {
 	for name, hang := range map[string]func(t *testing.T, folder string){
-		"stopped":        func(t *testing.T, folder string) { must(t, startAgent(t, folder).Process.Signal(unix.SIGSTOP)) },
+		"stopped":        func(t *testing.T, folder string) { expect.OK(t, startAgent(t, folder).Process.Signal(unix.SIGSTOP)) },
 		"nothing":        func(t *testing.T, folder string) { silentAgent(t, folder, "") },
 		"half a header":  func(t *testing.T, folder string) { silentAgent(t, folder, halfAnswer[:20]) },
 		"half an answer": func(t *testing.T, folder string) { silentAgent(t, folder, halfAnswer) },
@@ -148,12 +143,10 @@ func TestSilentAgent(t *testing.T) {
 				}
 			}
 			page := startWeb(t, folder, "ration")
-			if _, text, _ := getPage(t, page); !strings.Contains(text, "train") || !strings.Contains(text, "The agent does not answer") {
-				t.Errorf("the page is\n%s", text)
-			}
-			if _, err := os.Lstat(filepath.Join(folder, job.AgentJournal)); name != "stopped" && err == nil {
-				t.Error("a page has written what was told: it has no log")
-			}
+			_, text, _ := getPage(t, page)
+			expect.True(t, strings.Contains(text, "train") && strings.Contains(text, "The agent does not answer"), "the page is", text)
+			_, err := os.Lstat(filepath.Join(folder, job.AgentJournal))
+			expect.True(t, name == "stopped" || err != nil, "a page has written what was told: it has no log")
 		})
 	}
 }
@@ -166,8 +159,6 @@ func TestSilentStream(t *testing.T) {
 	silentAgent(t, folder, fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(line), line))
 	_, lines := start(t, environ(folder), "ration", "events", "--follow")
 	for _, want := range []string{"job gone has ended", "the agent does not answer: this command reads the jobs every second instead", "job train of "} {
-		if !lines.Scan() || !strings.Contains(lines.Text(), want) {
-			t.Fatalf("got %q, want %q", lines.Text(), want)
-		}
+		expect.Must(t, lines.Scan() && strings.Contains(lines.Text(), want), lines.Text(), want)
 	}
 }

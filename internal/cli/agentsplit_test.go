@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 // testReader is the user and the group of the reader in tests.
@@ -48,20 +50,19 @@ func startRootsAgent(t *testing.T, command ...string) *rootsAgent {
 	a := &rootsAgent{t: t}
 	at := fmt.Sprintf("@ration-test-%d-%d", os.Getpid(), time.Now().UnixNano())
 	var err error
-	if a.told, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"}); err != nil {
-		t.Fatal(err)
-	}
+	a.told, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"})
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = a.told.Close() })
 	raw, err := a.told.SyscallConn()
-	must(t, err)
-	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) }))
+	expect.OK(t, err)
+	expect.OK(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) }))
 	const script = `mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 755 /run/ration && exec "$@"`
 	a.cmd = exec.Command("sh", append([]string{"-c", script, "sh"}, command...)...)
 	a.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+at, "RATION_DIR=")
 	a.cmd.Stderr, a.cmd.WaitDelay = &a.stderr, time.Minute
 	// Root is in groups, which the reader must not be.
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Credential: &syscall.Credential{Groups: []uint32{0, 6, 65532}}}
-	must(t, a.cmd.Start())
+	expect.OK(t, a.cmd.Start())
 	t.Cleanup(func() {
 		if a.cmd.ProcessState == nil {
 			_, _ = a.cmd.Process.Kill(), a.cmd.Wait()
@@ -97,13 +98,13 @@ func (a *rootsAgent) wantTold(want string) {
 func (a *rootsAgent) children() (pids []int) {
 	a.t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", a.cmd.Process.Pid))
-	must(a.t, err)
+	expect.OK(a.t, err)
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
-		must(a.t, err)
+		expect.OK(a.t, err)
 		for _, field := range strings.Fields(string(text)) {
 			pid, err := strconv.Atoi(field)
-			must(a.t, err)
+			expect.OK(a.t, err)
 			pids = append(pids, pid)
 		}
 	}
@@ -118,7 +119,7 @@ func (a *rootsAgent) reader() (pid, fd int) {
 		a.t.Fatalf("the agent has started %d, want one reader", all)
 	}
 	fd, err := unix.PidfdOpen(all[0], 0)
-	must(a.t, err)
+	expect.OK(a.t, err)
 	a.t.Cleanup(func() { _ = unix.Close(fd) })
 	return all[0], fd
 }
@@ -154,20 +155,16 @@ func TestReaderHasTwoCapabilities(t *testing.T) {
 			a := startRootsAgent(t, test.command...)
 			pid, _ := a.reader()
 			threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
-			if err != nil || len(threads) < 2 {
-				t.Fatalf("%d has threads %q, %v", pid, threads, err)
-			}
+			expect.Must(t, err == nil && len(threads) >= 2, pid, "has threads", threads, err)
 			for _, thread := range threads {
 				status, err := os.ReadFile(thread)
 				if errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrNotExist) {
 					continue // it has ended
 				}
-				must(t, err)
+				expect.OK(t, err)
 				for _, line := range []string{"Uid:\t65533\t65533\t65533\t65533", "Gid:\t65533\t65533\t65533\t65533", "Groups:\t", "CapInh:\t0000000000080004", "CapPrm:\t0000000000080004",
 					"CapEff:\t0000000000080004", "CapAmb:\t0000000000080004", "CapBnd:\t" + test.bounds, "NoNewPrivs:\t1", "Seccomp:\t2"} {
-					if !regexp.MustCompile(`(?m)^` + line + ` *$`).Match(status) {
-						t.Errorf("no line %q in %s:\n%s", line, thread, status)
-					}
+					expect.True(t, regexp.MustCompile(`(?m)^`+line+` *$`).Match(status), "no line", line, thread, status)
 				}
 			}
 			var st unix.Stat_t
@@ -176,17 +173,14 @@ func TestReaderHasTwoCapabilities(t *testing.T) {
 				t.Errorf("the reader's folder: %+v, %v", st, err)
 			}
 			environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-			if err != nil || len(environ) == 0 || strings.Contains(string(environ), "NOTIFY_SOCKET") {
-				t.Errorf("the reader's environment: %q, %v", environ, err)
-			}
+			expect.True(t, err == nil && len(environ) != 0 && !strings.Contains(string(environ), "NOTIFY_SOCKET"),
+				"the reader's environment", environ, err)
 			wantNoneInherited(t, pid)
-			if session, err := unix.Getsid(pid); err != nil || session != pid {
-				t.Errorf("the reader is in session %d, %v, and can type into root's terminal", session, err)
-			}
+			session, err := unix.Getsid(pid)
+			expect.True(t, err == nil && session == pid, "the reader is in session", session, err, "and can type into root's terminal")
 			// While it runs no other agent does, also where its parent was killed.
-			if lock, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/5", pid)); err != nil || lock != "/run/ration/agent.lock" {
-				t.Errorf("the reader has %q open, %v", lock, err)
-			}
+			lock, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/5", pid))
+			expect.True(t, err == nil && lock == "/run/ration/agent.lock", "the reader has", lock, "open", err)
 		})
 	}
 }
@@ -213,33 +207,29 @@ func TestAgentEndsAsOne(t *testing.T) {
 			reader, fd := a.reader()
 			run := fmt.Sprintf("/proc/%d/root/run/ration", a.cmd.Process.Pid)
 			folder, err := unix.Open(run, unix.O_PATH, 0) // of its namespace, which goes with the last of it
-			must(t, err)
+			expect.OK(t, err)
 			defer unix.Close(folder)
 			if test.stop {
-				must(t, unix.Kill(reader, unix.SIGSTOP))
+				expect.OK(t, unix.Kill(reader, unix.SIGSTOP))
 			}
 			to := a.cmd.Process.Pid
 			if test.reader {
 				to = reader
 			}
-			must(t, unix.Kill(to, test.signal))
+			expect.OK(t, unix.Kill(to, test.signal))
 			if wantEnded(t, fd); test.signal != syscall.SIGKILL || test.reader {
 				a.wantTold("STOPPING=1")
 			}
 			_ = a.cmd.Wait()
-			if got := a.cmd.ProcessState.ExitCode(); got != test.status {
-				t.Errorf("the agent ended with %d, want %d", got, test.status)
-			}
+			expect.Equal(t, a.cmd.ProcessState.ExitCode(), test.status, "the agent ended with")
 			lock, err := unix.Openat(folder, "agent.lock", unix.O_RDWR, 0)
-			must(t, err)
+			expect.OK(t, err)
 			defer unix.Close(lock)
-			if err := unix.FcntlFlock(uintptr(lock), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
-				t.Errorf("the folder is locked: %v", err)
-			}
+			expect.Equal(t, unix.FcntlFlock(uintptr(lock), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}), nil,
+				"the folder is locked")
 			var st unix.Stat_t
-			if err := unix.Fstatat(folder, "agent.sock", &st, 0); test.status != -1 && err != unix.ENOENT {
-				t.Errorf("the socket is left: %v", err)
-			}
+			err = unix.Fstatat(folder, "agent.sock", &st, 0)
+			expect.True(t, test.status == -1 || err == unix.ENOENT, "the socket is left", err)
 		})
 	}
 }
@@ -247,18 +237,14 @@ func TestAgentEndsAsOne(t *testing.T) {
 // Without a user for the reader the agent is one process, of root's, and says so once.
 func TestAgentWithoutUser(t *testing.T) {
 	a := startRootsAgent(t, "whole", "agent", "--listen", "none")
-	if all := a.children(); len(all) != 0 {
-		t.Errorf("it has started %d", all)
-	}
-	must(t, a.cmd.Process.Signal(syscall.SIGTERM))
+	all := a.children()
+	expect.Equal(t, len(all), 0, "it has started", all)
+	expect.OK(t, a.cmd.Process.Signal(syscall.SIGTERM))
 	a.wantTold("STOPPING=1")
-	if err := a.cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, a.cmd.Wait(), nil)
 	const want = `level=WARN msg="files of users are read as root" error="the agent is one process: there is no user for tests (make one)"`
-	if n := strings.Count(a.stderr.String(), "level=WARN"); n != 1 || !strings.Contains(a.stderr.String(), want) {
-		t.Errorf("%d warnings, want %s in\n%s", n, want, a.stderr.String())
-	}
+	n := strings.Count(a.stderr.String(), "level=WARN")
+	expect.True(t, n == 1 && strings.Contains(a.stderr.String(), want), n, "warnings, want", want, a.stderr.String())
 }
 
 // A reader that cannot begin says why, once, and its status is the agent's.
@@ -271,9 +257,8 @@ func TestReaderCannotBegin(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != ExitFailed || strings.Count(string(out), "ration: serving metrics: ") != 1 {
-		t.Errorf("%v\n%s", err, out)
-	}
+	expect.True(t, errors.As(err, &exit) && exit.ExitCode() == ExitFailed && strings.Count(string(out), "ration: serving metrics: ") == 1,
+		err, out)
 }
 
 // The reader is in the group that may use the driver, where not everybody may; never in root's.
@@ -285,7 +270,7 @@ func TestDriverGroups(t *testing.T) {
 	if got := driverGroups(device); got != nil {
 		t.Errorf("without a driver: %d", got)
 	}
-	must(t, os.WriteFile(device, nil, 0o600))
+	expect.OK(t, os.WriteFile(device, nil, 0o600))
 	for _, test := range []struct {
 		mode os.FileMode
 		gid  int
@@ -293,7 +278,7 @@ func TestDriverGroups(t *testing.T) {
 	}{
 		{0o666, 44, nil}, {0o660, 44, []uint32{44}}, {0o664, 44, []uint32{44}}, {0o640, 44, nil}, {0o600, 44, nil}, {0o660, 0, nil},
 	} {
-		must(t, errors.Join(os.Chown(device, 0, test.gid), os.Chmod(device, test.mode)))
+		expect.OK(t, errors.Join(os.Chown(device, 0, test.gid), os.Chmod(device, test.mode)))
 		if got := driverGroups(device); !slices.Equal(got, test.want) {
 			t.Errorf("%o of group %d: got %d, want %d", test.mode, test.gid, got, test.want)
 		}

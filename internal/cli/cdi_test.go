@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/embedded"
 	"ration/internal/launch"
 )
@@ -33,24 +34,20 @@ func createJob(t *testing.T, name string) (folder string, spec launch.CDISpec, t
 	folder = t.TempDir()
 	file := filepath.Join(folder, "specs", "ration-"+name+".json")
 	for _, args := range [][]string{{"create", name, "--mem", "2g", "--fake-gpu", "h200"}, {"cdi", name, "--output", file}} {
-		if out, err := exec.Command("ration", args...).CombinedOutput(); err != nil {
-			t.Fatalf("ration %q: %v\n%s", args, err, out)
-		}
+		out, err := exec.Command("ration", args...).CombinedOutput()
+		expect.OK(t, err, "ration", args, out)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("ration", "rm", name).CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
+		out, err := exec.Command("ration", "rm", name).CombinedOutput()
+		expect.Equal(t, err, nil, out)
 	})
 	text, err := os.ReadFile(file)
 	if err == nil {
 		err = json.Unmarshal(text, &spec)
 	}
-	must(t, err)
+	expect.OK(t, err)
 	printed, err := exec.Command("ration", "cdi", name).Output()
-	if err != nil || !bytes.Equal(printed, text) {
-		t.Errorf("it prints another spec than it writes: %v\n%s", err, printed)
-	}
+	expect.True(t, err == nil && bytes.Equal(printed, text), "it prints another spec than it writes", err, printed)
 	return filepath.Dir(file), spec, text
 }
 
@@ -66,12 +63,10 @@ func TestCDISpec(t *testing.T) {
 	masked = regexp.MustCompile(`CREATED=\d+`).ReplaceAllString(masked, "CREATED=TIME")
 	const golden = "testdata/cdi.json"
 	if *updateCDI {
-		must(t, os.WriteFile(golden, []byte(masked), 0o644))
+		expect.OK(t, os.WriteFile(golden, []byte(masked), 0o644))
 	}
 	want, err := os.ReadFile(golden)
-	if err != nil || masked != string(want) {
-		t.Errorf("it is not what %s has (%v; -update-cdi writes that):\n%s", golden, err, masked)
-	}
+	expect.True(t, err == nil && masked == string(want), "it is not what", golden, "has (", err, "-update-cdi writes that)", masked)
 
 	check := filepath.Join(t.TempDir(), "cdi")
 	build := exec.Command("go", "build", "-o", check, ".")
@@ -95,11 +90,10 @@ func TestCDISpec(t *testing.T) {
 		Process struct{ Env []string }
 		Mounts  []struct{ Source, Destination string }
 	}
-	must(t, json.Unmarshal(out, &container))
+	expect.OK(t, json.Unmarshal(out, &container))
 	edits := spec.Devices[0].Edits
-	if len(container.Mounts) != len(edits.Mounts) || len(container.Process.Env) != len(edits.Env) {
-		t.Errorf("of %d mounts and %d variables the library added %d and %d", len(edits.Mounts), len(edits.Env), len(container.Mounts), len(container.Process.Env))
-	}
+	expect.True(t, len(container.Mounts) == len(edits.Mounts) && len(container.Process.Env) == len(edits.Env),
+		"of", len(edits.Mounts), "mounts and", len(edits.Env), "variables the library added", len(container.Mounts), len(container.Process.Env))
 }
 
 // A container that an engine sets up by the spec is in the job: this sets one up as an engine
@@ -116,7 +110,7 @@ func TestCDIMounts(t *testing.T) {
 	script.WriteString(": >dev/null\nmount --bind /dev/null dev/null\n")
 	for _, m := range spec.Devices[0].Edits.Mounts {
 		st, err := os.Stat(m.HostPath)
-		must(t, err)
+		expect.OK(t, err)
 		to := "." + m.ContainerPath
 		if st.IsDir() {
 			fmt.Fprintf(&script, "mkdir -p %s\n", to)
@@ -138,12 +132,8 @@ func TestCDIMounts(t *testing.T) {
 	text := string(out)
 	t.Logf("%v\n%s", err, text)
 	for what, want := range map[string]int{"now has 1 GiB": 2, "asked for 2 GiB: CUDA_ERROR_OUT_OF_MEMORY": 2, "now has 3 GiB": 0, "Read-only file system": 5, "Device or resource busy": 1} {
-		if got := strings.Count(text, what); got != want {
-			t.Errorf("%q: %d times, want %d", what, got, want)
-		}
+		expect.Equal(t, strings.Count(text, what), want, what, "times")
 	}
 	why, err := exec.Command("ration", "why", "held").CombinedOutput()
-	if err != nil || strings.Count(string(why), "asked for 2 GiB") != 2 {
-		t.Errorf("the refusals are not the job's: %v\n%s", err, why)
-	}
+	expect.True(t, err == nil && strings.Count(string(why), "asked for 2 GiB") == 2, "the refusals are not the job's", err, why)
 }

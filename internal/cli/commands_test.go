@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/check/expect"
 	"ration/internal/job"
 	"ration/internal/region"
 )
@@ -68,16 +69,15 @@ func TestCommandsHaveHelp(t *testing.T) {
 func TestBrokenPipe(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"version"}, {"--json", "version"}} {
 		reader, writer, err := os.Pipe()
-		must(t, err)
+		expect.OK(t, err)
 		reader.Close()
 		var said strings.Builder
 		cmd := exec.Command("ration", args...)
 		cmd.Stdout, cmd.Stderr = writer, &said
 		err = cmd.Run()
 		writer.Close()
-		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 141 || said.Len() > 0 {
-			t.Errorf("ration %q: %v, and said %q", args, err, said.String())
-		}
+		expect.True(t, cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 141 && said.Len() <= 0,
+			"ration", args, err, "and said", said.String())
 	}
 }
 
@@ -87,10 +87,9 @@ func TestASCII(t *testing.T) {
 	var got strings.Builder
 	out := newTerminal(&got)
 	out.printf("%s %s\n", out.bar(0.5, 4), "→ 3 µs")
-	must(t, out.printJSON("µ"))
-	if want := "##.. > 3 us\n\"µ\"\n"; got.String() != want {
-		t.Errorf("%q, want %q", got.String(), want)
-	}
+	expect.OK(t, out.printJSON("µ"))
+	want := "##.. > 3 us\n\"µ\"\n"
+	expect.Equal(t, got.String(), want)
 }
 
 // A path may be named by another user, and come here by a pattern of the shell: nothing in
@@ -98,11 +97,11 @@ func TestASCII(t *testing.T) {
 func TestNamesOfOthers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "\x1b]0;owned\x07\u009b2J\u202e\x7f\nforged")
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	must(t, os.Mkdir(dir, 0o755))
+	expect.OK(t, os.Mkdir(dir, 0o755))
 	path := filepath.Join(dir, "region")
 	r, err := region.Open(path, region.Options{})
-	must(t, err)
-	must(t, r.Close())
+	expect.OK(t, err)
+	expect.OK(t, r.Close())
 	for _, args := range [][]string{
 		{"limit", path}, {"limit", path, "1g", "--device", "0"}, {"limit", path}, {"limit", path, "nonsense"}, {"ps", "--region", path}, {"why", path},
 		{"ps", "--region", path, "--json"}, {"limit", path, "--json"}, {"rm", path, "--json"},
@@ -111,9 +110,8 @@ func TestNamesOfOthers(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		err := execute(args, &stdout, &stderr)
 		printError(&stderr, err)
-		if args[len(args)-1] == "--json" && (!json.Valid(stdout.Bytes()) || !strings.Contains(stdout.String(), `\u009b2J\u202e\u007f`)) {
-			t.Errorf("%q: %s", args, stdout.String())
-		}
+		expect.True(t, args[len(args)-1] != "--json" || json.Valid(stdout.Bytes()) && strings.Contains(stdout.String(), `\u009b2J\u202e\u007f`),
+			args, stdout.String())
 		for _, c := range stdout.String() + stderr.String() {
 			if c != '\n' && !unicode.IsPrint(c) {
 				t.Errorf("%q: %q reaches the terminal: %q, %q", args, c, stdout.String(), stderr.String())
@@ -121,9 +119,8 @@ func TestNamesOfOthers(t *testing.T) {
 			}
 		}
 		for line := range strings.Lines(stdout.String() + stderr.String()) {
-			if strings.HasPrefix(strings.TrimPrefix(line, "ration: "), "forged") {
-				t.Errorf("%q: a path is two lines: %q, %q", args, stdout.String(), stderr.String())
-			}
+			expect.True(t, !strings.HasPrefix(strings.TrimPrefix(line, "ration: "), "forged"),
+				args, "a path is two lines", stdout.String(), stderr.String())
 		}
 	}
 }
@@ -143,8 +140,7 @@ func TestMessages(t *testing.T) {
 		"two in one line": {fmt.Errorf("%s: %w (%w)", path, fs.ErrNotExist, other), []string{"a?ration: b: file does not exist (other)"}},
 		"one without any": {fmt.Errorf("%s: %w", path, errors.New("")), []string{"a?ration: b: "}},
 	} {
-		if got := messages(c.err); !slices.Equal(got, c.want) {
-			t.Errorf("%s: got %q", name, got)
-		}
+		got := messages(c.err)
+		expect.True(t, slices.Equal(got, c.want), name, got)
 	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"testing"
 
+	"ration/check/expect"
 	"ration/machine"
 )
 
@@ -37,8 +38,6 @@ func TestWhyCompute(t *testing.T) {
 	} {
 		s := machine.Job{Name: "train", Devices: []machine.Device{{Compute: &tt.compute}, {Device: 1}}, Processes: tt.processes}
 		got := whyCompute(s)
-		if len(got) != 1 || got[0].Text != tt.want || got[0].Job != "train" {
-			t.Errorf("%s: got %+v\nwant %s", tt.name, got, tt.want)
-		}
+		expect.True(t, len(got) == 1 && got[0].Text == tt.want && got[0].Job == "train", tt.name, got, tt.want)
 	}
 }

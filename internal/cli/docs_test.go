@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/harness/cuda"
 	"ration/check/testenv"
 	"ration/internal/embedded"
@@ -37,13 +38,11 @@ var updateDocs = flag.Bool("update-docs", false, "write what the commands of doc
 func docPages(t *testing.T) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob("../../docs/*.md")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no pages: %v", err)
-	}
+	expect.Must(t, err == nil && len(paths) != 0, "no pages", err)
 	pages := map[string]string{}
 	for _, path := range append(paths, "../../README.md") {
 		text, err := os.ReadFile(path)
-		must(t, err)
+		expect.OK(t, err)
 		pages[path] = string(text)
 	}
 	return pages
@@ -95,18 +94,14 @@ func TestDocBlocks(t *testing.T) {
 			switch {
 			case b.kind == "console" || b.kind == "sh session" || slices.Contains(elsewhere, b.kind):
 			case b.kind == "toml":
-				if _, err := policy.Parse(path, []byte(strings.Join(text, "\n"))); err != nil {
-					t.Errorf("%s:%d: not a policy: %v", path, b.first, err)
-				}
+				_, err := policy.Parse(path, []byte(strings.Join(text, "\n")))
+				expect.Equal(t, err, nil, path, b.first, "not a policy")
 			case b.kind == "text output":
-				if !follows(all, i) {
-					t.Errorf("%s:%d: output of no command: it belongs below a block of the kind sh session", path, b.first)
-				}
+				expect.True(t, follows(all, i), path, b.first, "output of no command: it belongs below a block of the kind sh session")
 			case b.kind == "sh" || b.kind == "indented":
 				for i, line := range text {
-					if !shownLine.MatchString(strings.TrimSpace(line)) && !notations[filepath.Base(path)] {
-						t.Errorf("%s:%d: %q is no command; what commands print is in a block of the kind console, which a test runs", path, b.first+i+1, line)
-					}
+					expect.True(t, shownLine.MatchString(strings.TrimSpace(line)) || notations[filepath.Base(path)],
+						path, b.first+i+1, line, "is no command; what commands print is in a block of the kind console, which a test runs")
 					checkShown(t, fmt.Sprintf("%s:%d", path, b.first+i+1), line)
 				}
 			default:
@@ -147,9 +142,7 @@ func checkShown(t *testing.T, where, line string) {
 		}
 		err = found.ParseFlags(rest)
 	}
-	if err != nil && !strings.Contains(err.Error(), "help requested") {
-		t.Errorf("%s: %q: %v", where, line, err)
-	}
+	expect.True(t, err == nil || strings.Contains(err.Error(), "help requested"), where, line, err)
 }
 
 // The messages that docs/troubleshooting.md explains are those that there are.
@@ -157,27 +150,23 @@ func TestMessagesAreReal(t *testing.T) {
 	var sources strings.Builder
 	for _, pattern := range []string{"../*/*.go", "../../shim/*.c", "../../shim/region/*.c"} {
 		paths, err := filepath.Glob(pattern)
-		must(t, err)
+		expect.OK(t, err)
 		for _, path := range paths {
 			if strings.HasSuffix(path, "_test.go") {
 				continue
 			}
 			text, err := os.ReadFile(path)
-			must(t, err)
+			expect.OK(t, err)
 			sources.Write(text)
 		}
 	}
 	_, table, _ := strings.Cut(docPages(t)["../../docs/troubleshooting.md"], "\n| message |")
 	table, _, _ = strings.Cut(table, "\n\n")
 	messages := regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(table, -1)
-	if len(messages) < 5 {
-		t.Fatalf("found only %q", messages)
-	}
+	expect.Must(t, len(messages) >= 5, "found only", messages)
 	for _, m := range messages {
 		for part := range strings.SplitSeq(regexp.MustCompile(`\d+ GiB`).ReplaceAllString(m[1], "\x00"), "\x00") {
-			if !strings.Contains(sources.String(), part) {
-				t.Errorf("no source says %q", part)
-			}
+			expect.True(t, strings.Contains(sources.String(), part), "no source says", part)
 		}
 	}
 }
@@ -192,21 +181,17 @@ func TestDemoIsDocumented(t *testing.T) {
 	}
 	lines := strings.Split(docPages(t)["../../README.md"], "\n")
 	i := slices.IndexFunc(blocks(lines), func(b block) bool { return b.kind == "text demo" })
-	if i < 0 {
-		t.Fatal("the README does not show the demo")
-	}
+	expect.Must(t, i >= 0, "the README does not show the demo")
 	b := blocks(lines)[i]
 	out, err := exec.Command("ration", "demo", "--quick").Output()
-	must(t, err)
+	expect.OK(t, err)
 	without := func(text string) string {
 		text = number.ReplaceAllString(text, "N")
 		text = regexp.MustCompile(`(?m)^ +N`).ReplaceAllString(text, " N")                              // one digit more after ten seconds
 		return regexp.MustCompile(`most was held by .*`).ReplaceAllString(text, "most was held by ...") // which is by chance
 	}
 	got, want := without(string(out)), without(strings.Join(lines[b.first:b.last], "\n"))
-	if !strings.HasSuffix(strings.TrimSpace(got), strings.TrimSpace(want)) {
-		t.Errorf("it prints:\n%s\nthe README has:\n%s", got, want)
-	}
+	expect.True(t, strings.HasSuffix(strings.TrimSpace(got), strings.TrimSpace(want)), "it prints", got, "the README has", want)
 }
 
 // session is a bash that runs the commands of a page.
@@ -219,7 +204,7 @@ type session struct {
 func startSession(t *testing.T, environ []string, folder string) *session {
 	t.Helper()
 	reader, writer, err := os.Pipe()
-	must(t, err)
+	expect.OK(t, err)
 	cmd := exec.Command("bash", "--norc", "--noprofile")
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = environ, folder, writer, writer
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
@@ -227,7 +212,7 @@ func startSession(t *testing.T, environ []string, folder string) *session {
 	if err == nil {
 		err = cmd.Start()
 	}
-	must(t, err)
+	expect.OK(t, err)
 	writer.Close()
 	s := &session{in: in, lines: make(chan string, 4096)}
 	go func() {
@@ -321,7 +306,7 @@ func TestDocSessions(t *testing.T) {
 				}
 				now := runPage(t, path, lines)
 				if *updateDocs {
-					must(t, os.WriteFile(path, []byte(strings.Join(now, "\n")), 0o644))
+					expect.OK(t, os.WriteFile(path, []byte(strings.Join(now, "\n")), 0o644))
 				}
 			})
 		}
@@ -336,7 +321,7 @@ func runPage(t *testing.T, path string, lines []string) (now []string) {
 	folder := t.TempDir()
 	jobs := filepath.Join(folder, "jobs")
 	me, err := user.Current()
-	must(t, err)
+	expect.OK(t, err)
 	environ := append(pageEnviron(os.Environ()), "RATION_DIR="+jobs, "FAKEGPU_QUIET=1", "LC_ALL=C.UTF-8", "HOME="+folder)
 	if strings.Contains(strings.Join(lines, "\n"), "<!-- session: the stand-in is this machine's driver -->") {
 		environ = append(environ, machineEnviron(t, folder)...)
@@ -346,9 +331,7 @@ func runPage(t *testing.T, path string, lines []string) (now []string) {
 	shown := strings.NewReplacer(jobs, shownFolder, folder, "/home/"+shownUser)
 	run := func(line int, command string, want int) []string {
 		got, err := s.run(command, want)
-		if err != nil {
-			t.Fatalf("%s:%d: %s: %v after printing %q", path, line, command, err, got)
-		}
+		expect.OK(t, err, path, line, command, "after printing", got)
 		for k, text := range got {
 			got[k] = strings.TrimRight(names.ReplaceAllString(shown.Replace(text), shownUser), " ")
 		}
@@ -374,9 +357,7 @@ func runPage(t *testing.T, path string, lines []string) (now []string) {
 			at = b.last
 			for i := b.first; i < b.last; {
 				command, is := strings.CutPrefix(lines[i], "$ ")
-				if !is {
-					t.Fatalf("%s:%d: output before any command", path, i+1)
-				}
+				expect.Must(t, is, path, i+1, "output before any command")
 				now = append(now, lines[i])
 				begin := i + 1
 				for i++; i < b.last && !strings.HasPrefix(lines[i], "$ "); i++ {
@@ -446,6 +427,6 @@ func machineEnviron(t *testing.T, folder string) []string {
 		err = errors.Join(os.Mkdir(bin, 0o755), os.Symlink(filepath.Join(driver, "fake-smi"), filepath.Join(bin, "nvidia-smi")),
 			os.Symlink(filepath.Join(driver, "fake-train"), filepath.Join(bin, "fake-train")))
 	}
-	must(t, err)
+	expect.OK(t, err)
 	return []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "LD_LIBRARY_PATH=" + driver, "FAKEGPU=h200x2", "FAKEGPU_STATE=" + filepath.Join(folder, "gpu")}
 }

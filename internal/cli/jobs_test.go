@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -37,22 +38,20 @@ func TestChooseJob(t *testing.T) {
 		"alice/gone": 6, "bob/gone": 7, "only": 8, "3/only": 8, "/run/user/2/ration/train/region": 9, "/odd": 13,
 		"": -1, "none": -1, "alice/none": -1, "carol/train": -1, "/train": -1, "./train": -1, "-1/train": -1, "alice/": -1, "alice/train/region": -1,
 	} {
-		if got, err := chooseJob(jobs, argument); got != want || err != nil {
-			t.Errorf("%q: got %d, %v; want %d", argument, got, err, want)
-		}
+		got, err := chooseJob(jobs, argument)
+		expect.True(t, got == want && err == nil, argument, got, err, want)
 	}
 	for argument, want := range map[string]string{
 		"gone":      "several users have a job of that name (name one of them: alice/gone, bob/gone)",
 		"bob/twice": "that user has several jobs of that name (name one of them: /run/user/2/ration/twice/region, /tmp/ration-2/twice/region)",
 	} {
 		got, err := chooseJob(jobs, argument)
-		if status := (statusError{}); got != -1 || err == nil || !strings.HasSuffix(err.Error(), want) || !errors.As(err, &status) || status.status != ExitUsage {
-			t.Errorf("%q: got %d, %v", argument, got, err)
-		}
+		status := statusError{}
+		expect.True(t, got == -1 && err != nil && strings.HasSuffix(err.Error(), want) && errors.As(err, &status) && status.status == ExitUsage,
+			argument, got, err)
 	}
-	if _, err := chooseJob(jobs, "train"); !errors.Is(err, errSeveral) || !strings.Contains(err.Error(), "alice/train, bob/train") {
-		t.Errorf("got %v", err)
-	}
+	_, err := chooseJob(jobs, "train")
+	expect.True(t, errors.Is(err, errSeveral) && strings.Contains(err.Error(), "alice/train, bob/train"), err)
 }
 
 // Where a user's jobs could not all be read, a plain name of another's is not for certain.
@@ -63,20 +62,17 @@ func TestNotAllJobs(t *testing.T) {
 		{Name: "mine", Path: job.Folder() + "/mine/region", Owner: "root"},
 	}}
 	for _, argument := range []string{"train", "alice/train", "mine"} {
-		if _, err := findJob(&m, argument); err != nil {
-			t.Errorf("%s: %v", argument, err)
-		}
+		_, err := findJob(&m, argument)
+		expect.Equal(t, err, nil, argument)
 	}
 	m.Findings = []machine.Finding{{Kind: machine.Unanswering, Text: "the folder of jobs of user 2 could not be read"}}
 	if _, err := findJob(&m, "train"); err == nil || !strings.Contains(err.Error(), "user 2 could not be read (name it alice/train)") {
 		t.Errorf("got %v", err)
 	}
 	for _, argument := range []string{"alice/train", "mine", "/tmp/ration-1/train/region"} {
-		if _, err := findJob(&m, argument); err != nil {
-			t.Errorf("%s: %v", argument, err)
-		}
+		_, err := findJob(&m, argument)
+		expect.Equal(t, err, nil, argument)
 	}
-	if _, err := findJob(&m, "other"); !errors.Is(err, job.ErrNoJob) || !strings.Contains(err.Error(), "could not be read") {
-		t.Errorf("got %v", err)
-	}
+	_, err := findJob(&m, "other")
+	expect.True(t, errors.Is(err, job.ErrNoJob) && strings.Contains(err.Error(), "could not be read"), err)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 // In the journal each line has its priority; elsewhere none has, also where a parent's variable is left.
@@ -21,9 +23,9 @@ func TestLogInJournal(t *testing.T) {
 		{name: "another's", want: `^time=\S+ level=INFO msg=a job=x\ntime=\S+ level=WARN msg=b\ntime=\S+ level=ERROR msg=c\n$`},
 	} {
 		r, w, err := os.Pipe()
-		must(t, err)
+		expect.OK(t, err)
 		var st unix.Stat_t
-		must(t, unix.Fstat(int(w.Fd()), &st))
+		expect.OK(t, unix.Fstat(int(w.Fd()), &st))
 		if !test.mine {
 			st.Ino++
 		}
@@ -32,10 +34,8 @@ func TestLogInJournal(t *testing.T) {
 		log.With("job", "x").Info("a")
 		log.Warn("b")
 		log.Error("c")
-		must(t, w.Close())
+		expect.OK(t, w.Close())
 		text, err := io.ReadAll(r)
-		if err != nil || !regexp.MustCompile(test.want).Match(text) {
-			t.Errorf("%s: got %q, %v, want %s", test.name, text, err, test.want)
-		}
+		expect.True(t, err == nil && regexp.MustCompile(test.want).Match(text), test.name, text, err, test.want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"text/template"
 
+	"ration/check/expect"
 	"ration/machine"
 )
 
@@ -31,9 +32,7 @@ func TestPrintDevices(t *testing.T) {
 		var out bytes.Buffer
 		a := &app{out: newTerminal(&out)}
 		a.printDevices(c.devices)
-		if out.String() != c.want {
-			t.Errorf("%s: got\n%swant\n%s", name, out.String(), c.want)
-		}
+		expect.Equal(t, out.String(), c.want, name)
 	}
 }
 
@@ -45,12 +44,9 @@ func TestRedraw(t *testing.T) {
 			var out bytes.Buffer
 			redraw(&out, []byte(strings.Repeat(strings.Repeat("x", 500)+"\n", lines)), 1, height, "12:00:00")
 			got := strings.Split(strings.TrimPrefix(out.String(), "\x1b[H\x1b[?7l"), "\x1b[K\n")
-			if got[0] != "12:00:00" || got[len(got)-1] != "\x1b[J\x1b[?7h" {
-				t.Errorf("%d lines in %d: %q", lines, height, got)
-			}
-			if rows := len(got) - 1; rows > max(1, height-1) {
-				t.Errorf("%d lines in %d: wrote %d", lines, height, rows)
-			}
+			expect.True(t, got[0] == "12:00:00" && got[len(got)-1] == "\x1b[J\x1b[?7h", lines, "lines in", height, got)
+			rows := len(got) - 1
+			expect.True(t, rows <= max(1, height-1), lines, "lines in", height, "wrote", rows)
 			if height == 24 && lines == 100 && got[len(got)-2] != "… 79 more lines" {
 				t.Errorf("got %q", got[len(got)-2])
 			}
@@ -65,7 +61,7 @@ func TestPrintEachIsOneLine(t *testing.T) {
 	jobs := []machine.Job{{Name: "x", Path: "/tmp/x\n/jobs/victim/region"}, {Name: "y", Path: "/tmp/y /jobs/victim/region"}, {Name: "z", Path: "/jobs/z/region"}}
 	jobs[0].Error = "opening /tmp/x\n/jobs/victim/region"
 	format, err := parseJobTemplate(`{{.Path}}\t{{.Error}}`)
-	must(t, err)
+	expect.OK(t, err)
 	for name, c := range map[string]struct {
 		format *template.Template
 		want   string
@@ -75,8 +71,7 @@ func TestPrintEachIsOneLine(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		a := &app{out: newTerminal(&out)}
-		if err := a.printEach(jobs, c.format); err != nil || out.String() != c.want {
-			t.Errorf("%s: got %q, %v, want %q", name, out.String(), err, c.want)
-		}
+		err := a.printEach(jobs, c.format)
+		expect.True(t, err == nil && out.String() == c.want, name, out.String(), err, c.want)
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/creack/pty"
 	"github.com/hinshun/vt10x"
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 // screen is a pseudo-terminal with a program on it.
@@ -41,15 +43,14 @@ func onTerminal(t *testing.T, columns, rows uint16, environ []string, args ...st
 		t.Skipf("no pseudo-terminal here: %v", err)
 	}
 	s := &screen{t: t, tty: tty, line: line, ended: make(chan error, 1), size: pty.Winsize{Cols: columns, Rows: rows}}
-	must(t, pty.Setsize(tty, &s.size))
-	if s.first, err = unix.IoctlGetTermios(int(line.Fd()), unix.TCGETS); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, pty.Setsize(tty, &s.size))
+	s.first, err = unix.IoctlGetTermios(int(line.Fd()), unix.TCGETS)
+	expect.OK(t, err)
 	s.cmd = exec.Command(args[0], args[1:]...)
 	s.cmd.Env = append(os.Environ(), environ...)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = line, line, line
 	s.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
-	must(t, s.cmd.Start())
+	expect.OK(t, s.cmd.Start())
 	go s.listen()
 	go func() { s.ended <- s.cmd.Wait() }()
 	t.Cleanup(func() {
@@ -119,7 +120,7 @@ func (s *screen) resize(columns, rows uint16) {
 	s.Lock()
 	s.size, s.raw = pty.Winsize{Cols: columns, Rows: rows}, nil
 	s.Unlock()
-	must(s.t, pty.Setsize(s.tty, &s.size))
+	expect.OK(s.t, pty.Setsize(s.tty, &s.size))
 }
 
 // ends waits for the end of the program.
@@ -165,7 +166,7 @@ func (s *screen) exits(status int) {
 func jobsFolder(t *testing.T) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "jobs")
-	must(t, os.Mkdir(folder, 0o700))
+	expect.OK(t, os.Mkdir(folder, 0o700))
 	return folder
 }
 
@@ -175,8 +176,8 @@ func start(t *testing.T, environ []string, args ...string) (*exec.Cmd, *bufio.Sc
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `exec "$@" 2>&1`, "sh"}, args...)...) // which knows the new PATH
 	cmd.Env = append(os.Environ(), environ...)
 	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	expect.OK(t, err)
+	expect.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(unix.SIGTERM)
 		_ = cmd.Process.Signal(unix.SIGCONT) // a test may have stopped it
@@ -207,14 +208,14 @@ func startUntil(t *testing.T, says string, environ []string, args ...string) *ex
 func startJob(t *testing.T, folder, name string, processes ...[]string) []*exec.Cmd {
 	t.Helper()
 	region := filepath.Join(folder, name, "region")
-	must(t, os.MkdirAll(filepath.Dir(region), 0o700))
+	expect.OK(t, os.MkdirAll(filepath.Dir(region), 0o700))
 	var out []*exec.Cmd
 	for i, p := range processes {
 		ready := filepath.Join(folder, name, "ready-"+string(rune('a'+i)))
 		args := append([]string{region, p[0], p[1], p[2], ready}, p[3:]...)
 		cmd := exec.Command("hold", args...)
 		cmd.Stderr = os.Stderr
-		must(t, cmd.Start())
+		expect.OK(t, cmd.Start())
 		t.Cleanup(func() {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
@@ -233,14 +234,6 @@ func startJob(t *testing.T, folder, name string, processes ...[]string) []*exec.
 // kill ends a process, and waits for its end.
 func kill(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	must(t, cmd.Process.Kill())
+	expect.OK(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-}
-
-// must ends a test that cannot go on after an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"ration/check/expect"
 )
 
 // Every flag that takes a value says which.
@@ -27,9 +29,8 @@ func TestFlagsComplete(t *testing.T) {
 			t.Errorf("%s does not complete jobs", c.CommandPath())
 		}
 	}
-	if _, directive := completeCommand(nil, []string{"python"}, "tr"); directive != cobra.ShellCompDirectiveDefault {
-		t.Error("arguments of the command are not completed as files")
-	}
+	_, directive := completeCommand(nil, []string{"python"}, "tr")
+	expect.Equal(t, directive, cobra.ShellCompDirectiveDefault, "arguments of the command are not completed as files")
 }
 
 // variableName matches a variable of ours or of HAMi-core's in the sources, as a string.
@@ -62,18 +63,14 @@ func TestVariablesAreDocumented(t *testing.T) {
 			}
 			return err
 		})
-		must(t, err)
+		expect.OK(t, err)
 	}
 	// Of the tests alone, or the beginning of several names.
 	internal := regexp.MustCompile(`^RATION_(TEST_.*|FAULT|)$|^CUDA_DEVICE_MEMORY$|_$`)
 	for name := range named {
-		if !documented[name] && !internal.MatchString(name) {
-			t.Errorf("%s is in the sources, and not in ration(7)", name)
-		}
+		expect.True(t, documented[name] || internal.MatchString(name), name, "is in the sources, and not in ration(7)")
 	}
 	for name := range documented {
-		if !named[name] && variableName.MatchString(`"`+name+`"`) {
-			t.Errorf("%s is in ration(7), and not in the sources", name)
-		}
+		expect.True(t, named[name] || !variableName.MatchString(`"`+name+`"`), name, "is in ration(7), and not in the sources")
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"ration/check/expect"
 	"ration/check/testenv"
 	"ration/internal/embedded"
 )
@@ -81,16 +82,12 @@ func TestMountsArePrivate(t *testing.T) {
 		t.Skip("only root, where the kernel allows it, mounts anything in these tests")
 	}
 	private, err := testenv.MountsArePrivate()
-	if err != nil || !private {
-		t.Fatalf("no mount namespace of their own: %v", err)
-	}
+	expect.Must(t, err == nil && private, "no mount namespace of their own", err)
 	at := t.TempDir()
-	must(t, syscall.Mount("ration-test", at, "tmpfs", 0, "size=64k"))
+	expect.OK(t, syscall.Mount("ration-test", at, "tmpfs", 0, "size=64k"))
 	defer func() { _ = syscall.Unmount(at, 0) }()
 	others, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", os.Getppid()))
-	if err != nil || strings.Contains(string(others), at) {
-		t.Errorf("the process that started the tests has %s mounted, too: %v", at, err)
-	}
+	expect.True(t, err == nil && !strings.Contains(string(others), at), "the process that started the tests has", at, "mounted, too", err)
 }
 
 // makeMountPoints makes what --keep mounts on, if root runs the tests, and removes it
@@ -112,7 +109,7 @@ func makeMountPoints(t *testing.T) {
 			_ = os.Remove(file)
 		}
 	})
-	must(t, f.Close())
+	expect.OK(t, f.Close())
 }
 
 // compile compiles the program that the scripts run, linked with the driver and not.
@@ -160,7 +157,7 @@ func mayMount() bool {
 	return cmd.Run() == nil
 }
 
-// TestRunAsUser runs TestRun as an ordinary user.
+// TestRunAsUser runs TestRun as an ordinary user; in a short run, its main scripts.
 func TestRunAsUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("TestRun runs as an ordinary user already")
@@ -168,14 +165,18 @@ func TestRunAsUser(t *testing.T) {
 	const nobody = 65534
 	makeMountPoints(t)
 	dir, err := os.MkdirTemp("", "ration-user-")
-	must(t, err)
+	expect.OK(t, err)
 	defer os.RemoveAll(dir)
 	exe, err := os.Executable()
-	must(t, err)
+	expect.OK(t, err)
 	copied, home := filepath.Join(dir, "cli.test"), filepath.Join(dir, "home")
-	must(t, errors.Join(os.Chmod(dir, 0o755), os.Mkdir(home, 0o700), os.Chown(home, nobody, nobody)))
-	must(t, errors.Join(exec.Command("install", "-m755", exe, copied).Run(), exec.Command("cp", "-r", "testdata", dir).Run()))
-	cmd := exec.Command(copied, "-test.run=^TestRun$", "-test.v")
+	expect.OK(t, errors.Join(os.Chmod(dir, 0o755), os.Mkdir(home, 0o700), os.Chown(home, nobody, nobody)))
+	expect.OK(t, errors.Join(exec.Command("install", "-m755", exe, copied).Run(), exec.Command("cp", "-r", "testdata", dir).Run()))
+	scripts := "^TestRun$"
+	if testing.Short() {
+		scripts += "/^(run|create|state|keep|hostile)$"
+	}
+	cmd := exec.Command(copied, "-test.run="+scripts, "-test.v")
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}

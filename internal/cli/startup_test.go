@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"regexp"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // What only some commands need is made when they need it: every command pays for what packages
@@ -15,9 +17,7 @@ func TestStartsLazily(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
 	trace, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, trace)
-	}
+	expect.OK(t, err, trace)
 	packages := 0
 	for _, m := range regexp.MustCompile(`(?m)^init (ration/\S+) @.* (\d+) bytes`).FindAllStringSubmatch(string(trace), -1) {
 		if m[1] == "ration/internal/cli" {
@@ -29,7 +29,5 @@ func TestStartsLazily(t *testing.T) {
 			t.Errorf("package %s makes %d bytes at every start, want %d or less (sync.OnceValue makes it when it is needed)", m[1], bytes, most)
 		}
 	}
-	if packages == 0 {
-		t.Errorf("no package in the trace:\n%s", trace)
-	}
+	expect.True(t, packages != 0, "no package in the trace", trace)
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/harness/cuda"
 	"ration/check/testenv"
 	"ration/internal/proc"
@@ -73,9 +74,8 @@ func TestTop(t *testing.T) {
 	s.shows(`Send SIGKILL to rank-0`)
 	s.press("y")
 	s.shows(`SIGKILL was sent to rank-0`)
-	if err := workers[0].Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("rank-0 ended with %v", err)
-	}
+	err := workers[0].Wait()
+	expect.True(t, err != nil && strings.Contains(err.Error(), "killed"), "rank-0 ended with", err)
 	s.shows(`rank-0 \([?]\d+\) died holding 3\.34 GiB`)
 	s.shows(`5\.23 GiB of 20 GiB`)
 	s.press("\x1b")
@@ -132,7 +132,7 @@ func TestTopMachine(t *testing.T) {
 	s.shows(`train, device 0: fake-train \(\d+\) asked for 10 GiB with 7\.49 GiB\s+free\s+of\s+20\s+GiB`)
 	if *record != "" {
 		time.Sleep(5 * time.Second) // so that the ages in the picture are not 0
-		must(t, os.WriteFile(*record, []byte(s.text()), 0o644))
+		expect.OK(t, os.WriteFile(*record, []byte(s.text()), 0o644))
 	}
 	s.press("f")
 	s.shows(`\(start\s+it\s+with\s+ration\s+run, so`)
@@ -159,16 +159,12 @@ func TestTopProcess(t *testing.T) {
 	worker := startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})[0]
 	read := func() (*machine.Job, machine.Process) {
 		j, err := machine.ReadJob("train")
-		if err != nil || len(j.Processes) != 1 {
-			t.Fatalf("read %+v, %v", j.Processes, err)
-		}
+		expect.Must(t, err == nil && len(j.Processes) == 1, "read", j.Processes, err)
 		return &j, j.Processes[0]
 	}
 	j, p := read()
 	found, err := topActions{}.Process(j, p)
-	if err != nil || found.PID != worker.Process.Pid || found.Name != "rank-0" {
-		t.Fatalf("found %v, %v", found, err)
-	}
+	expect.Must(t, err == nil && found.PID == worker.Process.Pid && found.Name == "rank-0", "found", found, err)
 	for name, change := range map[string]func(p *machine.Process){
 		"another process":       func(p *machine.Process) { p.HostPID = os.Getpid() },
 		"another slot":          func(p *machine.Process) { p.Slot++ },
@@ -177,21 +173,16 @@ func TestTopProcess(t *testing.T) {
 	} {
 		other := p
 		change(&other)
-		if got, err := (topActions{}).Process(j, other); err == nil {
-			t.Errorf("%s: found %d", name, got.PID)
-		}
+		got, err := (topActions{}).Process(j, other)
+		expect.True(t, err != nil, name, "found", got)
 	}
 	// A handle stays with its process.
 	kill(t, worker)
-	if err := found.Handle.Signal(unix.SIGCONT); !errors.Is(err, proc.ErrEnded) {
-		t.Errorf("signal to a process that has ended: %v", err)
-	}
-	if got, err := (topActions{}).Process(j, p); err == nil {
-		t.Errorf("found %d, which has ended", got.PID)
-	}
-	if err := found.Handle.Close(); err != nil {
-		t.Error(err)
-	}
+	err = found.Handle.Signal(unix.SIGCONT)
+	expect.True(t, errors.Is(err, proc.ErrEnded), "signal to a process that has ended", err)
+	got, err := (topActions{}).Process(j, p)
+	expect.True(t, err != nil, "found", got, "which has ended")
+	expect.Equal(t, found.Handle.Close(), nil)
 }
 
 // What ration limit takes, the prompt takes, and what it refuses is an error.
@@ -211,9 +202,8 @@ func TestTopSetLimit(t *testing.T) {
 		{"--nonsense", "", "nonsense"},
 	} {
 		says, err := topActions{}.SetLimit(j, tt.arguments)
-		if !strings.Contains(says, tt.says) || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
-			t.Errorf("%q: says %q, %v", tt.arguments, says, err)
-		}
+		expect.True(t, strings.Contains(says, tt.says) && (err == nil) == (tt.err == "") && (err == nil || strings.Contains(err.Error(), tt.err)),
+			tt.arguments, "says", says, err)
 	}
 }
 
@@ -225,7 +215,7 @@ func TestTopEnds(t *testing.T) {
 		status int
 	}{
 		"interrupt key": {func(s *screen) { s.press("\x03") }, 0}, // TestTop ends it by q
-		"SIGTERM":       {func(s *screen) { must(t, s.cmd.Process.Signal(unix.SIGTERM)) }, ExitSignal + int(unix.SIGTERM)},
+		"SIGTERM":       {func(s *screen) { expect.OK(t, s.cmd.Process.Signal(unix.SIGTERM)) }, ExitSignal + int(unix.SIGTERM)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := onTerminal(t, 80, 24, environ(folder), "ration", "top")
@@ -270,9 +260,7 @@ func TestWatchOnTerminal(t *testing.T) {
 	s := onTerminal(t, 80, 24, environ(folder), "ration", "ps", "--watch", "--interval", "100ms", "--count", "3")
 	s.shows(`device 0  █+·+  5 GiB of 10 GiB \(50 %\)`)
 	s.shows(` rank-0`)
-	if err := <-s.ended; err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, <-s.ended, nil)
 	if n := strings.Count(s.text(), "rank-0"); n != 1 {
 		t.Errorf("drawn %d times:\n%s", n, s.text())
 	}

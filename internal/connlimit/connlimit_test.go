@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // A user has a bounded number of connections. However many connections there are in all, a user
@@ -17,17 +19,14 @@ func TestLimiter(t *testing.T) {
 	for user := range 2 * total / perUser {
 		for n := range perUser + 1 {
 			u := l.admit(1000 + user)
-			if want := n == 0 || n < perUser && user < total/perUser; (u != nil) != want {
-				t.Fatalf("connection %d of user %d: admitted %v", n, user, u != nil)
-			}
+			want := n == 0 || n < perUser && user < total/perUser
+			expect.Must(t, (u != nil) == want, "connection", n, "of user", user, "admitted", u != nil)
 			if user == 0 && u != nil {
 				first = append(first, u)
 			}
 		}
 	}
-	if l.admit(7) == nil || l.admit(7) != nil || l.admit(0) == nil || l.admit(0) == nil {
-		t.Errorf("users are %v", l.users)
-	}
+	expect.True(t, l.admit(7) != nil && l.admit(7) == nil && l.admit(0) != nil && l.admit(0) != nil, "users are", l.users)
 	before := l.open
 	for _, u := range first {
 		u.release()
@@ -40,9 +39,7 @@ func TestLimiter(t *testing.T) {
 // A connection counts for the account of the user at its other end, until it is closed.
 func TestListen(t *testing.T) {
 	socket, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer socket.Close()
 	limiter := New(1, 1)
 	limiter.account = func(int) int { return -2 } // of a range of /etc/subuid
@@ -50,23 +47,16 @@ func TestListen(t *testing.T) {
 	var accepted net.Conn
 	for range 2 { // the second after the first was closed, twice
 		c, err := net.Dial("unix", socket.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		defer c.Close()
-		if accepted, err = l.Accept(); err != nil {
-			t.Fatal(err)
-		}
+		accepted, err = l.Accept()
+		expect.OK(t, err)
 		if c := accepted.(*Conn); c.UID != os.Getuid() || c.User != limiter.users[-2] || len(limiter.users) != 1 {
 			t.Errorf("a connection of user %d, and these count: %v", c.UID, limiter.users)
 		}
-		if limiter.admit(5) != nil {
-			t.Error("one connection too many was admitted")
-		}
+		expect.True(t, limiter.admit(5) == nil, "one connection too many was admitted")
 		_, _ = accepted.Close(), accepted.Close()
-		if limiter.open != 0 || len(limiter.users) != 0 {
-			t.Errorf("%d are open, and these count: %v", limiter.open, limiter.users)
-		}
+		expect.True(t, limiter.open == 0 && len(limiter.users) == 0, limiter.open, "are open, and these count", limiter.users)
 	}
 }
 
@@ -75,15 +65,11 @@ func TestDo(t *testing.T) {
 	var one, other User
 	done := false
 	one.Do(func() {
-		if one.turn.TryLock() {
-			t.Error("the user's next request is not delayed")
-		}
+		expect.True(t, !one.turn.TryLock(), "the user's next request is not delayed")
 		other.Do(func() { done = true })
 	})
 	(*User)(nil).Do(func() {})
-	if !done {
-		t.Error("the other user's work was not done")
-	}
+	expect.True(t, done, "the other user's work was not done")
 }
 
 // If all connections are protected, the next is refused and none is closed.
@@ -96,10 +82,6 @@ func TestEvictingProtected(t *testing.T) {
 		defer c.Close()
 	}
 	b, _ := net.Pipe()
-	if l.admit(b) != nil {
-		t.Error("one more was admitted")
-	}
-	if l.open != 2 || len(l.unprotected) != 0 {
-		t.Errorf("%d connections, %d unprotected", l.open, len(l.unprotected))
-	}
+	expect.True(t, l.admit(b) == nil, "one more was admitted")
+	expect.True(t, l.open == 2 && len(l.unprotected) == 0, l.open, "connections", len(l.unprotected), "unprotected")
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/agent"
 	"ration/internal/job"
 )
@@ -16,9 +17,7 @@ import (
 // An agent of another version than this ration is found out.
 func TestAgentVersion(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "jobs")
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Mkdir(folder, 0o700))
 	t.Setenv(job.EnvFolder, folder)
 	t.Setenv(job.EnvRegion, "")
 	check := func(version, verdict, text string) {
@@ -32,13 +31,9 @@ func TestAgentVersion(t *testing.T) {
 	check("0.3.0", Pass, "none runs")
 	for _, version := range []string{"0.3.0", ""} {
 		claim, err := agent.ClaimFolder(folder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		a, err := agent.New(agent.Options{Folder: folder, Version: version, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		ctx, stop := context.WithCancel(context.Background())
 		served, looked := make(chan error, 1), make(chan error, 1)
 		go func() { served <- a.Serve(ctx, claim.Listener()) }()
@@ -50,9 +45,7 @@ func TestAgentVersion(t *testing.T) {
 			check("0.4.0", Warn, "has version 0.3.0; this is 0.4.0")
 		}
 		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		expect.Equal(t, <-served, nil)
 		<-looked
 		claim.Release()
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/job"
 )
 
@@ -16,8 +17,6 @@ func TestJobsBudget(t *testing.T) {
 			checked++
 			clock = clock.Add(each)
 		})
-		if checked != want || left != 10-want {
-			t.Errorf("%v each: %d were checked, %d left", each, checked, left)
-		}
+		expect.True(t, checked == want && left == 10-want, each, "each", checked, "were checked", left, "left")
 	}
 }

@@ -3,6 +3,8 @@ package doctor
 import (
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 func TestCheckCalls(t *testing.T) {
@@ -22,8 +24,7 @@ func TestCheckCalls(t *testing.T) {
 
 func TestParseVersion(t *testing.T) {
 	for text, want := range map[string][2]int{"6.18.44-fc": {6, 18}, "3.10.0-1160.el7": {3, 10}, "5.4-rc1": {5, 4}, "": {0, 0}, "6": {0, 0}} {
-		if major, minor := parseVersion(text); [2]int{major, minor} != want {
-			t.Errorf("%q: got %d.%d", text, major, minor)
-		}
+		major, minor := parseVersion(text)
+		expect.Equal(t, [2]int{major, minor}, want, text, major, ".", minor)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/job"
 )
 
@@ -26,13 +27,10 @@ func bundle() Bundle {
 func unpack(t *testing.T, b Bundle) string {
 	t.Helper()
 	dir, err := b.Unpack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for name, want := range map[string]string{"x.so": "a library", "y": "a program"} {
-		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
-			t.Fatalf("%s holds %q, %v", name, got, err)
-		}
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		expect.Must(t, err == nil && string(got) == want, name, "holds", got, err)
 	}
 	return dir
 }
@@ -45,9 +43,8 @@ func TestUnpackTogether(t *testing.T) {
 		group.Go(func() { unpack(t, bundle()) })
 	}
 	group.Wait()
-	if left, err := os.ReadDir(folder); err != nil || len(left) != 1 {
-		t.Errorf("got %v, %v, want one folder", left, err)
-	}
+	left, err := os.ReadDir(folder)
+	expect.True(t, err == nil && len(left) == 1, left, err, "want one folder")
 }
 
 func TestUnpackSkipsUnusableCopies(t *testing.T) {
@@ -67,19 +64,11 @@ func TestUnpackSkipsUnusableCopies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "r", "lib"))
 			first := unpack(t, bundle())
-			if again := unpack(t, bundle()); again != first {
-				t.Errorf("unpacked again, to %s", again)
-			}
-			if err := spoil(filepath.Join(first, "x.so")); err != nil {
-				t.Fatal(err)
-			}
+			expect.Equal(t, unpack(t, bundle()), first, "unpacked again, to")
+			expect.OK(t, spoil(filepath.Join(first, "x.so")))
 			second := unpack(t, bundle())
-			if second == first {
-				t.Error("used the unusable copy")
-			}
-			if third := unpack(t, bundle()); third != second {
-				t.Errorf("unpacked again, to %s", third)
-			}
+			expect.True(t, second != first, "used the unusable copy")
+			expect.Equal(t, unpack(t, bundle()), second, "unpacked again, to")
 		})
 	}
 }
@@ -93,12 +82,9 @@ func TestUnpackRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "lib")
 			t.Setenv(EnvFolder, folder)
-			if err := plant(folder); err != nil {
-				t.Fatal(err)
-			}
-			if dir, err := bundle().Unpack(); !errors.Is(err, ErrFolder) {
-				t.Errorf("got %s, %v, want ErrFolder", dir, err)
-			}
+			expect.OK(t, plant(folder))
+			dir, err := bundle().Unpack()
+			expect.True(t, errors.Is(err, ErrFolder), dir, err, "want ErrFolder")
 		})
 	}
 }
@@ -106,18 +92,16 @@ func TestUnpackRefuses(t *testing.T) {
 func TestNotBuilt(t *testing.T) {
 	b := bundle()
 	b.files = append(b.files, "z")
-	if _, err := b.Unpack(); !errors.Is(err, ErrNotBuilt) || !strings.Contains(err.Error(), "run make") {
-		t.Errorf("got %v, want ErrNotBuilt", err)
-	}
+	_, err := b.Unpack()
+	expect.True(t, errors.Is(err, ErrNotBuilt) && strings.Contains(err.Error(), "run make"), err, "want ErrNotBuilt")
 }
 
 func TestFolders(t *testing.T) {
 	t.Setenv(EnvFolder, "")
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	dir := unpack(t, bundle())
-	if want := filepath.Join(os.Getenv(job.EnvFolder), FolderName); filepath.Dir(dir) != want {
-		t.Errorf("unpacked to %s, want it in %s", dir, want)
-	}
+	want := filepath.Join(os.Getenv(job.EnvFolder), FolderName)
+	expect.Equal(t, filepath.Dir(dir), want, "unpacked to", dir, "want it in")
 }
 
 // TestNoExec mounts a file system noexec.
@@ -135,9 +119,8 @@ func TestNoExec(t *testing.T) {
 	}
 	defer func() { _ = unix.Unmount(at, 0) }()
 	t.Setenv(EnvFolder, filepath.Join(at, "r", "lib"))
-	if dir, err := bundle().Unpack(); !errors.Is(err, ErrNoExec) {
-		t.Errorf("got %s, %v, want ErrNoExec", dir, err)
-	}
+	dir, err := bundle().Unpack()
+	expect.True(t, errors.Is(err, ErrNoExec), dir, err, "want ErrNoExec")
 }
 
 // What a killed process left unfinished is removed by the next that unpacks, once it is old
@@ -146,18 +129,12 @@ func TestUnfinishedIsRemoved(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "r", "lib")
 	t.Setenv(EnvFolder, folder)
 	old, young := filepath.Join(folder, unfinished+"old"), filepath.Join(folder, unfinished+"young")
-	if err := errors.Join(os.MkdirAll(old, 0o755), os.WriteFile(filepath.Join(old, "x.so"), nil, 0o755), os.Mkdir(young, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, errors.Join(os.MkdirAll(old, 0o755), os.WriteFile(filepath.Join(old, "x.so"), nil, 0o755), os.Mkdir(young, 0o755)))
 	then := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(old, then, then); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Chtimes(old, then, then))
 	unpack(t, bundle())
-	if _, err := os.Lstat(old); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the old one: %v", err)
-	}
-	if _, err := os.Lstat(young); err != nil {
-		t.Errorf("the young one: %v", err)
-	}
+	_, err := os.Lstat(old)
+	expect.True(t, errors.Is(err, fs.ErrNotExist), "the old one", err)
+	_, err = os.Lstat(young)
+	expect.Equal(t, err, nil, "the young one")
 }

@@ -1,17 +1,17 @@
 package feed
 
-import "testing"
+import (
+	"testing"
+
+	"ration/check/expect"
+)
 
 // A token gives its version back; one of another Feed, or of none, is before all versions.
 func TestParse(t *testing.T) {
 	f := New()
-	if got := f.Parse(f.Token(1<<63 + 7)); got != 1<<63+7 {
-		t.Errorf("got %d", got)
-	}
+	expect.Equal(t, f.Parse(f.Token(1<<63+7)), 1<<63+7)
 	for _, token := range []string{"", "7", "-7", New().Token(7), f.Token(7)[1:], f.Token(7) + "x", f.mark + "-7", f.mark + "18446744073709551616", f.mark} {
-		if got := f.Parse(token); got != 0 {
-			t.Errorf("%q: got %d", token, got)
-		}
+		expect.Equal(t, f.Parse(token), 0, token)
 	}
 }
 
@@ -20,9 +20,7 @@ func TestAdvance(t *testing.T) {
 	f := New()
 	_, first := f.Latest()
 	before, second := f.Latest()
-	if n := f.Advance(); n != before+1 {
-		t.Errorf("version %d after %d", n, before)
-	}
+	expect.Equal(t, f.Advance(), before+1, "the next version")
 	<-first
 	<-second
 	now, next := f.Latest()
@@ -31,7 +29,5 @@ func TestAdvance(t *testing.T) {
 		t.Error("there is no version after the latest")
 	default:
 	}
-	if now != before+1 {
-		t.Errorf("got %d", now)
-	}
+	expect.Equal(t, now, before+1)
 }

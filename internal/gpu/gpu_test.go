@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/limit"
 )
 
@@ -14,9 +15,7 @@ import (
 func fakeNVML(t *testing.T) string {
 	build := cmp.Or(os.Getenv("RATION_TEST_BUILD"), "../../build") // make arm64 has another
 	path, err := filepath.Abs(filepath.Join(build, "fakegpu/libnvidia-ml.so.1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	if _, err := os.Stat(path); err != nil {
 		t.Skipf("no stand-in driver: %v (make native builds it)", err)
 	}
@@ -28,29 +27,23 @@ func TestOpen(t *testing.T) {
 	t.Setenv("FAKEGPU", "h100x2:8g")
 	t.Setenv("FAKEGPU_STATE", filepath.Join(t.TempDir(), "gpu"))
 	d, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer d.Close()
-	if totals := d.Totals(); len(totals) != 2 || totals[1] != 8*limit.GiB {
-		t.Errorf("got %v, want two devices of 8 GiB", totals)
-	}
-	if d.Version == "" || d.CUDA == 0 || d.Devices[0].Name == "" || d.Devices[0].Capability != [2]int{9, 0} {
-		t.Errorf("got %+v, want versions and names", d)
-	}
+	totals := d.Totals()
+	expect.True(t, len(totals) == 2 && totals[1] == 8*limit.GiB, totals, "want two devices of 8 GiB")
+	expect.True(t, d.Version != "" && d.CUDA != 0 && d.Devices[0].Name != "" && d.Devices[0].Capability == [2]int{9, 0},
+		d, "want versions and names")
 	words, ok := d.Devices[1].UUIDWords()
 	if other, _ := d.Devices[0].UUIDWords(); !ok || words == other || words[1] == 0 {
 		t.Errorf("got %x and %x of %s", words, other, d.Devices[1].UUID)
 	}
-	if list, err := d.Processes(); err != nil || len(list) != 0 {
-		t.Errorf("got %v, %v, want no processes", list, err)
-	}
+	list, err := d.Processes()
+	expect.True(t, err == nil && len(list) == 0, list, err, "want no processes")
 }
 
 func TestNoDriver(t *testing.T) {
-	if d, err := Open(filepath.Join(t.TempDir(), "libnvidia-ml.so.1")); !errors.Is(err, ErrNoDriver) {
-		t.Errorf("got %v, %v, want ErrNoDriver", d, err)
-	}
+	d, err := Open(filepath.Join(t.TempDir(), "libnvidia-ml.so.1"))
+	expect.True(t, errors.Is(err, ErrNoDriver), d, err, "want ErrNoDriver")
 }
 
 func TestUUIDWords(t *testing.T) {

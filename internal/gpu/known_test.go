@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // machineRoot makes the files by which a machine is known.
@@ -15,20 +17,14 @@ func machineRoot(t *testing.T) (root string, write func(name, text string)) {
 	write = func(name, text string) {
 		t.Helper()
 		path := filepath.Join(root, "proc", name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		expect.OK(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	write("sys/kernel/random/boot_id", "first\n")
 	write("driver/nvidia/version", "580\n")
 	write("driver/nvidia/gpus/0000:0A:00.0/information", "GPU UUID: GPU-1\n")
 	for _, folder := range []string{"sys/module/nvidia", "sys/bus/pci/devices/0000:0a:00.0"} {
-		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.MkdirAll(filepath.Join(root, folder), 0o755))
 	}
 	return root, write
 }
@@ -38,9 +34,7 @@ func TestKnown(t *testing.T) {
 	devices := []Device{{Index: 0, UUID: "GPU-1", Name: "H200", Total: 1 << 37}, {Index: 1, UUID: "GPU-2", MIG: true}}
 	again := func(root, folder string) { // the old one stays, so that its number does
 		path := filepath.Join(root, folder)
-		if err := errors.Join(os.Rename(path, path+".old"), os.Mkdir(path, 0o755)); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, errors.Join(os.Rename(path, path+".old"), os.Mkdir(path, 0o755)))
 	}
 	for name, change := range map[string]func(root string, write func(name, text string)){
 		"another boot":     func(_ string, write func(name, text string)) { write("sys/kernel/random/boot_id", "second\n") },
@@ -57,19 +51,15 @@ func TestKnown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root, write := machineRoot(t)
 			file := filepath.Join(t.TempDir(), "devices")
-			if _, ok := knownDriver(root, file); ok {
-				t.Error("known without a file")
-			}
+			_, ok := knownDriver(root, file)
+			expect.True(t, !ok, "known without a file")
 			(&Driver{Version: "580.1", CUDA: 13000, Devices: devices}).remember(root, file)
 			d, ok := knownDriver(root, file)
-			if !ok || d.Version != "580.1" || d.CUDA != 13000 || !reflect.DeepEqual(d.Devices, devices) {
-				t.Fatalf("remembered %v, %+v", ok, d)
-			}
+			expect.Must(t, ok && d.Version == "580.1" && d.CUDA == 13000 && reflect.DeepEqual(d.Devices, devices), "remembered", ok, d)
 			d.Close()
 			change(root, write)
-			if _, ok := knownDriver(root, file); ok {
-				t.Error("still known")
-			}
+			_, ok = knownDriver(root, file)
+			expect.True(t, !ok, "still known")
 		})
 	}
 }
@@ -96,15 +86,11 @@ func TestKnownFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "devices")
 			(&Driver{Devices: []Device{{UUID: "GPU-1"}}}).remember(root, file)
-			if _, ok := knownDriver(root, file); !ok {
-				t.Fatal("not remembered")
-			}
-			if err := spoil(file); err != nil {
-				t.Fatal(err)
-			}
-			if _, ok := knownDriver(root, file); ok {
-				t.Error("believed")
-			}
+			_, ok := knownDriver(root, file)
+			expect.Must(t, ok, "not remembered")
+			expect.OK(t, spoil(file))
+			_, ok = knownDriver(root, file)
+			expect.True(t, !ok, "believed")
 		})
 	}
 }
@@ -113,16 +99,9 @@ func TestKnownFile(t *testing.T) {
 func TestKnownNothing(t *testing.T) {
 	root, file := t.TempDir(), filepath.Join(t.TempDir(), "devices")
 	(&Driver{Devices: []Device{{UUID: "GPU-1"}}}).remember(root, file)
-	if _, err := os.Lstat(file); err == nil {
-		t.Error("remembered")
-	}
-	if err := os.MkdirAll(filepath.Join(root, "proc/sys/kernel/random"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(root, "proc/sys/kernel/random/boot_id"), []byte("x"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if machineState(root) != "" {
-		t.Error("a machine without a driver is known")
-	}
+	_, err := os.Lstat(file)
+	expect.True(t, err != nil, "remembered")
+	expect.OK(t, os.MkdirAll(filepath.Join(root, "proc/sys/kernel/random"), 0o755))
+	expect.OK(t, os.WriteFile(filepath.Join(root, "proc/sys/kernel/random/boot_id"), []byte("x"), 0o644))
+	expect.Equal(t, machineState(root), "", "a machine without a driver is known")
 }

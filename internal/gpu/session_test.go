@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"ration/check/expect"
 )
 
 // A driver is opened once for many questions, and anew after a while, after a failure, and where
@@ -19,9 +21,8 @@ func TestSession(t *testing.T) {
 	}}
 	ask := func(want int) {
 		t.Helper()
-		if d, err := s.Driver(); err != nil || d == nil || opened != want {
-			t.Errorf("got %v, %v; it was opened %d times, want %d", d, err, opened, want)
-		}
+		d, err := s.Driver()
+		expect.True(t, err == nil && d != nil && opened == want, d, err, "it was opened", opened, "times, want", want)
 	}
 	ask(1)
 	ask(1)
@@ -31,9 +32,8 @@ func TestSession(t *testing.T) {
 	ask(3)
 	absent = true
 	s.Failed()
-	if _, err := s.Driver(); !errors.Is(err, ErrNoDriver) || s.driver != nil {
-		t.Errorf("got %v", err)
-	}
+	_, err := s.Driver()
+	expect.True(t, errors.Is(err, ErrNoDriver) && s.driver == nil, err)
 	absent = false
 	ask(4)
 	s.Close()

@@ -11,6 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"go.yaml.in/yaml/v3"
 
+	"ration/check/expect"
 	"ration/internal/limit"
 )
 
@@ -20,24 +21,18 @@ var update = flag.Bool("update", false, "write what Convert returns to testdata"
 // were begin with a minus.
 func TestConvert(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
+	expect.Must(t, err == nil && len(files) != 0, files, err)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			archive, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, err)
 			in, want, notes := &archive.Files[0], &archive.Files[1], &archive.Files[2]
 			var o Options
 			if strings.Contains(string(archive.Comment), "80 GiB") {
 				o.DeviceMemory = 80 * limit.GiB
 			}
 			out, got, err := (&Converter{Options: o}).Convert(in.Data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, err)
 			var lines strings.Builder
 			for _, n := range got {
 				if n.Failed {
@@ -47,26 +42,21 @@ func TestConvert(t *testing.T) {
 			}
 			if *update {
 				want.Data, notes.Data = out, []byte(lines.String())
-				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				expect.OK(t, os.WriteFile(file, txtar.Format(archive), 0o644))
 			}
-			if string(out) != string(want.Data) || lines.String() != string(notes.Data) {
-				t.Errorf("got\n%s\n%s\nwant\n%s\n%s", out, lines.String(), want.Data, notes.Data)
-			}
+			expect.True(t, string(out) == string(want.Data) && lines.String() == string(notes.Data),
+				out, lines.String(), want.Data, notes.Data)
 			// What is converted is not converted again.
-			if again, _, err := (&Converter{Options: o}).Convert(out); err != nil || string(again) != string(out) {
-				t.Errorf("again it is %v\n%s", err, again)
-			}
+			again, _, err := (&Converter{Options: o}).Convert(out)
+			expect.True(t, err == nil && string(again) == string(out), "again it is", err, again)
 		})
 	}
 }
 
 func TestConvertRefuses(t *testing.T) {
 	for _, in := range []string{"a: [\n", "kind: Pod\n---\na: [\n"} {
-		if out, _, err := new(Converter).Convert([]byte(in)); err == nil || !strings.Contains(err.Error(), "line") {
-			t.Errorf("got %s, %v", out, err)
-		}
+		out, _, err := new(Converter).Convert([]byte(in))
+		expect.True(t, err != nil && strings.Contains(err.Error(), "line"), out, err)
 	}
 }
 
@@ -75,9 +65,7 @@ func FuzzConvert(f *testing.F) {
 	files, _ := filepath.Glob("testdata/*.txtar")
 	for _, file := range files {
 		archive, err := txtar.ParseFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		expect.OK(f, err)
 		f.Add(archive.Files[0].Data)
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -86,9 +74,7 @@ func FuzzConvert(f *testing.F) {
 			return
 		}
 		var n yaml.Node
-		if len(out) > 0 && yaml.Unmarshal(out, &n) != nil {
-			t.Errorf("%q becomes what is not YAML: %q", in, out)
-		}
+		expect.True(t, len(out) <= 0 || yaml.Unmarshal(out, &n) == nil, in, "becomes what is not YAML", out)
 		if strings.Count(string(out), resourceMemory) < strings.Count(string(in), resourceMemory) && !strings.Contains(string(out), "ResourceClaimTemplate") && len(notes) == 0 {
 			t.Errorf("%q was dropped", in)
 		}

@@ -3,6 +3,8 @@ package humanfmt
 import (
 	"testing"
 	"time"
+
+	"ration/check/expect"
 )
 
 func TestRender(t *testing.T) {
@@ -48,8 +50,6 @@ func TestRender(t *testing.T) {
 		{Short(512 << 20), "512M"},
 		{Short(1536 << 20), "1.5G"},
 	} {
-		if tt.got != tt.want {
-			t.Errorf("got %q, want %q", tt.got, tt.want)
-		}
+		expect.Equal(t, tt.got, tt.want)
 	}
 }

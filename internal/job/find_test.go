@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -19,14 +20,14 @@ import (
 func used(t *testing.T, name string) (Job, *region.Slot) {
 	t.Helper()
 	path, err := MakeFolder(name)
-	must(t, err)
+	expect.OK(t, err)
 	var opt region.Options
 	opt.Limits.Memory[0] = abi.MakeLimit(1 << 30)
 	r, err := region.Open(path, opt)
-	must(t, err)
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	slot, err := r.Claim("me")
-	must(t, err)
+	expect.OK(t, err)
 	return Job{name, path}, slot
 }
 
@@ -39,25 +40,19 @@ func TestFind(t *testing.T) {
 	j, slot := used(t, "train")
 	defer slot.Leave()
 	for what, want := range map[string]Job{"train": j, j.Path: j} {
-		if got, err := Find(what); err != nil || got != want {
-			t.Errorf("%s: got %v, %v, want %v", what, got, err, want)
-		}
+		got, err := Find(what)
+		expect.True(t, err == nil && got == want, what, got, err, want)
 	}
-	if _, err := Find("trains"); !errors.Is(err, ErrNoJob) || !strings.Contains(err.Error(), "(there are: train)") {
-		t.Errorf("got %v, want the jobs there are", err)
-	}
-	if _, err := Find("a b"); !errors.Is(err, limit.ErrName) {
-		t.Errorf("got %v, want ErrName", err)
-	}
-	if _, err := MakeFolder("empty"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Find("empty"); !errors.Is(err, ErrNoJob) {
-		t.Errorf("got %v of a folder without a region", err)
-	}
-	if got, err := FindFolder("empty"); err != nil || got.Name != "empty" {
-		t.Errorf("got %v, %v", got, err)
-	}
+	_, err := Find("trains")
+	expect.True(t, errors.Is(err, ErrNoJob) && strings.Contains(err.Error(), "(there are: train)"), err, "want the jobs there are")
+	_, err = Find("a b")
+	expect.True(t, errors.Is(err, limit.ErrName), err, "want ErrName")
+	_, err = MakeFolder("empty")
+	expect.OK(t, err)
+	_, err = Find("empty")
+	expect.True(t, errors.Is(err, ErrNoJob), err, "of a folder without a region")
+	got, err := FindFolder("empty")
+	expect.True(t, err == nil && got.Name == "empty", got, err)
 }
 
 // A job of which nothing is locked has no living processes, also where the kernel could not be
@@ -69,17 +64,16 @@ func TestUnlockedHasNoLiving(t *testing.T) {
 	j, slot := used(t, "train")
 	defer slot.Leave()
 	content, err := os.ReadFile(j.Path)
-	must(t, err)
+	expect.OK(t, err)
 	path, err := MakeFolder("dead") // the same processes, and none of their locks
-	must(t, err)
-	must(t, os.WriteFile(path, content, 0o600))
+	expect.OK(t, err)
+	expect.OK(t, os.WriteFile(path, content, 0o600))
 	for name, c := range map[string]struct {
 		job    Job
 		living int
 	}{"locked": {j, 1}, "not locked": {Job{"dead", path}, 0}} {
-		if u, err := inspectWith(c.job, noTime); err != nil || len(u.living) != c.living || u.locked != (c.living > 0) {
-			t.Errorf("%s: %+v, %v", name, u, err)
-		}
+		u, err := inspectWith(c.job, noTime)
+		expect.True(t, err == nil && len(u.living) == c.living && u.locked == (c.living > 0), name, u, err)
 	}
 }
 
@@ -88,38 +82,29 @@ func TestRemove(t *testing.T) {
 	j, slot := used(t, "train")
 	for _, force := range []bool{false, true} {
 		var living *LivingError
-		if err := Remove(j, force); !errors.As(err, &living) || len(living.Living) != 1 || !errors.Is(err, ErrLiving) {
-			t.Errorf("force %v: got %v, want the living process", force, err)
-		}
+		err := Remove(j, force)
+		expect.True(t, errors.As(err, &living) && len(living.Living) == 1 && errors.Is(err, ErrLiving),
+			"force", force, err, "want the living process")
 	}
-	must(t, slot.Leave())
+	expect.OK(t, slot.Leave())
 	h, err := Join("train") // as what was launched in it does
-	must(t, err)
-	if err := Remove(j, true); !errors.Is(err, ErrInUse) {
-		t.Errorf("got %v while something runs in it", err)
-	}
-	if Ended(j, time.Now()) {
-		t.Error("ended while something runs in it")
-	}
+	expect.OK(t, err)
+	err = Remove(j, true)
+	expect.True(t, errors.Is(err, ErrInUse), err, "while something runs in it")
+	expect.True(t, !Ended(j, time.Now()), "ended while something runs in it")
 	h.Release()
-	if !Ended(j, time.Now()) {
-		t.Error("not ended when all have left")
-	}
-	if err := Remove(j, false); err != nil {
-		t.Error(err)
-	}
-	if entries, err := os.ReadDir(Folder()); err != nil || len(entries) != 0 {
-		t.Errorf("left behind: %v, %v", entries, err)
-	}
+	expect.True(t, Ended(j, time.Now()), "not ended when all have left")
+	expect.Equal(t, Remove(j, false), nil)
+	entries, err := os.ReadDir(Folder())
+	expect.True(t, err == nil && len(entries) == 0, "left behind", entries, err)
 }
 
 // A command of ration run may end before there is a region.
 func TestRemoveWithoutRegion(t *testing.T) {
 	l := locked(t)
 	l.Release()
-	if err := Remove(l.Job, false); err != nil || exists(l.Folder) {
-		t.Errorf("not removed: %v", err)
-	}
+	err := Remove(l.Job, false)
+	expect.True(t, err == nil && !exists(l.Folder), "not removed", err)
 }
 
 // A folder in /tmp is looked at where it belongs to the user whom it is named for: anybody can
@@ -128,13 +113,11 @@ func TestFoldersOfOthers(t *testing.T) {
 	temp := t.TempDir()
 	own := os.Geteuid()
 	for uid := own; uid < own+100; uid++ {
-		must(t, os.Mkdir(filepath.Join(temp, fmt.Sprintf("ration-%d", uid)), 0o700))
+		expect.OK(t, os.Mkdir(filepath.Join(temp, fmt.Sprintf("ration-%d", uid)), 0o700))
 	}
 	p := Paths{Temp: temp, Home: func(int) string { return "" }}
 	found, all := p.Folders()
-	if len(found) != 1 || found[0].UID != own || len(found[0].Paths()) != 1 || !all {
-		t.Errorf("got %+v, %v", found, all)
-	}
+	expect.True(t, len(found) == 1 && found[0].UID == own && len(found[0].Paths()) == 1 && all, found, all)
 }
 
 // A user's job of a name is found in any of the folders, if the folder and the region are that
@@ -147,18 +130,18 @@ func TestNamed(t *testing.T) {
 	dir := t.TempDir()
 	p := Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Home: func(uid int) string { return filepath.Join(dir, "home", fmt.Sprint(uid)) }}
 	put := func(uid int, folder, name string) {
-		must(t, os.MkdirAll(filepath.Join(folder, name), 0o755))
-		must(t, os.Chown(folder, uid, uid))
-		must(t, os.WriteFile(filepath.Join(folder, name, RegionName), nil, 0o600))
-		must(t, os.Chown(filepath.Join(folder, name, RegionName), uid, uid))
+		expect.OK(t, os.MkdirAll(filepath.Join(folder, name), 0o755))
+		expect.OK(t, os.Chown(folder, uid, uid))
+		expect.OK(t, os.WriteFile(filepath.Join(folder, name, RegionName), nil, 0o600))
+		expect.OK(t, os.Chown(filepath.Join(folder, name, RegionName), uid, uid))
 	}
 	run, temp, home := filepath.Join(p.Runtime, fmt.Sprint(alice), "ration"), filepath.Join(p.Temp, fmt.Sprint("ration-", alice)), filepath.Join(p.Home(alice), ".local/state/ration")
 	put(alice, run, "a")
 	put(alice, temp, "a")
 	put(alice, home, "b")
 	put(bob, filepath.Join(dir, "bobs"), "c")
-	must(t, os.Symlink(filepath.Join(dir, "bobs", "c"), filepath.Join(run, "linked")))
-	must(t, os.Lchown(filepath.Join(run, "linked"), alice, alice))
+	expect.OK(t, os.Symlink(filepath.Join(dir, "bobs", "c"), filepath.Join(run, "linked")))
+	expect.OK(t, os.Lchown(filepath.Join(run, "linked"), alice, alice))
 	put(bob, run, "c") // a region of another user's in alice's folder
 	put(bob, filepath.Join(p.Temp, fmt.Sprint("ration-", 61013)), "d")
 	for _, c := range []struct {
@@ -173,9 +156,7 @@ func TestNamed(t *testing.T) {
 		for _, j := range p.Named(c.uid, c.name) {
 			got = append(got, strings.TrimSuffix(j.Path, "/"+c.name+"/"+RegionName))
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%d/%s: got %v, want %v", c.uid, c.name, got, c.want)
-		}
+		expect.True(t, slices.Equal(got, c.want), c.uid, "/", c.name, got, c.want)
 	}
 }
 
@@ -195,7 +176,7 @@ func TestFoldersInFlood(t *testing.T) {
 		"users": {strange: 5, withProcess: []int{first, first + users - 1}, want: 7},
 	} {
 		p := Paths{Temp: t.TempDir(), Proc: t.TempDir(), Home: func(int) string { return "" }, listed: c.listed, strange: c.strange}
-		own := func(uid int, dir string) { must(t, errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, uid, uid))) }
+		own := func(uid int, dir string) { expect.OK(t, errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, uid, uid))) }
 		for uid := first; uid < first+users; uid++ {
 			own(uid, filepath.Join(p.Temp, fmt.Sprint("ration-", uid)))
 		}
@@ -203,7 +184,7 @@ func TestFoldersInFlood(t *testing.T) {
 			own(uid, filepath.Join(p.Proc, fmt.Sprint(uid)))
 		}
 		for n := range c.floods {
-			must(t, os.WriteFile(filepath.Join(p.Temp, fmt.Sprint("flood", n)), nil, 0o600))
+			expect.OK(t, os.WriteFile(filepath.Join(p.Temp, fmt.Sprint("flood", n)), nil, 0o600))
 		}
 		found, all := p.Folders()
 		missing := map[int]bool{}
@@ -215,9 +196,8 @@ func TestFoldersInFlood(t *testing.T) {
 				delete(missing, f.UID)
 			}
 		}
-		if most := c.want + c.listed; all || len(missing) > 0 || len(found) < c.want || len(found) > most {
-			t.Errorf("%s: without %v: %+v, %v", name, missing, found, all)
-		}
+		most := c.want + c.listed
+		expect.True(t, !all && len(missing) <= 0 && len(found) >= c.want && len(found) <= most, name, "without", missing, found, all)
 	}
 }
 
@@ -232,11 +212,7 @@ func TestLivingErrorNamesEach(t *testing.T) {
 	}
 	text := e.Error()
 	for pid, want := range map[int]int{os.Getpid(): 1, os.Getppid(): 1} {
-		if n := strings.Count(text, fmt.Sprintf(" pid %d (", pid)); n != want {
-			t.Errorf("pid %d is named %d times: %s", pid, n, text)
-		}
+		expect.Equal(t, strings.Count(text, fmt.Sprintf(" pid %d (", pid)), want, "pid", pid, "is named so often in", text)
 	}
-	if strings.Count(text, "cannot be seen") != maxNamed-2 || !strings.Contains(text, "and 4 others") {
-		t.Errorf("got %s", text)
-	}
+	expect.True(t, strings.Count(text, "cannot be seen") == maxNamed-2 && strings.Contains(text, "and 4 others"), text)
 }

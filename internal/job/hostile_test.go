@@ -12,15 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/safepath"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // A job is found by which file its region is, not by how its path is written.
 func TestFindByAnotherPath(t *testing.T) {
@@ -29,17 +23,15 @@ func TestFindByAnotherPath(t *testing.T) {
 	j, slot := used(t, "train")
 	defer slot.Leave()
 	link := filepath.Join(dir, "elsewhere")
-	must(t, os.Symlink(filepath.Dir(j.Path), link))
+	expect.OK(t, os.Symlink(filepath.Dir(j.Path), link))
 	for _, path := range []string{filepath.Join(link, "region"), filepath.Dir(j.Path) + "/../train//region"} {
-		if got, err := Find(path); err != nil || got != j {
-			t.Errorf("%s: %v, %v, want %v", path, got, err, j)
-		}
+		got, err := Find(path)
+		expect.True(t, err == nil && got == j, path, got, err, j)
 	}
 	hard := filepath.Join(dir, "hard")
-	must(t, os.Link(j.Path, hard))
-	if err := Remove(Job{Path: hard}, true); !errors.Is(err, ErrLiving) {
-		t.Errorf("removing it by another name while it is in use: %v", err)
-	}
+	expect.OK(t, os.Link(j.Path, hard))
+	err := Remove(Job{Path: hard}, true)
+	expect.True(t, errors.Is(err, ErrLiving), "removing it by another name while it is in use", err)
 }
 
 // A link that another user can have put there leads nowhere.
@@ -49,18 +41,13 @@ func TestFindThroughALinkOfOthers(t *testing.T) {
 	j, slot := used(t, "theirs")
 	defer slot.Leave()
 	public := filepath.Join(dir, "public")
-	must(t, os.Mkdir(public, 0o777))
-	must(t, os.Chmod(public, 0o777))
-	must(t, os.Symlink(filepath.Dir(j.Path), filepath.Join(public, "d")))
-	if got, err := Find(filepath.Join(public, "d", "region")); !errors.Is(err, safepath.ErrLink) {
-		t.Errorf("got %v, %v", got, err)
-	}
-	if err := Remove(Job{Path: filepath.Join(public, "d", "region")}, true); err == nil {
-		t.Error("removed through it")
-	}
-	if !exists(j.Path) {
-		t.Error("the region is gone")
-	}
+	expect.OK(t, os.Mkdir(public, 0o777))
+	expect.OK(t, os.Chmod(public, 0o777))
+	expect.OK(t, os.Symlink(filepath.Dir(j.Path), filepath.Join(public, "d")))
+	got, err := Find(filepath.Join(public, "d", "region"))
+	expect.True(t, errors.Is(err, safepath.ErrLink), got, err)
+	expect.True(t, Remove(Job{Path: filepath.Join(public, "d", "region")}, true) != nil, "removed through it")
+	expect.True(t, exists(j.Path), "the region is gone")
 }
 
 // Root removes no file for one user that is another's to remove.
@@ -86,14 +73,13 @@ func TestRemoveInAFolderOfOthers(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "d")
 			t.Setenv(EnvFolder, filepath.Join(dir, "jobs"))
 			j, slot := used(t, "x")
-			must(t, slot.Leave())
+			expect.OK(t, slot.Leave())
 			path := filepath.Join(dir, "region")
-			must(t, os.Rename(j.Path, path))
-			must(t, os.Chmod(dir, c.mode))
-			must(t, errors.Join(os.Chown(path, c.file, -1), os.Chown(dir, c.folder, -1)))
-			if err := Remove(Job{Path: path}, false); (err == nil) != c.removed || exists(path) == c.removed {
-				t.Errorf("got %v", err)
-			}
+			expect.OK(t, os.Rename(j.Path, path))
+			expect.OK(t, os.Chmod(dir, c.mode))
+			expect.OK(t, errors.Join(os.Chown(path, c.file, -1), os.Chown(dir, c.folder, -1)))
+			err := Remove(Job{Path: path}, false)
+			expect.True(t, (err == nil) == c.removed && exists(path) != c.removed, err)
 		})
 	}
 }
@@ -104,41 +90,37 @@ func TestLease(t *testing.T) {
 	l.Release()
 	path := filepath.Join(l.Folder, aliveName)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	must(t, err)
+	expect.OK(t, err)
 	defer f.Close()
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		t.Skipf("no leases here: %v", err) // some file systems have none
 	}
 	start := time.Now()
-	if !Running(l.Job) {
-		t.Error("a job that cannot be asked has ended")
-	}
-	if _, err := Create("train"); !errors.Is(err, ErrInUse) {
-		t.Errorf("created: %v", err)
-	}
+	expect.True(t, Running(l.Job), "a job that cannot be asked has ended")
+	_, err = Create("train")
+	expect.True(t, errors.Is(err, ErrInUse), "created", err)
 	// The kernel would make an open wait for 45 s.
-	if took := time.Since(start); took > 20*time.Second {
-		t.Errorf("it took %v", took)
-	}
+	took := time.Since(start)
+	expect.True(t, took <= 20*time.Second, "it took", took)
 }
 
 // What a command inherits can be read, and no more.
 func TestInheritedDescriptor(t *testing.T) {
 	l := locked(t)
-	must(t, l.Share())
+	expect.OK(t, l.Share())
 	for _, most := range []uint64{0, 64} {
 		var before unix.Rlimit
-		must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+		expect.OK(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
 		if most > 0 {
-			must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: before.Max}))
+			expect.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: before.Max}))
 		}
 		stop, err := l.Inherit()
-		must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
-		must(t, err)
+		expect.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
+		expect.OK(t, err)
 		fds, found := descriptorsOf(t, filepath.Join(l.Folder, aliveName)), 0
 		for _, fd := range fds {
 			flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-			must(t, err)
+			expect.OK(t, err)
 			if exec, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); exec&unix.FD_CLOEXEC != 0 {
 				continue
 			}
@@ -146,9 +128,7 @@ func TestInheritedDescriptor(t *testing.T) {
 				t.Errorf("descriptor %d is inherited with flags %#x", fd, flags)
 			}
 		}
-		if found != 1 {
-			t.Errorf("%d descriptors are inherited", found)
-		}
+		expect.Equal(t, found, 1, "descriptors are inherited")
 		stop()
 	}
 	l.Release()
@@ -177,16 +157,13 @@ func TestFolderMadeByAnother(t *testing.T) {
 	t.Setenv("TMPDIR", tmp)
 	t.Setenv("HOME", home)
 	usual := Folder()
-	if filepath.Dir(usual) != tmp {
-		t.Errorf("got %s", usual)
-	}
-	must(t, os.Mkdir(usual, 0o777))
-	must(t, os.Chmod(usual, 0o777))
-	if got, want := Folder(), filepath.Join(home, ".local/state/ration"); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	expect.Equal(t, filepath.Dir(usual), tmp, usual)
+	expect.OK(t, os.Mkdir(usual, 0o777))
+	expect.OK(t, os.Chmod(usual, 0o777))
+	got, want := Folder(), filepath.Join(home, ".local/state/ration")
+	expect.Equal(t, got, want)
 	_, err := MakeFolder("train")
-	must(t, err)
+	expect.OK(t, err)
 }
 
 // What is no file in the place of `alive` blocks a name only until rm --force.
@@ -199,11 +176,10 @@ func TestRemoveWithoutAFileToLock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 			j, slot := used(t, "train")
-			must(t, slot.Leave())
-			must(t, plant(filepath.Join(filepath.Dir(j.Path), aliveName)))
-			if err := Remove(j, true); err != nil || exists(filepath.Dir(j.Path)) {
-				t.Errorf("got %v", err)
-			}
+			expect.OK(t, slot.Leave())
+			expect.OK(t, plant(filepath.Join(filepath.Dir(j.Path), aliveName)))
+			err := Remove(j, true)
+			expect.True(t, err == nil && !exists(filepath.Dir(j.Path)), err)
 		})
 	}
 }
@@ -216,14 +192,13 @@ func TestRemoveRootsFileInAFolderOfOthers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "theirs")
 	t.Setenv(EnvFolder, filepath.Join(dir, "jobs"))
 	j, slot := used(t, "x")
-	must(t, slot.Leave())
+	expect.OK(t, slot.Leave())
 	path := filepath.Join(dir, "backup", "region")
-	must(t, os.Mkdir(filepath.Dir(path), 0o755))
-	must(t, os.Rename(j.Path, path))
-	must(t, os.Chown(dir, 12345, -1))
-	if err := Remove(Job{Path: path}, true); !errors.Is(err, ErrFolder) || !exists(path) {
-		t.Errorf("got %v", err)
-	}
+	expect.OK(t, os.Mkdir(filepath.Dir(path), 0o755))
+	expect.OK(t, os.Rename(j.Path, path))
+	expect.OK(t, os.Chown(dir, 12345, -1))
+	err := Remove(Job{Path: path}, true)
+	expect.True(t, errors.Is(err, ErrFolder) && exists(path), err)
 }
 
 // Root keeps no jobs where another user can put another folder in place of theirs.
@@ -256,22 +231,17 @@ func TestFolderInAFolderOfOthers(t *testing.T) {
 		for _, there := range []bool{false, true} { // the folder of jobs
 			t.Run(fmt.Sprintf("%s, there: %v", name, there), func(t *testing.T) {
 				dir := t.TempDir()
-				must(t, c.make(dir))
+				expect.OK(t, c.make(dir))
 				folder := filepath.Join(dir, c.path)
 				if there {
-					must(t, os.MkdirAll(folder, 0o700))
+					expect.OK(t, os.MkdirAll(folder, 0o700))
 				}
 				t.Setenv(EnvFolder, folder)
 				_, err := MakeFolder("train")
-				if c.good != (err == nil) || !c.good && !errors.Is(err, ErrFolder) {
-					t.Errorf("making a job's folder: %v", err)
-				}
-				if !c.good && !there && exists(folder) {
-					t.Error("the folder was made")
-				}
-				if _, err := List(); there && c.good != (err == nil) {
-					t.Errorf("listing jobs: %v", err)
-				}
+				expect.True(t, c.good == (err == nil) && (c.good || errors.Is(err, ErrFolder)), "making a job's folder", err)
+				expect.True(t, c.good || there || !exists(folder), "the folder was made")
+				_, err = List()
+				expect.True(t, !there || c.good == (err == nil), "listing jobs", err)
 			})
 		}
 	}
@@ -283,26 +253,22 @@ func TestMessagesArePrintable(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	const evil = "\x1b[2J\u009b\u202e\xff\r"
 	before, err := os.ReadFile("/proc/self/comm")
-	must(t, err)
-	must(t, os.WriteFile("/proc/self/comm", []byte(evil), 0))
+	expect.OK(t, err)
+	expect.OK(t, os.WriteFile("/proc/self/comm", []byte(evil), 0))
 	defer func() { _ = os.WriteFile("/proc/self/comm", before, 0) }()
 	j, slot := used(t, "train")
 	defer slot.Leave()
 	check := func(err error, pid int) {
 		t.Helper()
-		if !errors.Is(err, ErrLiving) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d (?[2J??", pid)) {
-			t.Errorf("got %q", err)
-		}
+		expect.True(t, errors.Is(err, ErrLiving) && strings.Contains(err.Error(), fmt.Sprintf("pid %d (?[2J??", pid)), err)
 		for _, c := range fmt.Sprint(err) {
-			if !unicode.IsPrint(c) {
-				t.Errorf("%q has %q", err, c)
-			}
+			expect.True(t, unicode.IsPrint(c), err, "has", c)
 		}
 	}
 	check(Remove(j, false), os.Getpid())
 	// What is no region has its holders named by the kernel.
 	path := filepath.Join(t.TempDir(), "region")
-	must(t, os.WriteFile(path, make([]byte, 100), 0o600))
+	expect.OK(t, os.WriteFile(path, make([]byte, 100), 0o600))
 	t.Setenv(envComm, evil)
 	_, pid := startMember(t, path, 60)
 	check(Remove(Job{Path: path}, true), pid)
@@ -315,11 +281,10 @@ func TestLauncherOfAnotherUser(t *testing.T) {
 	}
 	l := locked(t)
 	defer l.RemoveIfUnused()
-	must(t, l.Share())
+	expect.OK(t, l.Share())
 	for uid, want := range map[int]string{0: "pid %d started", 12345: "pid ?%d started"} {
-		must(t, os.Chown(filepath.Join(l.Folder, aliveName), uid, -1))
-		if running, by := runningBy(l.Job); !running || !strings.Contains(by, fmt.Sprintf(want, os.Getpid())) {
-			t.Errorf("written by user %d: %v %q", uid, running, by)
-		}
+		expect.OK(t, os.Chown(filepath.Join(l.Folder, aliveName), uid, -1))
+		running, by := runningBy(l.Job)
+		expect.True(t, running && strings.Contains(by, fmt.Sprintf(want, os.Getpid())), "written by user", uid, running, by)
 	}
 }

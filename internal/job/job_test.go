@@ -9,18 +9,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/limit"
 )
 
 func TestFolder(t *testing.T) {
 	t.Setenv(EnvFolder, "/elsewhere")
-	if got := Folder(); got != "/elsewhere" {
-		t.Errorf("got %s, want what %s says", got, EnvFolder)
-	}
+	expect.Equal(t, Folder(), "/elsewhere", "want what", EnvFolder, "says")
 	t.Setenv(EnvFolder, "")
-	if got := Folder(); os.Geteuid() == 0 && got != "/run/ration" {
-		t.Errorf("got %s for root", got)
-	}
+	got := Folder()
+	expect.True(t, os.Geteuid() != 0 || got == "/run/ration", got, "for root")
 }
 
 func TestMake(t *testing.T) {
@@ -28,18 +26,15 @@ func TestMake(t *testing.T) {
 	t.Setenv(EnvFolder, folder)
 	for range 2 { // the second time it exists
 		path, err := MakeFolder("train")
-		if err != nil || path != filepath.Join(folder, "train", "region") {
-			t.Fatalf("got %s, %v", path, err)
-		}
+		expect.Must(t, err == nil && path == filepath.Join(folder, "train", "region"), path, err)
 	}
 	for _, dir := range []string{folder, filepath.Join(folder, "train")} {
 		if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
 			t.Errorf("%s: got %v, %v, want mode 0700", dir, st.Mode(), err)
 		}
 	}
-	if _, err := MakeFolder("../train"); !errors.Is(err, limit.ErrName) {
-		t.Errorf("got %v, want ErrName", err)
-	}
+	_, err := MakeFolder("../train")
+	expect.True(t, errors.Is(err, limit.ErrName), err, "want ErrName")
 }
 
 func TestMakeRefuses(t *testing.T) {
@@ -57,10 +52,9 @@ func TestMakeRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "jobs")
 			t.Setenv(EnvFolder, folder)
-			must(t, plant(folder))
-			if path, err := MakeFolder("train"); !errors.Is(err, ErrFolder) {
-				t.Errorf("got %s, %v, want ErrFolder", path, err)
-			}
+			expect.OK(t, plant(folder))
+			path, err := MakeFolder("train")
+			expect.True(t, errors.Is(err, ErrFolder), path, err, "want ErrFolder")
 		})
 	}
 }
@@ -75,40 +69,32 @@ func TestList(t *testing.T) {
 	var paths []string
 	for _, name := range []string{"a", "b"} {
 		path, err := MakeFolder(name)
-		must(t, err)
+		expect.OK(t, err)
 		paths = append(paths, path)
 	}
-	must(t, os.WriteFile(paths[1], nil, 0o600))
+	expect.OK(t, os.WriteFile(paths[1], nil, 0o600))
 	t.Setenv(EnvRegion, paths[1])
 	jobs, err := List()
-	if err != nil || len(jobs) != 1 || jobs[0] != (Job{"b", paths[1]}) {
-		t.Errorf("got %v, %v, want b, once", jobs, err)
-	}
+	expect.True(t, err == nil && len(jobs) == 1 && jobs[0] == (Job{"b", paths[1]}), jobs, err, "want b, once")
 }
 
 func TestScratch(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	path, remove, err := Scratch()
-	must(t, err)
-	if st, err := os.Stat(filepath.Dir(path)); err != nil || st.Mode().Perm() != 0o700 {
-		t.Errorf("got %v, %v", st, err)
-	}
+	expect.OK(t, err)
+	st, err := os.Stat(filepath.Dir(path))
+	expect.True(t, err == nil && st.Mode().Perm() == 0o700, st, err)
 	remove()
 	left, _, err := Scratch()
-	must(t, err)
+	expect.OK(t, err)
 	RemoveScratch()
 	for _, p := range []string{path, left} {
-		if _, err := os.Stat(filepath.Dir(p)); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: got %v, want it gone", p, err)
-		}
+		_, err := os.Stat(filepath.Dir(p))
+		expect.True(t, errors.Is(err, fs.ErrNotExist), p, err, "want it gone")
 	}
 }
 
 func TestFileSystem(t *testing.T) {
-	if got := FileSystem("/proc"); got != "a file system of type 0x9fa0" {
-		t.Errorf("/proc is on %q", got)
-	}
-	if got := fileSystems[unix.TMPFS_MAGIC]; got != "tmpfs" {
-		t.Errorf("a tmpfs is called %q", got)
-	}
+	expect.Equal(t, FileSystem("/proc"), "a file system of type 0x9fa0", "/proc is on")
+	expect.Equal(t, fileSystems[unix.TMPFS_MAGIC], "tmpfs", "a tmpfs is called")
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 func TestKubernetes(t *testing.T) {
@@ -16,30 +18,26 @@ func TestKubernetes(t *testing.T) {
 	}
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	l, err := Create("k8s-1")
-	must(t, err)
+	expect.OK(t, err)
 	defer l.Release()
-	if k := ReadKubernetes("k8s-1"); k != nil {
-		t.Errorf("a job of no claim has %+v", k)
-	}
+	k := ReadKubernetes("k8s-1")
+	expect.True(t, k == nil, "a job of no claim has", k)
 	want := Kubernetes{Namespace: "team", Claim: "gpu", ClaimUID: "u", Pods: []Pod{{Name: "train", UID: "v", Containers: []string{"main"}}}}
-	must(t, WriteKubernetes(l.Job, want))
-	if k := ReadKubernetes("k8s-1"); k == nil || !reflect.DeepEqual(*k, want) {
-		t.Errorf("got %+v", k)
-	}
+	expect.OK(t, WriteKubernetes(l.Job, want))
+	k = ReadKubernetes("k8s-1")
+	expect.True(t, k != nil && reflect.DeepEqual(*k, want), k)
 	// A claim of more pods than fit, with names as long as they may be, is known all the same.
 	many := Kubernetes{Namespace: strings.Repeat("n", 63), Claim: strings.Repeat("c", 253), ClaimUID: strings.Repeat("u", 36)}
 	for range 256 {
 		many.Pods = append(many.Pods, Pod{Name: strings.Repeat("p", 253), UID: strings.Repeat("u", 36), Containers: slices.Repeat([]string{strings.Repeat("c", 63)}, 40)})
 	}
-	must(t, WriteKubernetes(l.Job, many))
-	if k := ReadKubernetes("k8s-1"); k == nil || k.Claim != many.Claim || len(k.Pods) != MaxPods || len(k.Pods[0].Containers) == 0 {
-		t.Errorf("got %+v", k)
-	}
+	expect.OK(t, WriteKubernetes(l.Job, many))
+	k = ReadKubernetes("k8s-1")
+	expect.True(t, k != nil && k.Claim == many.Claim && len(k.Pods) == MaxPods && len(k.Pods[0].Containers) != 0, k)
 	// A user's own word is not taken for the operator's.
-	must(t, os.Chown(filepath.Join(l.Folder, kubernetesName), 1000, 1000))
-	if k := ReadKubernetes("k8s-1"); k != nil {
-		t.Errorf("a user wrote %+v, and it is believed", k)
-	}
+	expect.OK(t, os.Chown(filepath.Join(l.Folder, kubernetesName), 1000, 1000))
+	k = ReadKubernetes("k8s-1")
+	expect.True(t, k == nil, "a user wrote", k, "and it is believed")
 }
 
 func FuzzParseKubernetes(f *testing.F) {
@@ -51,11 +49,8 @@ func FuzzParseKubernetes(f *testing.F) {
 		if k == nil {
 			return
 		}
-		if all := fmt.Sprintf("%+v", k); strings.ContainsFunc(all, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			t.Errorf("%q is not printable", all)
-		}
-		if len(k.Pods) > MaxPods || len(k.Claim) > 4*maxKubeName {
-			t.Errorf("%d pods, %d bytes of a name", len(k.Pods), len(k.Claim))
-		}
+		all := fmt.Sprintf("%+v", k)
+		expect.True(t, !strings.ContainsFunc(all, func(r rune) bool { return r < ' ' || r == 0x7f }), all, "is not printable")
+		expect.True(t, len(k.Pods) <= MaxPods && len(k.Claim) <= 4*maxKubeName, len(k.Pods), "pods", len(k.Claim), "bytes of a name")
 	})
 }

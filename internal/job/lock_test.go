@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/proc"
@@ -19,57 +20,44 @@ import (
 
 func TestLock(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
-	if _, err := Join("train"); !errors.Is(err, ErrNoJob) {
-		t.Fatalf("joined a job that does not exist: %v", err)
-	}
+	_, err := Join("train")
+	expect.Must(t, errors.Is(err, ErrNoJob), "joined a job that does not exist", err)
 	l, err := Create("train")
-	must(t, err)
-	if _, err := Create("train"); !errors.Is(err, ErrInUse) {
-		t.Errorf("created twice: %v", err)
-	}
-	must(t, errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()))
+	expect.OK(t, err)
+	_, err = Create("train")
+	expect.True(t, errors.Is(err, ErrInUse), "created twice", err)
+	expect.OK(t, errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()))
 	other, err := Join("train")
-	must(t, err)
+	expect.OK(t, err)
 	if l.Release(); !Running(other.Job) {
 		t.Error("not running after the first of two released it")
 	}
-	if _, err := Create("train"); !errors.Is(err, ErrInUse) {
-		t.Errorf("created while another process has joined: %v", err)
-	}
+	_, err = Create("train")
+	expect.True(t, errors.Is(err, ErrInUse), "created while another process has joined", err)
 	if other.Release(); Running(l.Job) {
 		t.Error("running after all released it")
 	}
 	// Create removes what the ended job left.
 	again, err := Create("train")
-	must(t, err)
-	if exists(again.Job.Path) {
-		t.Error("the old region is still there")
-	}
-	if !again.RemoveIfUnused() || exists(again.Folder) {
-		t.Error("its folder is still there")
-	}
+	expect.OK(t, err)
+	expect.True(t, !exists(again.Job.Path), "the old region is still there")
+	expect.True(t, again.RemoveIfUnused() && !exists(again.Folder), "its folder is still there")
 }
 
 func TestLockIsInherited(t *testing.T) {
 	l := locked(t)
-	must(t, l.Share())
+	expect.OK(t, l.Share())
 	stop, err := l.Inherit()
-	must(t, err)
+	expect.OK(t, err)
 	child := exec.Command("cat")
 	stdin, err := child.StdinPipe()
-	must(t, err)
-	must(t, child.Start())
+	expect.OK(t, err)
+	expect.OK(t, child.Start())
 	stop()
-	if l.RemoveIfUnused() {
-		t.Error("removed while the child runs")
-	}
-	if !Running(l.Job) {
-		t.Error("not running while the child runs")
-	}
-	must(t, errors.Join(stdin.Close(), child.Wait()))
-	if Running(l.Job) {
-		t.Error("running after all released it")
-	}
+	expect.True(t, !l.RemoveIfUnused(), "removed while the child runs")
+	expect.True(t, Running(l.Job), "not running while the child runs")
+	expect.OK(t, errors.Join(stdin.Close(), child.Wait()))
+	expect.True(t, !Running(l.Job), "running after all released it")
 }
 
 // Who uses a job is named by the PID of its launcher as long as that runs.
@@ -77,7 +65,7 @@ func TestLauncherThatHasEnded(t *testing.T) {
 	l := locked(t)
 	defer l.RemoveIfUnused()
 	start, err := proc.Started(os.Getpid())
-	must(t, err)
+	expect.OK(t, err)
 	for text, want := range map[string]string{
 		fmt.Sprintf("%d %d\n", os.Getpid(), start):   fmt.Sprintf("in use by a command that pid %d started", os.Getpid()),
 		fmt.Sprintf("%d %d\n", os.Getpid(), start+1): "in use by processes of a command whose ration run has ended", // its PID is another's
@@ -87,20 +75,19 @@ func TestLauncherThatHasEnded(t *testing.T) {
 		"1\n":                                        "in use (choose",
 		"1 2 3 4":                                    "in use (choose",
 	} {
-		must(t, errors.Join(l.file.Truncate(0), os.WriteFile(l.file.Name(), []byte(text), 0o600)))
-		if _, err := Create("train"); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %s", text, err, want)
-		}
-		if err := Remove(l.Job, true); !errors.Is(err, ErrInUse) || strings.Contains(err.Error(), "pid") != strings.Contains(want, "pid") {
-			t.Errorf("%q: removing it: %v", text, err)
-		}
+		expect.OK(t, errors.Join(l.file.Truncate(0), os.WriteFile(l.file.Name(), []byte(text), 0o600)))
+		_, err := Create("train")
+		expect.True(t, errors.Is(err, ErrInUse) && strings.Contains(err.Error(), want), text, err, want)
+		err = Remove(l.Job, true)
+		expect.True(t, errors.Is(err, ErrInUse) && strings.Contains(err.Error(), "pid") == strings.Contains(want, "pid"),
+			text, "removing it", err)
 	}
 }
 
 func TestPrune(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	living, err := Create("living")
-	must(t, err)
+	expect.OK(t, err)
 	defer living.RemoveIfUnused()
 	if path, err := MakeFolder("by-hand"); err != nil {
 		t.Fatal(err)
@@ -112,16 +99,14 @@ func TestPrune(t *testing.T) {
 			Prune() // not yet: with the others there are twice as many
 		}
 		l, err := Create(fmt.Sprint("ended-", i))
-		must(t, err)
+		expect.OK(t, err)
 		then := time.Unix(int64(i), 0)
-		must(t, os.Chtimes(filepath.Join(l.Folder, aliveName), then, then))
+		expect.OK(t, os.Chtimes(filepath.Join(l.Folder, aliveName), then, then))
 		l.Release()
 	}
 	Prune()
 	left, err := os.ReadDir(Folder())
-	if err != nil || len(left) != Kept+2 {
-		t.Errorf("got %d, %v, want %d", len(left), err, Kept+2)
-	}
+	expect.True(t, err == nil && len(left) == Kept+2, len(left), err, Kept+2)
 	for _, e := range left {
 		if e.Name() == "ended-0" || e.Name() == fmt.Sprint("ended-", Kept-2) {
 			t.Errorf("%s is still there", e.Name())
@@ -135,9 +120,8 @@ func FuzzParseLauncher(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		pid, start, err := parseLauncher(text)
-		if again, restart, e := parseLauncher(fmt.Sprintf("%d %d\n", pid, start)); err == nil && (e != nil || again != pid || restart != start) {
-			t.Errorf("%q: %d and %d, then %d and %d, %v", text, pid, start, again, restart, e)
-		}
+		again, restart, e := parseLauncher(fmt.Sprintf("%d %d\n", pid, start))
+		expect.True(t, err != nil || e == nil && again == pid && restart == start, text, pid, start, "then", again, restart, e)
 	})
 }
 
@@ -156,24 +140,23 @@ func TestRemovedJobGrantsNothing(t *testing.T) {
 		},
 	} {
 		path, err := MakeFolder("gone")
-		must(t, err)
+		expect.OK(t, err)
 		var limits region.Limits
 		limits.Memory[0], limits.Memory[1] = abi.MakeLimit(1<<30), abi.Unlimited
 		// Whose limits count is said by whose the region is.
-		must(t, errors.Join(os.WriteFile(path, nil, 0o600), region.WriteLimitsFile(path, limits)))
+		expect.OK(t, errors.Join(os.WriteFile(path, nil, 0o600), region.WriteLimitsFile(path, limits)))
 		// As the library has it, whatever becomes of the name.
 		f, err := os.Open(path + region.LimitsSuffix)
-		must(t, err)
+		expect.OK(t, err)
 		defer f.Close()
-		must(t, remove(Job{"gone", path}))
+		expect.OK(t, remove(Job{"gone", path}))
 		if _, err := os.Lstat(path + region.LimitsSuffix); err == nil {
 			t.Errorf("%s: the file is still there", how)
 		}
 		for d := range abi.Devices {
 			var word [8]byte
-			if _, err := f.ReadAt(word[:], observer.Offset("Limits", "Device", d, "Memory")-observer.Offset("Limits")); err != nil {
-				t.Fatal(err)
-			}
+			_, err := f.ReadAt(word[:], observer.Offset("Limits", "Device", d, "Memory")-observer.Offset("Limits"))
+			expect.OK(t, err)
 			if l := abi.Limit(binary.LittleEndian.Uint64(word[:])); !l.Limited() || l.Ceiling() != 0 {
 				t.Errorf("%s: device %d still has %d units", how, d, l.Ceiling())
 			}

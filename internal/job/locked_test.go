@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/region"
 )
 
@@ -42,9 +43,8 @@ func TestParseLocks(t *testing.T) {
 10: POSIX  ADVISORY  WRITE -5 00:19:7 %[1]d %[1]d
 `, first, second)
 	want := []LockedFile{{FileID{unix.Mkdev(0, 0x19), 1042}, []int{41, 42}}, {FileID{unix.Mkdev(0xfd, 0x0a), 1042}, []int{41}}}
-	if got := parseLocks([]byte(text)); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	got := parseLocks([]byte(text))
+	expect.True(t, reflect.DeepEqual(got, want), got, want)
 }
 
 // Whatever the list holds, no more is taken than the bounds allow.
@@ -54,9 +54,7 @@ func FuzzParseLocks(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		files := parseLocks(text)
 		for _, l := range files {
-			if len(l.PIDs) == 0 || len(l.PIDs) > maxLockedPIDs || l.PIDs[0] <= 0 {
-				t.Errorf("got %v", l)
-			}
+			expect.True(t, len(l.PIDs) != 0 && len(l.PIDs) <= maxLockedPIDs && l.PIDs[0] > 0, l)
 		}
 	})
 }
@@ -73,17 +71,14 @@ func (e *endless) Read(p []byte) (int, error) {
 // time.
 func TestReadUntil(t *testing.T) {
 	end := make(chan struct{})
-	if text, all, err := readUntil(&endless{}, 1000, end); all || err != nil || len(text) < 1000 || len(text) > 1100 {
-		t.Errorf("%d bytes, all %v, %v", len(text), all, err)
-	}
-	if text, all, err := readUntil(strings.NewReader("short"), 1000, end); !all || err != nil || string(text) != "short" {
-		t.Errorf("%q, all %v, %v", text, all, err)
-	}
+	text, all, err := readUntil(&endless{}, 1000, end)
+	expect.True(t, !all && err == nil && len(text) >= 1000 && len(text) <= 1100, len(text), "bytes, all", all, err)
+	text, all, err = readUntil(strings.NewReader("short"), 1000, end)
+	expect.True(t, all && err == nil && string(text) == "short", text, "all", all, err)
 	close(end)
 	e := &endless{}
-	if text, all, err := readUntil(e, 1000, end); all || err != nil || len(text) != 0 || e.reads != 0 {
-		t.Errorf("%d bytes in %d reads, all %v, %v", len(text), e.reads, all, err)
-	}
+	text, all, err = readUntil(e, 1000, end)
+	expect.True(t, !all && err == nil && len(text) == 0 && e.reads == 0, len(text), "bytes in", e.reads, "reads, all", all, err)
 }
 
 // A list with more files than are taken is not called whole, and a user who has thousands locked hides
@@ -102,15 +97,13 @@ func TestManyLocks(t *testing.T) {
 	for i := range maxLockedFile {
 		fmt.Fprintf(&text, "%d: POSIX  ADVISORY  WRITE 4711 00:19:%d %d %d\n", i, 1000+i, at, at)
 	}
-	if files, all := divideLocked(parseLocks([]byte(text.String())), maxLockedFile, owner); !all || len(files) != maxLockedFile || len(asked) != 0 {
-		t.Errorf("%d files, all %v", len(files), all)
-	}
+	files, all := divideLocked(parseLocks([]byte(text.String())), maxLockedFile, owner)
+	expect.True(t, all && len(files) == maxLockedFile && len(asked) == 0, len(files), "files, all", all)
 	fmt.Fprintf(&text, "1: POSIX  ADVISORY  WRITE 4713 00:19:6 %d %d\n", at, at)
 	fmt.Fprintf(&text, "1: POSIX  ADVISORY  WRITE 4712 00:19:7 %d %d\n", at, at) // the last of all
-	files, all := divideLocked(parseLocks([]byte(text.String())), maxLockedFile, owner)
-	if all || len(files) != maxLockedFile || !slices.ContainsFunc(files, func(f LockedFile) bool { return f.ID.ino == 7 }) {
-		t.Errorf("two more: %d files, all %v", len(files), all)
-	}
+	files, all = divideLocked(parseLocks([]byte(text.String())), maxLockedFile, owner)
+	expect.True(t, !all && len(files) == maxLockedFile && slices.ContainsFunc(files, func(f LockedFile) bool { return f.ID.ino == 7 }),
+		"two more", len(files), "files, all", all)
 	if asked[4711] != 1 {
 		t.Errorf("a process was asked for %d times", asked[4711])
 	}
@@ -118,8 +111,7 @@ func TestManyLocks(t *testing.T) {
 
 func TestParseUID(t *testing.T) {
 	for text, want := range map[string]bool{"0": true, "65534": true, "065534": false, "+65534": false, "-1": false, "": false, "x": false} {
-		if _, is := parseUID(text); is != want {
-			t.Errorf("parseUID(%q) is %v", text, is)
-		}
+		_, is := parseUID(text)
+		expect.Equal(t, is, want, "parseUID(", text, ") is")
 	}
 }

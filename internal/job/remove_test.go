@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/region"
 )
 
@@ -15,28 +16,23 @@ func TestRemovalCutShort(t *testing.T) {
 	for n := range removal {
 		t.Run(fmt.Sprint(n+1), func(t *testing.T) {
 			l, err := Create("standing")
-			must(t, err)
+			expect.OK(t, err)
 			r, err := region.Open(l.Job.Path, region.Options{})
-			must(t, err)
+			expect.OK(t, err)
 			created := r.Created()
-			must(t, r.Close())
-			must(t, l.Stand(created, "/lib"))
+			expect.OK(t, r.Close())
+			expect.OK(t, l.Stand(created, "/lib"))
 			l.Release()
-			if _, standing := StandingSince(l.Job); !standing {
-				t.Fatal("it does not stand")
-			}
+			_, standing := StandingSince(l.Job)
+			expect.Must(t, standing, "it does not stand")
 			for _, step := range removal[:n+1] {
-				must(t, step(l.Folder))
+				expect.OK(t, step(l.Folder))
 			}
-			if _, standing := StandingSince(l.Job); standing {
-				t.Error("it stands, after a part of it was removed")
-			}
-			if err := Remove(l.Job, true); err != nil {
-				t.Error(err)
-			}
-			if _, err := os.Lstat(l.Folder); err == nil {
-				t.Error("it is left")
-			}
+			_, standing = StandingSince(l.Job)
+			expect.True(t, !standing, "it stands, after a part of it was removed")
+			expect.Equal(t, Remove(l.Job, true), nil)
+			_, err = os.Lstat(l.Folder)
+			expect.True(t, err != nil, "it is left")
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/region"
 	"ration/internal/termtext"
 )
@@ -55,19 +56,18 @@ func startMember(t *testing.T, path string, at int) (end func(), pid int) {
 	member.Env = append(os.Environ(), envMember+"="+path, fmt.Sprint(envByte, "=", at))
 	stdin, err := member.StdinPipe()
 	stdout, err2 := member.StdoutPipe()
-	must(t, errors.Join(err, err2, member.Start()))
+	expect.OK(t, errors.Join(err, err2, member.Start()))
 	end = sync.OnceFunc(func() { _, _ = stdin.Close(), member.Wait() })
 	t.Cleanup(end)
-	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("the member said %q", line)
-	}
+	line, _ := bufio.NewReader(stdout).ReadString('\n')
+	expect.Must(t, line == "ready\n", "the member said", line)
 	return end, member.Process.Pid
 }
 
 // All processes with locks on a file are found, in any order of the kernel's list.
 func TestHolders(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
-	must(t, os.WriteFile(path, make([]byte, 100), 0o600))
+	expect.OK(t, os.WriteFile(path, make([]byte, 100), 0o600))
 	want := map[int]bool{}
 	for _, at := range []int{60, 40, 50, 70} {
 		_, pid := startMember(t, path, at)
@@ -77,20 +77,18 @@ func TestHolders(t *testing.T) {
 	for _, p := range got {
 		delete(want, p.Seen)
 	}
-	if len(got) != 4 || len(want) != 0 {
-		t.Errorf("got %+v, and not %v", got, want)
-	}
+	expect.True(t, len(got) == 4 && len(want) == 0, got, "and not", want)
 }
 
 // waiting returns when the kernel lists a process that waits for a lock of a file, by a line with an arrow.
 func waiting(t *testing.T, path string, from string) {
 	t.Helper()
 	var st unix.Stat_t
-	must(t, unix.Stat(path, &st))
+	expect.OK(t, unix.Stat(path, &st))
 	file := fmt.Appendf(nil, "%02x:%02x:%d %s", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino, from)
 	for range 6000 {
 		list, err := os.ReadFile("/proc/locks")
-		must(t, err)
+		expect.OK(t, err)
 		for line := range bytes.Lines(list) {
 			if bytes.Contains(line, []byte("->")) && bytes.Contains(line, file) {
 				return
@@ -129,7 +127,7 @@ func locked(t *testing.T) *Lock {
 	t.Helper()
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	l, err := Create("train")
-	must(t, err)
+	expect.OK(t, err)
 	return l
 }
 
@@ -137,8 +135,8 @@ func locked(t *testing.T) *Lock {
 func begin(t *testing.T, l *Lock, command ...string) {
 	t.Helper()
 	r, err := region.Open(l.Job.Path, region.Options{})
-	must(t, err)
-	must(t, errors.Join(l.WriteInfo(command), r.Close(), l.Share()))
+	expect.OK(t, err)
+	expect.OK(t, errors.Join(l.WriteInfo(command), r.Close(), l.Share()))
 }
 
 // Wait returns after the job has ended, with its status, also if the job is removed by then.
@@ -149,20 +147,14 @@ func TestWait(t *testing.T) {
 	result := startWait(l.Job)
 	waiting(t, alive, fmt.Sprint(waitByte))
 	mustWait(t, result)
-	if !Running(l.Job) {
-		t.Error("one that waits makes the job look ended")
-	}
-	must(t, l.WriteEnd(0, 0))
+	expect.True(t, Running(l.Job), "one that waits makes the job look ended")
+	expect.OK(t, l.WriteEnd(0, 0))
 	mustWait(t, result)
-	if !l.RemoveIfUnused() {
-		t.Error("one that waits keeps the job from being removed")
-	}
-	if w := <-result; w.err != nil || w.end == nil || w.end.Status != 0 || w.end.Ended == 0 {
-		t.Errorf("got %+v, %+v", w.end, w.err)
-	}
-	if _, err := Wait(Job{"train", l.Job.Path}); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("waiting for a job that is gone: %v", err)
-	}
+	expect.True(t, l.RemoveIfUnused(), "one that waits keeps the job from being removed")
+	w := <-result
+	expect.True(t, w.err == nil && w.end != nil && w.end.Status == 0 && w.end.Ended != 0, w.end, w.err)
+	_, err := Wait(Job{"train", l.Job.Path})
+	expect.True(t, errors.Is(err, unix.ENOENT), "waiting for a job that is gone", err)
 }
 
 // The next job of the name is another one. If no launcher saw how a job ended, it is unknown.
@@ -173,12 +165,11 @@ func TestWaitForOneOfTwo(t *testing.T) {
 	waiting(t, filepath.Join(first.Folder, aliveName), fmt.Sprint(waitByte))
 	first.Release()
 	second, err := Create("train") // the waiting process does not delay it
-	must(t, err)
+	expect.OK(t, err)
 	begin(t, second, "true")
 	defer second.Release()
-	if w := <-result; w.err != nil || w.end != nil {
-		t.Errorf("got %+v, %+v", w.end, w.err)
-	}
+	w := <-result
+	expect.True(t, w.err == nil && w.end == nil, w.end, w.err)
 }
 
 // The same holds if the next job has the lock before the waiting process gets it: here it is never
@@ -186,30 +177,28 @@ func TestWaitForOneOfTwo(t *testing.T) {
 func TestWaitIsOvertaken(t *testing.T) {
 	l := locked(t)
 	defer l.Release()
-	must(t, errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()))
+	expect.OK(t, errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()))
 	result := startWait(l.Job)
 	waiting(t, filepath.Join(l.Folder, aliveName), fmt.Sprint(waitByte))
 	mustWait(t, result)
-	must(t, errors.Join(l.set(exclusive), l.removeContents(), os.WriteFile(l.Job.Path, nil, 0o600), l.Share()))
-	if w := <-result; w.err != nil || w.end != nil {
-		t.Errorf("got %+v, %+v", w.end, w.err)
-	}
+	expect.OK(t, errors.Join(l.set(exclusive), l.removeContents(), os.WriteFile(l.Job.Path, nil, 0o600), l.Share()))
+	w := <-result
+	expect.True(t, w.err == nil && w.end == nil, w.end, w.err)
 }
 
 // A process that has joined the job is waited for when the command has ended.
 func TestWaitForMember(t *testing.T) {
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	path, err := MakeFolder("train")
-	must(t, err)
-	must(t, os.WriteFile(path, make([]byte, 100), 0o600))
+	expect.OK(t, err)
+	expect.OK(t, os.WriteFile(path, make([]byte, 100), 0o600))
 	end, _ := startMember(t, path, 50)
 	result := startWait(Job{"train", path})
 	waiting(t, path, "50 50") // for that byte alone
 	mustWait(t, result)
 	end()
-	if w := <-result; w.err != nil || w.end != nil {
-		t.Errorf("got %+v, %+v", w.end, w.err)
-	}
+	w := <-result
+	expect.True(t, w.err == nil && w.end == nil, w.end, w.err)
 }
 
 // The lock of a process that has just waited is no use of the job. The next job is made once it is gone.
@@ -217,13 +206,11 @@ func TestWaitersLock(t *testing.T) {
 	l := locked(t)
 	l.Release()
 	f, err := os.OpenFile(filepath.Join(l.Folder, aliveName), os.O_RDWR, 0)
-	must(t, err)
+	expect.OK(t, err)
 	defer f.Close()
 	lock := unix.Flock_t{Type: exclusive, Start: waitByte, Len: 1}
-	must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock))
-	if Running(l.Job) {
-		t.Error("the job looks as if it ran")
-	}
+	expect.OK(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock))
+	expect.True(t, !Running(l.Job), "the job looks as if it ran")
 	made := make(chan error, 1)
 	go func() {
 		l, err := Create("train")
@@ -238,10 +225,8 @@ func TestWaitersLock(t *testing.T) {
 	case <-time.After(20 * time.Millisecond): // no proof that it waits, but it must not fail
 	}
 	lock.Type = unix.F_UNLCK
-	must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock))
-	if err := <-made; err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock))
+	expect.Equal(t, <-made, nil)
 }
 
 func FuzzParseInfo(f *testing.F) {
@@ -253,33 +238,26 @@ func FuzzParseInfo(f *testing.F) {
 		info, end := parseInfo(text)
 		size := 0
 		for _, arg := range info.Command {
-			if arg != termtext.Printable(arg) {
-				t.Errorf("%q reaches the reader", arg)
-			}
+			expect.Equal(t, arg, termtext.Printable(arg), "reaches the reader")
 			size += len(arg)
 		}
-		if size > 4*maxCommand || end != nil && (end.Status < 0 || end.Status > 255 || end.Ended < 0) || info.Started < 0 {
-			t.Errorf("%d bytes, %+v, %+v", size, end, info)
-		}
+		expect.True(t, size <= 4*maxCommand && (end == nil || end.Status >= 0 && end.Status <= 255 && end.Ended >= 0) && info.Started >= 0,
+			size, "bytes", end, info)
 	})
 }
 
 // A line that its writer did not finish does not count.
 func TestParseInfo(t *testing.T) {
 	const first, second = `{"command":["sh","-c"],"pid":7,"started":1}` + "\n", `{"status":3,"ended":5}`
-	if info, end := parseInfo([]byte(first + second)); len(info.Command) != 2 || end != nil {
-		t.Errorf("got %+v, %+v", info, end)
-	}
-	if _, end := parseInfo([]byte(first + second + "\n")); end == nil || end.Status != 3 || end.Ended != 5 {
-		t.Errorf("got %+v", end)
-	}
-	if info, _ := parseInfo([]byte(first[:20])); info.Command != nil {
-		t.Errorf("got %+v", info)
-	}
+	info, end := parseInfo([]byte(first + second))
+	expect.True(t, len(info.Command) == 2 && end == nil, info, end)
+	_, end = parseInfo([]byte(first + second + "\n"))
+	expect.True(t, end != nil && end.Status == 3 && end.Ended == 5, end)
+	info, _ = parseInfo([]byte(first[:20]))
+	expect.True(t, info.Command == nil, info)
 	long := make([]string, 5000)
-	if got := cutCommand(append(long, "end")); len(got) > maxCommand+1 || got[len(got)-1] != cutArgument {
-		t.Errorf("got %d arguments", len(got))
-	}
+	got := cutCommand(append(long, "end"))
+	expect.True(t, len(got) <= maxCommand+1 && got[len(got)-1] == cutArgument, len(got), "arguments")
 }
 
 // With the inherited descriptor a command can lock all bytes but the one that Wait waits for, and any
@@ -288,20 +266,20 @@ func TestWaitDoesNotSpin(t *testing.T) {
 	l := locked(t)
 	begin(t, l)
 	handed, err := HandOn(l.Job)
-	must(t, err)
+	expect.OK(t, err)
 	defer handed.Close()
 	l.Release()
 	set := func(kind int16, length int64) {
 		t.Helper()
 		part := unix.Flock_t{Type: kind, Len: length}
-		must(t, unix.FcntlFlock(handed.Fd(), unix.F_OFD_SETLK, &part))
+		expect.OK(t, unix.FcntlFlock(handed.Fd(), unix.F_OFD_SETLK, &part))
 	}
 	set(unix.F_UNLCK, 0)
 	set(shared, 10)
 	alive, err := unix.Open(filepath.Join(l.Folder, aliveName), unix.O_RDWR, 0)
-	must(t, err)
+	expect.OK(t, err)
 	file, err := unix.Open(l.Job.Path, unix.O_RDONLY, 0)
-	must(t, err)
+	expect.OK(t, err)
 	var pauses []time.Duration
 	sleep = func(d time.Duration) {
 		if pauses = append(pauses, d); len(pauses) == 5 {
@@ -314,7 +292,5 @@ func TestWaitDoesNotSpin(t *testing.T) {
 		looks++
 		return looks < 1000 // another is there: it has spun
 	})
-	if err != nil || looks != 6 || len(pauses) != 5 {
-		t.Errorf("it has looked %d times, with pauses of %v: %v", looks, pauses, err)
-	}
+	expect.True(t, err == nil && looks == 6 && len(pauses) == 5, "it has looked", looks, "times, with pauses of", pauses, err)
 }

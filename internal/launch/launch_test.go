@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/gpu"
 	"ration/internal/job"
@@ -20,21 +21,16 @@ func TestDefaultName(t *testing.T) {
 		strings.Repeat("x", 100): strings.Repeat("x", 40) + "-",
 	} {
 		got := defaultName(command)
-		if !strings.HasPrefix(got, want) {
-			t.Errorf("%s: got %s, want %s and a PID", command, got, want)
-		}
-		if err := limit.CheckName("", got); err != nil {
-			t.Error(err)
-		}
+		expect.True(t, strings.HasPrefix(got, want), command, got, want, "and a PID")
+		expect.Equal(t, limit.CheckName("", got), nil)
 	}
 }
 
 func TestEnvironment(t *testing.T) {
 	e := environment{"A=1", "B=2", "A=3", "C"}
 	e.set("A", "4")
-	if want := (environment{"B=2", "C", "A=4"}); !slices.Equal(e, want) {
-		t.Errorf("got %q, want %q", e, want)
-	}
+	want := environment{"B=2", "C", "A=4"}
+	expect.True(t, slices.Equal(e, want), e, want)
 	if e.get("B") != "2" || e.get("D") != "" {
 		t.Errorf("got %q and %q", e.get("B"), e.get("D"))
 	}
@@ -49,33 +45,29 @@ func TestEnvironment(t *testing.T) {
 func TestLimits(t *testing.T) {
 	plan := func(mem string) Plan {
 		set, err := limit.ParseMemorySet("--mem", mem)
-		must(t, err)
+		expect.OK(t, err)
 		return Plan{Settings: limit.Settings{Limits: limit.Limits{Memory: set}}, Sources: Sources{Memory: "--mem", Compute: "--compute", ComputeMax: "--compute-max"}, Warn: func(string) {}}
 	}
 	whole := &gpu.Driver{Devices: []gpu.Device{{Name: "big", Total: 80 * limit.GiB}, {Index: 1, Name: "small", Total: 8 * limit.GiB}}}
 	parts := &gpu.Driver{Devices: []gpu.Device{{Total: 80 * limit.GiB, MIG: true}}}
 
-	if l, err := plan("50%,1=none").limits(whole, nil); err != nil || l.Memory[0] != abi.MakeLimit(40<<30) || l.Memory[1] != abi.Unlimited || l.Memory[2] != 0 {
-		t.Errorf("got %v, %v", l.Memory, err)
-	}
-	if _, err := plan("2=1g").limits(whole, nil); err == nil || !strings.HasPrefix(err.Error(), `--mem="2=1g": memory limit 2=1g: no such device (the job sees 2, counted from 0)`) {
-		t.Errorf("got %v for a device that is not there", err)
-	}
-	if _, err := plan("10g").limits(whole, nil); err == nil || !strings.Contains(err.Error(), "device 1 (small) has 8 GiB (use at most 8g") {
-		t.Errorf("got %v for more than a device has", err)
-	}
+	l, err := plan("50%,1=none").limits(whole, nil)
+	expect.True(t, err == nil && l.Memory[0] == abi.MakeLimit(40<<30) && l.Memory[1] == abi.Unlimited && l.Memory[2] == 0, l.Memory, err)
+	_, err = plan("2=1g").limits(whole, nil)
+	expect.True(t, err != nil && strings.HasPrefix(err.Error(), `--mem="2=1g": memory limit 2=1g: no such device (the job sees 2, counted from 0)`),
+		err, "for a device that is not there")
+	_, err = plan("10g").limits(whole, nil)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "device 1 (small) has 8 GiB (use at most 8g"),
+		err, "for more than a device has")
 	// Only the processes know the size of a MIG device.
-	if l, err := plan("50%").limits(parts, nil); err != nil || l.Memory[0] != 0 {
-		t.Errorf("got %v, %v", l.Memory, err)
-	}
+	l, err = plan("50%").limits(parts, nil)
+	expect.True(t, err == nil && l.Memory[0] == 0, l.Memory, err)
 	standing := plan("50%") // whose processes have no environment of ours to know it from
 	standing.standing = true
-	if l, err := standing.limits(parts, nil); err == nil {
-		t.Errorf("a share of a MIG device became %v", l.Memory)
-	}
-	if l, err := plan("10g").limits(parts, nil); err != nil || l.Memory[0] != abi.MakeLimit(10<<30) || l.Memory[15] != l.Memory[0] {
-		t.Errorf("got %v, %v", l.Memory, err)
-	}
+	l, err = standing.limits(parts, nil)
+	expect.True(t, err != nil, "a share of a MIG device became", l.Memory)
+	l, err = plan("10g").limits(parts, nil)
+	expect.True(t, err == nil && l.Memory[0] == abi.MakeLimit(10<<30) && l.Memory[15] == l.Memory[0], l.Memory, err)
 }
 
 // A share and a cap are in the region whether the devices are known or not; 0 is the
@@ -83,7 +75,7 @@ func TestLimits(t *testing.T) {
 func TestComputeLimits(t *testing.T) {
 	set := func(text string) limit.Set[limit.Compute] {
 		s, err := limit.ParseComputeSet("--compute", text)
-		must(t, err)
+		expect.OK(t, err)
 		return s
 	}
 	plan := Plan{Sources: Sources{Compute: "--compute", ComputeMax: "--compute-max"}, Warn: func(string) {},
@@ -96,9 +88,9 @@ func TestComputeLimits(t *testing.T) {
 		}
 	}
 	plan.Settings.ComputeMax = set("2=50")
-	if _, err := plan.limits(whole, nil); err == nil || !strings.HasPrefix(err.Error(), `--compute-max="2=50%": compute limit 2=50%: no such device`) {
-		t.Errorf("got %v for a device that is not there", err)
-	}
+	_, err := plan.limits(whole, nil)
+	expect.True(t, err != nil && strings.HasPrefix(err.Error(), `--compute-max="2=50%": compute limit 2=50%: no such device`),
+		err, "for a device that is not there")
 }
 
 const (
@@ -111,9 +103,7 @@ func costs(t *testing.T, mib map[int]uint64, uuids ...string) (c region.Costs) {
 	t.Helper()
 	for i, uuid := range uuids {
 		words, ok := gpu.Device{UUID: uuid}.UUIDWords()
-		if !ok {
-			t.Fatal(uuid)
-		}
+		expect.Must(t, ok, uuid)
 		c.Device[i] = abi.MakeContextCost(words, mib[i]<<20)
 	}
 	return c
@@ -128,25 +118,24 @@ func TestCostsAreInherited(t *testing.T) {
 		t.Helper()
 		p := Plan{Name: name, Command: []string{"true"}, Warn: func(string) {}}
 		j := &Job{args: p.Command}
-		must(t, p.setUp(j, nil, gpu.ErrNoDriver))
+		expect.OK(t, p.setUp(j, nil, gpu.ErrNoDriver))
 		r, err := region.Open(j.Lock.Job.Path, region.Options{NoCreate: true})
-		must(t, err)
+		expect.OK(t, err)
 		j.Lock.Release()
 		t.Cleanup(func() { _ = r.Close() })
 		return r
 	}
 	has := func(r *region.Region, want region.Costs) {
 		t.Helper()
-		if got, err := r.Costs(); err != nil || got != want {
-			t.Errorf("got %v, %v, want %v", got, err, want)
-		}
+		got, err := r.Costs()
+		expect.True(t, err == nil && got == want, got, err, want)
 	}
 
 	first := launch("first")
 	has(first, region.Costs{})
 	want := costs(t, map[int]uint64{0: 518, 1: 300}, uuidA, uuidB)
 	want.Names = abi.MakeNVMLPIDs(77, true)
-	must(t, first.OfferCosts(want))
+	expect.OK(t, first.OfferCosts(want))
 	has(launch("second"), want)
 	// The ended job of the same name is removed when this one is created.
 	has(launch("second"), want)
@@ -154,12 +143,12 @@ func TestCostsAreInherited(t *testing.T) {
 	// A region that all users may write is not trusted, and a damaged one is skipped.
 	for _, name := range []string{"first", "second"} {
 		path, err := job.RegionPath(name)
-		must(t, err)
-		must(t, os.Chmod(path, 0o666))
+		expect.OK(t, err)
+		expect.OK(t, os.Chmod(path, 0o666))
 	}
 	path, err := job.MakeFolder("rubbish")
-	must(t, err)
-	must(t, os.WriteFile(path, []byte("rubbish"), 0o600))
+	expect.OK(t, err)
+	expect.OK(t, os.WriteFile(path, []byte("rubbish"), 0o600))
 	has(launch("third"), region.Costs{})
 }
 
@@ -167,15 +156,11 @@ func TestInherit(t *testing.T) {
 	newer, older := costs(t, map[int]uint64{0: 1}, uuidA), costs(t, map[int]uint64{0: 2, 1: 3}, uuidA, uuidB)
 	all := []region.Costs{newer, older}
 	known := &gpu.Driver{Devices: []gpu.Device{{UUID: uuidB}, {Index: 1, UUID: uuidA}}}
-	if got, want := mergeCosts(all, known), costs(t, map[int]uint64{0: 3, 1: 1}, uuidB, uuidA); got != want {
-		t.Errorf("got %v, want each device's own newest, %v", got, want)
-	}
-	if got, want := mergeCosts(all, nil), costs(t, map[int]uint64{0: 1, 1: 3}, uuidA, uuidB); got != want {
-		t.Errorf("without a driver: got %v, want those of the same number, %v", got, want)
-	}
-	if got := mergeCosts(nil, known); got != (region.Costs{}) {
-		t.Errorf("got %v without earlier costs", got)
-	}
+	got, want := mergeCosts(all, known), costs(t, map[int]uint64{0: 3, 1: 1}, uuidB, uuidA)
+	expect.Equal(t, got, want, "want each device's own newest")
+	got, want = mergeCosts(all, nil), costs(t, map[int]uint64{0: 1, 1: 3}, uuidA, uuidB)
+	expect.Equal(t, got, want, "without a driver, those of the same number")
+	expect.Equal(t, mergeCosts(nil, known), (region.Costs{}), "without earlier costs")
 }
 
 // Only the newest few regions are read, however many there are.
@@ -183,24 +168,14 @@ func TestEarlierCostsAreBounded(t *testing.T) {
 	t.Setenv(job.EnvFolder, t.TempDir())
 	for i := range maxCostRegions + 2 {
 		path, err := job.MakeFolder("job" + string(rune('a'+i)))
-		must(t, err)
+		expect.OK(t, err)
 		r, err := region.Open(path, region.Options{})
-		must(t, err)
-		must(t, r.OfferCosts(costs(t, map[int]uint64{0: uint64(i + 1)}, uuidA)))
-		must(t, r.Close())
+		expect.OK(t, err)
+		expect.OK(t, r.OfferCosts(costs(t, map[int]uint64{0: uint64(i + 1)}, uuidA)))
+		expect.OK(t, r.Close())
 		at := time.Unix(int64(1000+i), 0)
-		must(t, os.Chtimes(path, at, at))
+		expect.OK(t, os.Chtimes(path, at, at))
 	}
 	got := earlierCosts()
-	if len(got) != maxCostRegions || got[0] != costs(t, map[int]uint64{0: maxCostRegions + 2}, uuidA) {
-		t.Errorf("got %v", got)
-	}
-}
-
-// must ends a test that cannot go on after an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.True(t, len(got) == maxCostRegions && got[0] == costs(t, map[int]uint64{0: maxCostRegions + 2}, uuidA), got)
 }

@@ -6,13 +6,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"ration/check/expect"
 )
 
 func TestLoaderOf(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		must(t, os.WriteFile(path, []byte(text), 0o755))
+		expect.OK(t, os.WriteFile(path, []byte(text), 0o755))
 		return path
 	}
 	shell := loaderOf("/bin/sh")
@@ -26,9 +28,7 @@ func TestLoaderOf(t *testing.T) {
 		filepath.Join(dir, "nothing"):                       "",
 		dir:                                                 "",
 	} {
-		if got := loaderOf(path); got != want {
-			t.Errorf("%s: %q, want %q", path, got, want)
-		}
+		expect.Equal(t, loaderOf(path), want, path)
 	}
 }
 
@@ -40,20 +40,17 @@ func TestMuslProgram(t *testing.T) {
 	}
 	dir := t.TempDir()
 	source, program, script := filepath.Join(dir, "a.c"), filepath.Join(dir, "a"), filepath.Join(dir, "script")
-	must(t, errors.Join(os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o600), os.WriteFile(script, []byte("#!"+program+"\n"), 0o755)))
+	expect.OK(t, errors.Join(os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o600), os.WriteFile(script, []byte("#!"+program+"\n"), 0o755)))
 	if out, err := exec.Command(compiler, "-o", program, source).CombinedOutput(); err != nil {
 		t.Skipf("musl-gcc does not work: %v %s", err, out)
 	}
 	for _, path := range []string{program, script} {
-		if err := checkLibc(path); !errors.Is(err, ErrOtherLibc) || !errors.Is(err, ErrNotRunnable) {
-			t.Errorf("%s: %v", path, err)
-		}
+		err := checkLibc(path)
+		expect.True(t, errors.Is(err, ErrOtherLibc) && errors.Is(err, ErrNotRunnable), path, err)
 	}
 	// A static program is harmless where there is glibc: what it starts is limited.
-	if out, err := exec.Command(compiler, "-static", "-o", program, source).CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, out)
-	}
-	if err := checkLibc(program); hasGlibc() && err != nil {
-		t.Error(err)
-	}
+	out, err := exec.Command(compiler, "-static", "-o", program, source).CombinedOutput()
+	expect.OK(t, err, out)
+	err = checkLibc(program)
+	expect.True(t, !hasGlibc() || err == nil, err)
 }

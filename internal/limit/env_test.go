@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 func TestFromEnv(t *testing.T) {
@@ -35,9 +37,8 @@ func TestFromEnv(t *testing.T) {
 			[]string{"CUDA_DEVICE_SM_LIMIT=30%", "RATION_COMPUTE_MAX=50%", "RATION_COMPUTE_ROUND=10ms", "RATION_COMPUTE=strict"}},
 	} {
 		settings, err := FromEnv(tt.environ)
-		if got := settings.Environ(); err != nil || !slices.Equal(got, tt.want) {
-			t.Errorf("%s: got %q, %v; want %q", tt.name, got, err, tt.want)
-		}
+		got := settings.Environ()
+		expect.True(t, err == nil && slices.Equal(got, tt.want), tt.name, got, err, tt.want)
 	}
 }
 
@@ -63,13 +64,10 @@ func TestFromEnvRejects(t *testing.T) {
 		{"GPU_CORE_UTILIZATION_POLICY=often", errPolicy},
 	} {
 		settings, err := FromEnv([]string{tt.entry})
-		if !errors.Is(err, tt.want) || settings != (Settings{}) {
-			t.Errorf("%s: %v, %v; want error %v", tt.entry, settings, err, tt.want)
-		}
+		expect.True(t, errors.Is(err, tt.want) && settings == (Settings{}), tt.entry, settings, err, "want error", tt.want)
 		key, value, _ := strings.Cut(tt.entry, "=")
-		if err != nil && !strings.HasPrefix(err.Error(), fmt.Sprintf("%s=%q: ", key, value)) {
-			t.Errorf("%s: %q does not name the variable and its value", tt.entry, err)
-		}
+		expect.True(t, err == nil || strings.HasPrefix(err.Error(), fmt.Sprintf("%s=%q: ", key, value)),
+			tt.entry, err, "does not name the variable and its value")
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // TestGrammar runs the tables that shim/test/limit_parse_table.c runs too: the command
@@ -16,9 +18,7 @@ func TestGrammar(t *testing.T) {
 
 func runTable(t *testing.T, path string, least int) {
 	table, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	lines := 0
 	for line := range strings.Lines(string(table)) {
 		if line = strings.TrimSuffix(line, "\n"); line == "" || line[0] == '#' {
@@ -26,21 +26,14 @@ func runTable(t *testing.T, path string, least int) {
 		}
 		kind, rest, _ := strings.Cut(line, " ")
 		quoted, err := strconv.QuotedPrefix(rest)
-		if err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
+		expect.OK(t, err, line)
 		text, err := strconv.Unquote(quoted)
-		if err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
-		if got, want := parseAs(kind, text), strings.TrimPrefix(rest[len(quoted):], " "); got != want {
-			t.Errorf("%s %s: got %s, want %s", kind, quoted, got, want)
-		}
+		expect.OK(t, err, line)
+		got, want := parseAs(kind, text), strings.TrimPrefix(rest[len(quoted):], " ")
+		expect.Equal(t, got, want, kind, quoted)
 		lines++
 	}
-	if lines < least {
-		t.Errorf("%s has only %d lines", path, lines)
-	}
+	expect.True(t, lines >= least, path, "has only", lines, "lines")
 }
 
 // parseAs returns the result of parsing text, as the table writes it.

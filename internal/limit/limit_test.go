@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // What the text is read as is in testdata/grammar.txt.
@@ -24,33 +26,26 @@ func TestMemory(t *testing.T) {
 		{"Unlimited", "none", 0},
 	} {
 		m, err := parseMemory(tt.in)
-		if err != nil || !m.IsSet() || m.String() != tt.exact {
-			t.Errorf("%q is read as %v, %v; want %s", tt.in, m, err, tt.exact)
-		}
-		if got, err := m.Of(total); err != nil || got != tt.of {
-			t.Errorf("%q of %v = %d, %v; want %d", tt.in, total, got, err, tt.of)
-		}
+		expect.True(t, err == nil && m.IsSet() && m.String() == tt.exact, tt.in, "is read as", m, err, tt.exact)
+		got, err := m.Of(total)
+		expect.True(t, err == nil && got == tt.of, tt.in, "of", total, got, err, tt.of)
 	}
-	if got, err := (Memory{share: onePercent}).Of(0); !errors.Is(err, ErrNoMemory) {
-		t.Errorf("1%% of a device of unknown size = %d, %v; want %v", got, err, ErrNoMemory)
-	}
+	got, err := (Memory{share: onePercent}).Of(0)
+	expect.True(t, errors.Is(err, ErrNoMemory), "1% of a device of unknown size", got, err, ErrNoMemory)
 }
 
 func TestZeroLimits(t *testing.T) {
 	var memory Memory
-	if size, err := memory.Of(GiB); memory.IsSet() || size != 0 || err != nil || memory.String() != "unset" {
-		t.Errorf("the zero Memory is %v and allows %v, %v; want unset and no limit", memory, size, err)
-	}
+	size, err := memory.Of(GiB)
+	expect.True(t, !memory.IsSet() && size == 0 && err == nil && memory.String() == "unset",
+		"the zero Memory is", memory, "and allows", size, err, "want unset and no limit")
 	var compute Compute
-	if compute.IsSet() || compute.Percent() != 0 || compute.String() != "unset" {
-		t.Errorf("the zero Compute is %v; want unset and no limit", compute)
-	}
-	if m, c := MemorySize(0), ComputePercent(0); m.String() != "none" || c.String() != "none" || !c.IsSet() || c.Percent() != 0 {
-		t.Errorf("limits of 0 are %v and %v, want none", m, c)
-	}
-	if c := ComputePercent(1000); c.Percent() != 100 {
-		t.Errorf("1000 %% is %v, want 100%%", c)
-	}
+	expect.True(t, !compute.IsSet() && compute.Percent() == 0 && compute.String() == "unset",
+		"the zero Compute is", compute, "want unset and no limit")
+	m, c := MemorySize(0), ComputePercent(0)
+	expect.True(t, m.String() == "none" && c.String() == "none" && c.IsSet() && c.Percent() == 0, "limits of 0 are", m, c, "want none")
+	c = ComputePercent(1000)
+	expect.Equal(t, c.Percent(), 100, "1000 % is", c, "want 100%")
 }
 
 func TestPercent(t *testing.T) {
@@ -66,8 +61,6 @@ func TestPercent(t *testing.T) {
 		{whole, math.MaxUint64, math.MaxUint64},
 		{onePercent, math.MaxUint64, 184467440737095516},
 	} {
-		if got := tt.percent.Of(tt.s); got != tt.of {
-			t.Errorf("%v of %v = %d, want %d", tt.percent, tt.s, got, tt.of)
-		}
+		expect.Equal(t, tt.percent.Of(tt.s), tt.of, tt.percent, "of", tt.s)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
+
+	"ration/check/expect"
 )
 
 func TestParseMemorySet(t *testing.T) {
@@ -11,13 +13,10 @@ func TestParseMemorySet(t *testing.T) {
 		"10g": "10g", "25%": "25%", "0=10g,1=20g": "0=10g,1=20g", "1=20g,0=10240m": "0=10g,1=20g", "15=none,50%": "50%,15=none", "0": "none",
 	} {
 		set, err := ParseMemorySet("--mem", in)
-		if err != nil || set.String() != exact || !set.IsSet() {
-			t.Errorf("ParseMemorySet(%q) = %v, %v; want %q", in, set, err, exact)
-		}
+		expect.True(t, err == nil && set.String() == exact && set.IsSet(), "ParseMemorySet(", in, ")", set, err, exact)
 	}
-	if got := (Set[Memory]{}); got.IsSet() || got.String() != "unset" {
-		t.Errorf("the empty set is %v, want unset", got)
-	}
+	got := (Set[Memory]{})
+	expect.True(t, !got.IsSet() && got.String() == "unset", "the empty set is", got, "want unset")
 }
 
 func TestParseSetRejects(t *testing.T) {
@@ -36,62 +35,45 @@ func TestParseSetRejects(t *testing.T) {
 		{"1=1g,1=2g", `--mem="1=1g,1=2g": "1=2g": limit given twice`, once},
 		{"1g,none", `--mem="1g,none": "none": limit given twice`, once},
 	} {
-		if _, err := ParseMemorySet("--mem", tt.in); err == nil || err.Error() != tt.text+" (use "+tt.use+")" {
-			t.Errorf("ParseMemorySet(%q):\n got %v\nwant %s", tt.in, err, tt.text)
-		}
+		_, err := ParseMemorySet("--mem", tt.in)
+		expect.True(t, err != nil && err.Error() == tt.text+" (use "+tt.use+")", "ParseMemorySet(", tt.in, "):\n got", err, tt.text)
 	}
-	if _, err := ParseComputeSet("--compute", "30,1=101"); !errors.Is(err, errPercent) {
-		t.Errorf("ParseComputeSet of 101%%: %v, want %v", err, errPercent)
-	}
+	_, err := ParseComputeSet("--compute", "30,1=101")
+	expect.True(t, errors.Is(err, errPercent), "ParseComputeSet of 101%", err, errPercent)
 }
 
 func TestSetFor(t *testing.T) {
 	set, err := ParseComputeSet("--compute", "30,1=50%,2=0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for device, want := range []int{30, 50, 0, 30} {
-		if got := set.For(device).Percent(); got != want {
-			t.Errorf("device %d has %d %%, want %d %%", device, got, want)
-		}
+		expect.Equal(t, set.For(device).Percent(), want, "device", device, "in percent")
 	}
 	for devices, want := range map[int]string{3: "", MaxDevices: "",
 		2:              "2=none: no such device (the job sees 2, counted from 0)",
 		MaxDevices + 1: "of 17 devices: no such device (at most 16 are supported)"} {
-		if err := set.CheckDevices(devices); (err == nil) != (want == "") || err != nil && err.Error() != want {
-			t.Errorf("with %d devices: %v, want %s", devices, err, want)
-		}
+		err := set.CheckDevices(devices)
+		expect.True(t, (err == nil) == (want == "") && (err == nil || err.Error() == want), "with", devices, "devices", err, want)
 	}
 }
 
 func TestLimits(t *testing.T) {
 	const text = "memory=10g compute=unset compute_max=50%,1=none"
 	l, err := ParseLimits(text)
-	if err != nil || l.String() != text || !l.IsSet() || !l.HasDefault() || l.Names(0) || !l.Names(1) {
-		t.Errorf("got %v, %v", l, err)
-	}
-	if _, err := l.On(3); !errors.Is(err, errTwoWays) {
-		t.Errorf("limits that name a device, on device 3: %v", err)
-	}
+	expect.True(t, err == nil && l.String() == text && l.IsSet() && l.HasDefault() && !l.Names(0) && l.Names(1), l, err)
+	_, err = l.On(3)
+	expect.True(t, errors.Is(err, errTwoWays), "limits that name a device, on device 3", err)
 	l.ComputeMax.Device[1] = 0
-	if on, err := l.On(3); err != nil || on.String() != "memory=3=10g compute=unset compute_max=3=50%" || on.HasDefault() {
-		t.Errorf("on device 3: %v, %v", on, err)
-	}
+	on, err := l.On(3)
+	expect.True(t, err == nil && on.String() == "memory=3=10g compute=unset compute_max=3=50%" && !on.HasDefault(), "on device 3", on, err)
 	other := Limits{Memory: Set[Memory]{Default: MemorySize(GiB)}, Compute: Set[Compute]{Default: ComputePercent(20)}}
-	if got := l.Or(other).String(); got != "memory=10g compute=20% compute_max=50%" {
-		t.Errorf("with others where nothing is set: %v", got)
-	}
+	expect.Equal(t, l.Or(other).String(), "memory=10g compute=20% compute_max=50%", "with others where nothing is set")
 	got, err := json.Marshal(l)
-	if err != nil || string(got) != `{"memory":"10g","compute":"unset","compute_max":"50%"}` {
-		t.Errorf("JSON: %s, %v", got, err)
-	}
-	if back := other; json.Unmarshal(got, &back) != nil || back != l {
-		t.Errorf("%s is read back as %v", got, back)
-	}
+	expect.True(t, err == nil && string(got) == `{"memory":"10g","compute":"unset","compute_max":"50%"}`, "JSON", got, err)
+	back := other
+	expect.True(t, json.Unmarshal(got, &back) == nil && back == l, got, "is read back as", back)
 	for _, bad := range []string{"memory=x", "compute=101", "10g", "--mem=10g"} {
-		if l, err := ParseLimits(bad); err == nil || l.IsSet() {
-			t.Errorf("%q is read as %v", bad, l)
-		}
+		l, err := ParseLimits(bad)
+		expect.True(t, err != nil && !l.IsSet(), bad, "is read as", l)
 	}
 }
 
@@ -106,9 +88,8 @@ func FuzzParseLimits(f *testing.F) {
 		checkRoundTrip(t, s, ParseMemorySet)
 		checkRoundTrip(t, s, ParseComputeSet)
 		if l, err := ParseLimits(s); err == nil {
-			if back, err := ParseLimits(l.String()); err != nil || back != l {
-				t.Errorf("%q: %v reads back as %v, %v", s, l, back, err)
-			}
+			back, err := ParseLimits(l.String())
+			expect.True(t, err == nil && back == l, s, l, "reads back as", back, err)
 		}
 	})
 }
@@ -121,7 +102,6 @@ func checkRoundTrip[L limit](t *testing.T, s string, parse func(source, value st
 		}
 		return
 	}
-	if back, err := parse("--flag", set.String()); err != nil || back != set || !set.IsSet() {
-		t.Errorf("%q: %v reads back as %v, %v", s, set, back, err)
-	}
+	back, err := parse("--flag", set.String())
+	expect.True(t, err == nil && back == set && set.IsSet(), s, set, "reads back as", back, err)
 }

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 func TestSizeString(t *testing.T) {
@@ -92,9 +94,7 @@ func FuzzParseSize(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		size, err := ParseSize(s)
 		want, ok := wantSize(s)
-		if ok != (err == nil) || size != want {
-			t.Fatalf("ParseSize(%q) = %d, %v; want %d, %v", s, size, err, want, ok)
-		}
+		expect.Must(t, ok == (err == nil) && size == want, "ParseSize(", s, ")", size, err, want, ok)
 		if back, err := ParseSize(size.Exact()); err != nil || back != size {
 			t.Errorf("%q reads back as %d, %v; want %d", size.Exact(), back, err, size)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/gpu"
 	"ration/machine"
 )
@@ -69,46 +70,39 @@ func TestMeter(t *testing.T) {
 	f := &fake{percent: 90}
 	m := &standIn{driver: f, devices: devices("GPU-a", "GPU-b")}
 	// Measured: exact from the second look on. Sampled: not before five seconds.
-	if capped, free, _ := at(m, 0, 1e9); capped != nil || free != nil {
-		t.Errorf("at once: %+v, %+v", capped, free)
-	}
+	capped, free, _ := at(m, 0, 1e9)
+	expect.True(t, capped == nil && free == nil, "at once", capped, free)
 	f.percent = 40
-	if capped, free, _ := at(m, 2, 2e9); !same(capped, machine.Time{Percent: 50, Seconds: 2}) || free != nil {
-		t.Errorf("after 2 s: %+v, %+v", capped, free)
-	}
-	if _, free, _ := at(m, 4.9, 2e9); free != nil {
-		t.Errorf("after 4.9 s: %+v", free)
-	}
+	capped, free, _ = at(m, 2, 2e9)
+	expect.True(t, same(capped, machine.Time{Percent: 50, Seconds: 2}) && free == nil, "after 2 s", capped, free)
+	_, free, _ = at(m, 4.9, 2e9)
+	expect.True(t, free == nil, "after 4.9 s", free)
 	// Nothing was sampled: it was idle. What the first look said is of another time.
 	f.percent = 0
 	_, free, other := at(m, 9.8, 2e9)
-	if !same(free, machine.Time{Percent: 20, Seconds: 9.8, About: true}) || !same(other, machine.Time{Seconds: 9.8, About: true}) {
-		t.Errorf("after 9.8 s: %+v, %+v", free, other)
-	}
+	expect.True(t, same(free, machine.Time{Percent: 20, Seconds: 9.8, About: true}) && same(other, machine.Time{Seconds: 9.8, About: true}),
+		"after 9.8 s", free, other)
 	// What is older than ten seconds is forgotten; one look before that is kept, to count from.
 	f.percent = 60
 	if capped, free, _ := at(m, 14.8, 3e9); !same(free, machine.Time{Percent: (40*2.9 + 60*5) / 12.8, Seconds: 12.8, About: true}) || !same(capped, machine.Time{Percent: 100 / 12.8, Seconds: 12.8}) {
 		t.Errorf("after 14.8 s: %+v, %+v", capped, free)
 	}
-	if want := []uint64{0, 1, 2, 3, 3}; len(f.asked) != len(want) || f.asked[4] != want[4] || f.asked[1] != want[1] {
-		t.Errorf("asked for samples since %v, want %v", f.asked, want)
-	}
+	want := []uint64{0, 1, 2, 3, 3}
+	expect.True(t, len(f.asked) == len(want) && f.asked[4] == want[4] && f.asked[1] == want[1], "asked for samples since", f.asked, want)
 }
 
 func TestMeterWithoutSamples(t *testing.T) {
 	for name, m := range map[string]*standIn{"no driver": {}, "an error": {driver: &fake{err: errors.New("lost")}, devices: devices("GPU-a")}} {
 		for i := range 10 {
-			if _, free, _ := at(m, float64(i), 1); free != nil {
-				t.Errorf("%s: %+v", name, free)
-			}
+			_, free, _ := at(m, float64(i), 1)
+			expect.True(t, free == nil, name, free)
 		}
 	}
 	// Another process in the slot has used less.
 	m := &standIn{}
 	at(m, 0, 9e9)
-	if capped, _, _ := at(m, 1, 1e9); capped != nil {
-		t.Errorf("got %+v for time that went back", capped)
-	}
+	capped, _, _ := at(m, 1, 1e9)
+	expect.True(t, capped == nil, capped, "for time that went back")
 }
 
 // A job may have other numbers for its devices than the machine.
@@ -120,8 +114,7 @@ func TestMeterFindsDevice(t *testing.T) {
 		for _, seconds := range []time.Duration{0, 6} {
 			m.Add([]machine.Job{job}, noon.Add(seconds*time.Second))
 		}
-		if got := job.Processes[0].Holdings[0].Time; (got == nil) != (want == nil) || got != nil && !same(got, *want) {
-			t.Errorf("%s: %+v, want %+v", uuid, got, want)
-		}
+		got := job.Processes[0].Holdings[0].Time
+		expect.True(t, (got == nil) == (want == nil) && (got == nil || same(got, *want)), uuid, got, want)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
@@ -45,14 +46,11 @@ func die(path string) error {
 func deadIn(t *testing.T, name string) job.Job {
 	t.Helper()
 	path, err := job.MakeFolder(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), envDie+"="+path)
-	if out, err := cmd.CombinedOutput(); err == nil || len(out) > 0 {
-		t.Fatalf("a process that was to die: %v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	expect.Must(t, err != nil && len(out) <= 0, "a process that was to die", err, out)
 	return job.Job{Name: name, Path: path}
 }
 
@@ -75,52 +73,34 @@ func TestReadJob(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	j := deadIn(t, "train")
 	checkDead(t, ReadJob(j, Options{ReadOnly: true}))
-	if !job.Ended(j, time.Now()) {
-		t.Error("a job whose only process is dead has not ended")
-	}
+	expect.True(t, job.Ended(j, time.Now()), "a job whose only process is dead has not ended")
 	reaped := ReadJob(j, Options{})
 	if checkReaped(t, reaped); reaped.Name != "train" {
 		t.Errorf("it is named %q", reaped.Name)
 	}
-	if again := ReadJob(j, Options{}); again.ReadOnly || len(again.Reaped) != 0 {
-		t.Errorf("reaped twice: %+v", again)
-	}
-	if missing := ReadJob(job.Job{Path: j.Path + "x"}, Options{}); missing.Err() == nil {
-		t.Error("a region that is not there was read")
-	}
+	again := ReadJob(j, Options{})
+	expect.True(t, !again.ReadOnly && len(again.Reaped) == 0, "reaped twice", again)
+	missing := ReadJob(job.Job{Path: j.Path + "x"}, Options{})
+	expect.True(t, missing.Err() != nil, "a region that is not there was read")
 }
 
 // Return returns what the dead hold, and makes no region that is not there, or not complete.
 func TestReturn(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	j := deadIn(t, "train")
-	if err := os.Chmod(j.Path, 0o622); err != nil { // others can write it, so that it is only read
-		t.Fatal(err)
-	}
-	if err := Return(j.Path); err != nil {
-		t.Error(err)
-	}
+	expect.OK(t, os.Chmod(j.Path, 0o622)) // others can write it, so that it is only read
+	expect.Equal(t, Return(j.Path), nil)
 	checkDead(t, ReadJob(j, Options{ReadOnly: true}))
-	if err := os.Chmod(j.Path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := Return(j.Path); err != nil {
-		t.Error(err)
-	}
-	if after := ReadJob(j, Options{ReadOnly: true}); after.Err() != nil || len(after.Processes) != 0 || after.Devices[0].Used != 0 || len(after.Deaths) != 1 {
-		t.Errorf("got %+v", after)
-	}
+	expect.OK(t, os.Chmod(j.Path, 0o600))
+	expect.Equal(t, Return(j.Path), nil)
+	after := ReadJob(j, Options{ReadOnly: true})
+	expect.True(t, after.Err() == nil && len(after.Processes) == 0 && after.Devices[0].Used == 0 && len(after.Deaths) == 1, after)
 	path := j.Path + "x"
-	if err := Return(path); err == nil {
-		t.Error("a region that is not there was reaped")
-	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.True(t, Return(path) != nil, "a region that is not there was reaped")
+	expect.OK(t, os.WriteFile(path, nil, 0o600))
 	text, err := os.ReadFile(path)
-	if e := Return(path); e == nil || err != nil || len(text) > 0 {
-		t.Errorf("a region that is not made yet was reaped: %v, %v", e, err)
-	}
+	e := Return(path)
+	expect.True(t, e != nil && err == nil && len(text) <= 0, "a region that is not made yet was reaped", e, err)
 }
 
 func TestRead(t *testing.T) {
@@ -129,9 +109,7 @@ func TestRead(t *testing.T) {
 	deadIn(t, "a")
 	deadIn(t, "b")
 	m, err := Read(Options{})
-	if err != nil || len(m.Jobs) != 2 {
-		t.Fatalf("%+v, %v", m, err)
-	}
+	expect.Must(t, err == nil && len(m.Jobs) == 2, m, err)
 	for _, j := range m.Jobs {
 		checkReaped(t, j)
 	}
@@ -141,9 +119,7 @@ func TestRead(t *testing.T) {
 func TestMayNotWrite(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	j := deadIn(t, "train")
-	if err := os.Chmod(j.Path, 0o400); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Chmod(j.Path, 0o400))
 	if os.Geteuid() != 0 {
 		checkDead(t, ReadJob(j, Options{}))
 		return
@@ -159,7 +135,5 @@ func TestMayNotWrite(t *testing.T) {
 		t.Skipf("mounting read-only: %v", err)
 	}
 	checkDead(t, ReadJob(j, Options{}))
-	if err := unix.Unmount(dir, 0); err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, unix.Unmount(dir, 0), nil)
 }

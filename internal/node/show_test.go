@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/machine"
 )
 
@@ -27,9 +28,7 @@ func TestTree(t *testing.T) {
 		for p, depth := range Tree(c.all) {
 			got = append(got, fmt.Sprint(p.HostPID, ".", depth))
 		}
-		if len(got) != len(c.all) || c.want != "" && strings.Join(got, " ") != c.want {
-			t.Errorf("%s: got %v, want %s", name, got, c.want)
-		}
+		expect.True(t, len(got) == len(c.all) && (c.want == "" || strings.Join(got, " ") == c.want), name, got, c.want)
 	}
 }
 
@@ -51,9 +50,7 @@ func TestDeviceRanges(t *testing.T) {
 		for _, r := range DeviceRanges(devices) {
 			got = append(got, r.String())
 		}
-		if text := strings.Join(got, " "); text != strings.TrimSuffix(want, " again") {
-			t.Errorf("%s: got %s", want, text)
-		}
+		expect.Equal(t, strings.Join(got, " "), strings.TrimSuffix(want, " again"), want)
 	}
 }
 
@@ -78,8 +75,6 @@ func TestStateText(t *testing.T) {
 		"ended":                             {State: machine.Ended},
 		"running":                           {State: machine.Running},
 	} {
-		if got := StateText(j, now); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		expect.Equal(t, StateText(j, now), want)
 	}
 }

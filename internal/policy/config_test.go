@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/limit"
 )
 
@@ -50,9 +51,7 @@ func TestParseProblems(t *testing.T) {
 		} else if err != nil {
 			t.Errorf("%q: %v", c.text, err)
 		}
-		if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
-			t.Errorf("%q:\ngot  %q\nwant %q", c.text, got, c.want)
-		}
+		expect.True(t, slices.EqualFunc(got, c.want, strings.HasPrefix), c.text, "\ngot", got, c.want)
 	}
 }
 
@@ -63,9 +62,7 @@ memory = "2g"
 compute = "20%"
 compute_max = "40%"
 largest = { memory = "4g", compute = "30%" }`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for text, want := range map[string]bool{
 		"memory=4g compute=30% compute_max=40%":   true,
 		"memory=1g compute=10% compute_max=20%":   true,
@@ -80,15 +77,11 @@ largest = { memory = "4g", compute = "30%" }`))
 		"compute_max=40%":                         false, // no limit
 	} {
 		asked, err := limit.ParseLimits(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Everybody.allows(asked, nil); (err == nil) != want {
-			t.Errorf("%s: %v", text, err)
-		}
-		if again, err := limit.ParseLimits(asked.String()); err != nil || again != asked {
-			t.Errorf("%s: rendered as %s", text, asked.String())
-		}
+		expect.OK(t, err)
+		err = p.Everybody.allows(asked, nil)
+		expect.Equal(t, (err == nil), want, text, err)
+		again, err := limit.ParseLimits(asked.String())
+		expect.True(t, err == nil && again == asked, text, "rendered as", asked.String())
 	}
 }
 
@@ -99,14 +92,11 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		p, err := Parse("f", text)
 		var wrong *ConfigError
-		if err == nil && (p == nil || p.Everybody == nil) {
-			t.Error("neither a policy nor an error")
-		}
+		expect.True(t, err != nil || p != nil && p.Everybody != nil, "neither a policy nor an error")
 		if errors.As(err, &wrong) {
 			for _, problem := range wrong.Problems {
-				if problem.Line < 1 || problem.Column < 1 || problem.Line > 1+strings.Count(string(text), "\n") {
-					t.Errorf("a problem at %d:%d", problem.Line, problem.Column)
-				}
+				expect.True(t, problem.Line >= 1 && problem.Column >= 1 && problem.Line <= 1+strings.Count(string(text), "\n"),
+					"a problem at", problem.Line, problem.Column)
 			}
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/proc"
 )
 
@@ -27,9 +28,7 @@ func TestFor(t *testing.T) {
 		t.Skip(err)
 	}
 	uid, err := proc.UID("nobody")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	everybody, ofGroup := "[everybody]\nmemory = \"1g\"\n", "[groups."+group.Name+"]\nmemory = \"2g\"\n"
 	for _, c := range []struct{ text, want string }{
 		{everybody, "everybody"},
@@ -38,12 +37,10 @@ func TestFor(t *testing.T) {
 		{everybody + ofGroup + fmt.Sprintf("[users.%d]\nmemory = \"3g\"\n", uid), fmt.Sprintf("users.%d", uid)},
 	} {
 		p := parsed(t, c.text)
-		if got, err := p.For(uid); err != nil || got == nil || got.Source != c.want {
-			t.Errorf("got %v, %v, want %s", got, err, c.want)
-		}
-		if got, err := p.For(0); err != nil || got != nil {
-			t.Error("root has a rule")
-		}
+		got, err := p.For(uid)
+		expect.True(t, err == nil && got != nil && got.Source == c.want, got, err, c.want)
+		got, err = p.For(0)
+		expect.True(t, err == nil && got == nil, "root has a rule")
 	}
 }
 
@@ -53,21 +50,17 @@ func TestForAgent(t *testing.T) {
 	agentUser = func() (int, bool) { return 65533, true }
 	for _, text := range []string{"[everybody]\nmemory = \"1g\"\n", "[everybody]\nmemory = \"1g\"\n[users.65533]\nmemory = \"3g\"\n"} {
 		p := parsed(t, text)
-		if got, err := p.For(65533); err != nil || got == nil || !got.Exempt {
-			t.Errorf("got %+v, %v", got, err)
-		}
-		if got, err := p.For(65532); err != nil || got == nil || got.Exempt {
-			t.Errorf("another user: %+v, %v", got, err)
-		}
+		got, err := p.For(65533)
+		expect.True(t, err == nil && got != nil && got.Exempt, got, err)
+		got, err = p.For(65532)
+		expect.True(t, err == nil && got != nil && !got.Exempt, "another user", got, err)
 	}
 }
 
 func parsed(t *testing.T, text string) *Policy {
 	t.Helper()
 	p, err := Parse("f", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return p
 }
 
@@ -188,12 +181,10 @@ memory = "3g"
 		})
 	}
 	failing("1", "2", "anna", "students").use(t)
-	if rule, err := parsed(t, "[everybody]\nmemory = \"1g\"\n").For(1); err != nil || rule.Source != "everybody" {
-		t.Errorf("a policy that names nobody depends on names: %v", err)
-	}
-	if err := parsed(t, text).CheckNames("f"); err == nil || !errors.As(err, new(*ConfigError)) {
-		t.Errorf("names that cannot be looked up: %v", err)
-	}
+	rule, err := parsed(t, "[everybody]\nmemory = \"1g\"\n").For(1)
+	expect.True(t, err == nil && rule.Source == "everybody", "a policy that names nobody depends on names", err)
+	err = parsed(t, text).CheckNames("f")
+	expect.True(t, err != nil && errors.As(err, new(*ConfigError)), "names that cannot be looked up", err)
 }
 
 // A number that is the name of another user is that user, and not the one of that number.
@@ -201,18 +192,15 @@ func TestForNumberThatIsName(t *testing.T) {
 	const text = "[everybody]\nmemory = \"1g\"\n[users.7]\nmemory = \"2g\"\n"
 	lists{users: map[string]int{"anna": 7, "7": 8}}.use(t)
 	for uid, want := range map[int]string{7: "everybody", 8: "users.7"} {
-		if rule, err := parsed(t, text).For(uid); err != nil || rule.Source != want {
-			t.Errorf("user %d has %v, %v, want %s", uid, rule, err, want)
-		}
+		rule, err := parsed(t, text).For(uid)
+		expect.True(t, err == nil && rule.Source == want, "user", uid, "has", rule, err, want)
 	}
 	lists{users: map[string]int{"anna": 7}}.use(t)
-	if rule, err := parsed(t, text).For(7); err != nil || rule.Source != "users.7" {
-		t.Errorf("user 7 has %v, %v", rule, err)
-	}
+	rule, err := parsed(t, text).For(7)
+	expect.True(t, err == nil && rule.Source == "users.7", "user 7 has", rule, err)
 	lists{users: map[string]int{"anna": 7}, fails: []string{"7"}}.use(t)
-	if rule, err := parsed(t, text).For(7); !errors.Is(err, ErrRule) {
-		t.Errorf("user 7 has %v, %v", rule, err)
-	}
+	rule, err = parsed(t, text).For(7)
+	expect.True(t, errors.Is(err, ErrRule), "user 7 has", rule, err)
 }
 
 // The fewest users are removed, and none if all of them are not enough.
@@ -239,8 +227,6 @@ func TestFewest(t *testing.T) {
 			}
 			return nil
 		})
-		if !slices.Equal(removed, c.want) || !errors.Is(err, c.err) {
-			t.Errorf("%d of %d: %v are removed, %v, want %v", c.need, c.free, removed, err, c.want)
-		}
+		expect.True(t, slices.Equal(removed, c.want) && errors.Is(err, c.err), c.need, "of", c.free, removed, "are removed", err, c.want)
 	}
 }

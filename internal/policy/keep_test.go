@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/job"
 )
 
@@ -30,9 +31,7 @@ func (f *failing) Accept() (net.Conn, error) {
 func TestServeGoesOn(t *testing.T) {
 	l := &failing{errs: []error{unix.EMFILE, unix.ECONNABORTED, net.ErrClosed}}
 	(&keeper{log: slog.New(slog.DiscardHandler)}).serve(l)
-	if len(l.errs) != 0 {
-		t.Errorf("it listened no more, and %d calls were left", len(l.errs))
-	}
+	expect.Equal(t, len(l.errs), 0, "calls are left when it listens no more")
 }
 
 // A run that does not end, and is not to be waited for either, is tried less and less often.
@@ -46,9 +45,8 @@ func TestRunThatCannotBeWaitedFor(t *testing.T) {
 		return nil
 	}
 	waited, err := endWhenUnused(func() error { return nil }, end, func(d time.Duration) { pauses = append(pauses, d) })
-	if !waited || err != nil || tries != 4 || len(pauses) != 3 || pauses[0] == 0 {
-		t.Errorf("got %v, %v after %d tries and pauses of %v", waited, err, tries, pauses)
-	}
+	expect.True(t, waited && err == nil && tries == 4 && len(pauses) == 3 && pauses[0] != 0,
+		waited, err, "after", tries, "tries and pauses of", pauses)
 	broken := errors.New("broken")
 	if waited, err := endWhenUnused(func() error { return broken }, end, nil); waited || !errors.Is(err, broken) {
 		t.Errorf("got %v, %v", waited, err)

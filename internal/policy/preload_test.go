@@ -5,52 +5,40 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // Our line comes and goes, and nothing else changes.
 func TestLine(t *testing.T) {
 	for _, text := range []string{"", "# a comment\n", "/lib/a.so\n/lib/b.so\n", "/lib/a.so /lib/b.so", "\n\n", "/opt/x" + Library + "\n"} {
 		with := withLine([]byte(text))
-		if !hasLine(with) || hasLine([]byte(text)) {
-			t.Errorf("%q: the line is not where it should be: %q", text, with)
-		}
-		if again := withLine(with); string(again) != string(with) {
-			t.Errorf("%q: a second line: %q", text, again)
-		}
+		expect.True(t, hasLine(with) && !hasLine([]byte(text)), text, "the line is not where it should be", with)
+		again := withLine(with)
+		expect.Equal(t, string(again), string(with), text, "a second line", again)
 		want := text
 		if text != "" && text[len(text)-1] != '\n' {
 			want += "\n"
 		}
-		if got := withoutLine(with); string(got) != want {
-			t.Errorf("%q: became %q", text, got)
-		}
+		got := withoutLine(with)
+		expect.Equal(t, string(got), want, text, "became", got)
 		blank := blanked(with)
-		if len(blank) != len(with) || hasLine(blank) || string(blank[:len(text)]) != text {
-			t.Errorf("%q: blanked to %q", with, blank)
-		}
+		expect.True(t, len(blank) == len(with) && !hasLine(blank) && string(blank[:len(text)]) == text, with, "blanked to", blank)
 	}
 }
 
 // A library that programs do not run with is found out before any gets it.
 func TestProbe(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "libration.so")
-	if err := probe(bad); err == nil {
-		t.Error("a library that is missing was accepted")
-	}
-	if err := os.WriteFile(bad, []byte("not a library"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := probe(bad); err == nil {
-		t.Error("a file that is no library was accepted")
-	}
+	expect.True(t, probe(bad) != nil, "a library that is missing was accepted")
+	expect.OK(t, os.WriteFile(bad, []byte("not a library"), 0o755))
+	expect.True(t, probe(bad) != nil, "a file that is no library was accepted")
 }
 
 // A file that is replaced keeps its mode.
 func TestReplace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list")
-	if err := errors.Join(os.WriteFile(path, []byte("old"), 0o640), replace(path, []byte("new"))); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, errors.Join(os.WriteFile(path, []byte("old"), 0o640), replace(path, []byte("new"))))
 	text, err := os.ReadFile(path)
 	st, err2 := os.Stat(path)
 	if err != nil || err2 != nil || string(text) != "new" || st.Mode() != 0o640 {

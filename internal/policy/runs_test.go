@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/region"
 )
@@ -63,12 +64,8 @@ func TestCheckRun(t *testing.T) {
 	} {
 		run := c.run
 		err := checkRun(&run, c.left)
-		if (err == nil) != c.right || err != nil && !errors.Is(err, ErrRun) {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		if c.left.Memory[0].Limited() && err == nil && !run.Memory[0].Limited() {
-			t.Errorf("%s: the run has no limit", c.name)
-		}
+		expect.True(t, (err == nil) == c.right && (err == nil || errors.Is(err, ErrRun)), c.name, err)
+		expect.True(t, !c.left.Memory[0].Limited() || err != nil || run.Memory[0].Limited(), c.name, "the run has no limit")
 	}
 }
 

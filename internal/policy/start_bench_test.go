@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/embedded"
 )
 
@@ -21,9 +22,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 	empty := filepath.Join(b.TempDir(), "empty.so")
 	source := empty + ".c"
-	if err := os.WriteFile(source, []byte("int ration_nothing;\n"), 0o644); err != nil {
-		b.Fatal(err)
-	}
+	expect.OK(b, os.WriteFile(source, []byte("int ration_nothing;\n"), 0o644))
 	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", empty, source).CombinedOutput(); err != nil {
 		b.Skipf("no compiler: %v: %s", err, out)
 	}
@@ -33,12 +32,9 @@ func BenchmarkStart(b *testing.B) {
 		for i, kind := range kinds {
 			began := time.Now()
 			p, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{Env: []string{"LD_PRELOAD=" + kind.library}})
-			if err != nil {
-				b.Fatal(err)
-			}
-			if state, err := p.Wait(); err != nil || !state.Success() {
-				b.Fatal(state, err)
-			}
+			expect.OK(b, err)
+			state, err := p.Wait()
+			expect.Must(b, err == nil && state.Success(), state, err)
 			took[i] = append(took[i], time.Since(began))
 		}
 	}

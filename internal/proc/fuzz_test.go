@@ -1,6 +1,10 @@
 package proc
 
-import "testing"
+import (
+	"testing"
+
+	"ration/check/expect"
+)
 
 func FuzzParseStatus(f *testing.F) {
 	f.Add([]byte("Name:\ta\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t4711\t1\n"))
@@ -23,8 +27,7 @@ func TestParseStatus(t *testing.T) {
 		{"Name:\ta\n", 0, 0, true},
 		{"", 0, 0, true},
 	} {
-		if uid, own, err := parseStatus([]byte(c.status)); uid != c.uid || own != c.own || (err != nil) != c.bad {
-			t.Errorf("%q: %d, %d, %v", c.status, uid, own, err)
-		}
+		uid, own, err := parseStatus([]byte(c.status))
+		expect.True(t, uid == c.uid && own == c.own && (err != nil) == c.bad, c.status, uid, own, err)
 	}
 }

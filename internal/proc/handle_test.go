@@ -6,25 +6,21 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 // A handle stays with its process: alive, a zombie, gone.
 func TestHandle(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, cmd.Start())
 	h, err := Open(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer h.Close()
 	if !h.Alive() || h.PID() != cmd.Process.Pid {
 		t.Errorf("pid %d, alive: %v", h.PID(), h.Alive())
 	}
-	if err := h.Signal(unix.SIGKILL); err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, h.Signal(unix.SIGKILL), nil)
 	// Wait until it has ended, and leave it a zombie.
 	fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
 	for {
@@ -32,20 +28,14 @@ func TestHandle(t *testing.T) {
 			break
 		}
 	}
-	if h.Alive() {
-		t.Error("a zombie lives")
-	}
+	expect.True(t, !h.Alive(), "a zombie lives")
 	if zombie, err := Open(cmd.Process.Pid); err == nil {
-		if zombie.Alive() {
-			t.Error("a zombie that was opened lives")
-		}
+		expect.True(t, !zombie.Alive(), "a zombie that was opened lives")
 		_ = zombie.Close()
 	}
 	_ = cmd.Wait()
-	if err := h.Signal(unix.SIGTERM); !errors.Is(err, ErrEnded) {
-		t.Errorf("signal to a process that has gone: %v", err)
-	}
-	if _, err := Open(cmd.Process.Pid); !errors.Is(err, ErrEnded) {
-		t.Errorf("opening a process that has gone: %v", err)
-	}
+	err = h.Signal(unix.SIGTERM)
+	expect.True(t, errors.Is(err, ErrEnded), "signal to a process that has gone", err)
+	_, err = Open(cmd.Process.Pid)
+	expect.True(t, errors.Is(err, ErrEnded), "opening a process that has gone", err)
 }

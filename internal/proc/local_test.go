@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"ration/check/expect"
 )
 
 func TestLocalUser(t *testing.T) {
@@ -14,9 +16,7 @@ func TestLocalUser(t *testing.T) {
 		t.Errorf("without a list: %v", err)
 	}
 	const list = "root:x:0:0:root:/root:/bin/sh\n+::::::\n\nrations:x:7:8::/:/\n#ration:x:9:9::/:/\nration:x:997:996:Agent of ration:/:/usr/sbin/nologin\nbad:x:-1:5::/:/\nworse:x:5:4294967296::/:/\n"
-	if err := os.WriteFile(passwd, []byte(list), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(passwd, []byte(list), 0o644))
 	if uid, gid, err := LocalUser("ration"); uid != 997 || gid != 996 || err != nil {
 		t.Errorf("got %d, %d, %v", uid, gid, err)
 	}
@@ -24,8 +24,7 @@ func TestLocalUser(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range []string{"bad", "worse"} {
-		if _, _, err := LocalUser(name); err == nil || errors.Is(err, ErrNoUser) {
-			t.Errorf("%s: got %v", name, err)
-		}
+		_, _, err := LocalUser(name)
+		expect.True(t, err != nil && !errors.Is(err, ErrNoUser), name, err)
 	}
 }

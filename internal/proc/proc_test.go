@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 func TestStopped(t *testing.T) {
@@ -16,9 +18,7 @@ func TestStopped(t *testing.T) {
 	if _, err := cmd.StdinPipe(); err != nil { // it ends with the pipe, or with us
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, cmd.Start())
 	pid := cmd.Process.Pid
 	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
 	for _, c := range []struct {
@@ -26,19 +26,12 @@ func TestStopped(t *testing.T) {
 		wait   int
 		want   bool
 	}{{unix.SIGSTOP, unix.WUNTRACED, true}, {unix.SIGCONT, unix.WCONTINUED, false}} {
-		if err := unix.Kill(pid, c.signal); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := unix.Wait4(pid, nil, c.wait, nil); err != nil {
-			t.Fatal(err)
-		}
-		if got := Stopped(pid); got != c.want {
-			t.Errorf("after %v: stopped is %v", c.signal, got)
-		}
+		expect.OK(t, unix.Kill(pid, c.signal))
+		_, err := unix.Wait4(pid, nil, c.wait, nil)
+		expect.OK(t, err)
+		expect.Equal(t, Stopped(pid), c.want, "after", c.signal, "stopped is")
 	}
-	if Stopped(-1) {
-		t.Error("a process that is not there is stopped")
-	}
+	expect.True(t, !Stopped(-1), "a process that is not there is stopped")
 }
 
 // The PID that a process has in its own namespace is found behind however many groups it is in.
@@ -52,9 +45,8 @@ func TestOwnerWithManyGroups(t *testing.T) {
 	}
 	cmd := exec.Command("cat")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 61000, Gid: 61000, Groups: groups}}
-	if _, err := cmd.StdinPipe(); err != nil { // it ends with the pipe, or with us
-		t.Fatal(err)
-	}
+	_, err := cmd.StdinPipe()
+	expect.OK(t, err) // it ends with the pipe, or with us
 	if err := cmd.Start(); errors.Is(err, unix.EINVAL) {
 		t.Skip("this kernel, or an emulator, takes fewer groups")
 	} else if err != nil {
@@ -62,16 +54,13 @@ func TestOwnerWithManyGroups(t *testing.T) {
 	}
 	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
 	uid, name, own, err := Owner(cmd.Process.Pid)
-	if uid != 61000 || name != "cat" || own != cmd.Process.Pid || err != nil {
-		t.Errorf("user %d, %s, pid %d, %v", uid, name, own, err)
-	}
+	expect.True(t, uid == 61000 && name == "cat" && own == cmd.Process.Pid && err == nil, "user", uid, name, "pid", own, err)
 }
 
 func TestUserName(t *testing.T) {
 	const nobodys = 1<<31 - 7
 	for range 2 { // the second time it is remembered
-		if root, none := UserName(0), UserName(nobodys); root != "root" || none != strconv.Itoa(nobodys) {
-			t.Errorf("got %q and %q", root, none)
-		}
+		root, none := UserName(0), UserName(nobodys)
+		expect.True(t, root == "root" && none == strconv.Itoa(nobodys), root, none)
 	}
 }

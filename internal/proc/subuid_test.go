@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // All UIDs of a range have one owner and one line. Other UIDs have none, and invalid lines are skipped.
@@ -11,12 +13,8 @@ func TestSubUIDs(t *testing.T) {
 	ranges := parseSubUIDs(strings.NewReader("anna:100000:65536\n# no line\nbob:x:3\nbob:-5:3\nbob:7\n1001:165536:2 \neve:300000:0\n\n"))
 	for uid, want := range map[int]string{99999: "", 100000: "anna", 165535: "anna", 165536: "1001", 165537: "1001", 165538: "", 300000: "", -1: "", 0: ""} {
 		r, line, is := findSubUID(ranges, uid)
-		if is != (want != "") || r.owner != want {
-			t.Errorf("%d belongs to %q", uid, r.owner)
-		}
-		if is && (line == 0) != (want == "anna") {
-			t.Errorf("%d is of range %d", uid, line)
-		}
+		expect.True(t, is == (want != "") && r.owner == want, uid, "belongs to", r.owner)
+		expect.True(t, !is || (line == 0) == (want == "anna"), uid, "is of range", line)
 	}
 }
 
@@ -30,8 +28,6 @@ func TestAccount(t *testing.T) {
 		if is {
 			want = -2 - line
 		}
-		if got := Account(uid); got != want {
-			t.Errorf("%d counts as %d, want %d", uid, got, want)
-		}
+		expect.Equal(t, Account(uid), want, uid, "counts as")
 	}
 }

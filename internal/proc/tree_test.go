@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/termtext"
 )
 
@@ -27,9 +28,8 @@ func TestParseCgroup(t *testing.T) {
 		"":                                                               {"", ""},
 		"rubbish":                                                        {"", ""},
 	} {
-		if group, container := parseCgroup(text); group != want[0] || container != want[1] {
-			t.Errorf("%q: %q in %q, want %q", text, container, group, want)
-		}
+		group, container := parseCgroup(text)
+		expect.True(t, group == want[0] && container == want[1], text, container, group, want)
 	}
 }
 
@@ -38,9 +38,7 @@ func FuzzParseCgroup(f *testing.F) {
 	f.Add("0::/slurm/uid_1/job_1/step_1\n1::/lxc/x")
 	f.Fuzz(func(t *testing.T, text string) {
 		group, container := parseCgroup(text)
-		if group != termtext.Printable(group) || container != termtext.Printable(container) {
-			t.Errorf("%q in %q", container, group)
-		}
+		expect.True(t, group == termtext.Printable(group) && container == termtext.Printable(container), container, group)
 	})
 }
 
@@ -49,16 +47,8 @@ func TestAncestor(t *testing.T) {
 	if parent == 1 { // as in a container: the first process is nobody's
 		parent = 0
 	}
-	if got := Ancestor(os.Getpid(), func(pid int) bool { return pid == os.Getppid() }); got != parent {
-		t.Errorf("got %d, want the parent %d", got, parent)
-	}
-	if got := Ancestor(os.Getpid(), func(int) bool { return false }); got != 0 {
-		t.Errorf("got %d, want none", got)
-	}
-	if got := parseParent([]byte("7 (a) b) S 42 7 7")); got != 42 {
-		t.Errorf("got %d, want 42", got)
-	}
-	if got := parseParent([]byte("7")); got != 0 {
-		t.Errorf("got %d, want 0", got)
-	}
+	expect.Equal(t, Ancestor(os.Getpid(), func(pid int) bool { return pid == os.Getppid() }), parent, "want the parent")
+	expect.Equal(t, Ancestor(os.Getpid(), func(int) bool { return false }), 0, "want none")
+	expect.Equal(t, parseParent([]byte("7 (a) b) S 42 7 7")), 42, "want 42")
+	expect.Equal(t, parseParent([]byte("7")), 0, "want 0")
 }

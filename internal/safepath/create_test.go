@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 // write creates a file and writes a word into it.
@@ -24,28 +26,24 @@ func write(path string) error {
 // What is this user's own is written as by os.Create.
 func TestCreate(t *testing.T) {
 	dir := tree(t)
-	must(t, os.Symlink("real/file", filepath.Join(dir, "link")))
-	must(t, os.Symlink(filepath.Join(dir, "real", "made"), filepath.Join(dir, "dangling")))
-	must(t, os.Symlink("loop", filepath.Join(dir, "loop")))
+	expect.OK(t, os.Symlink("real/file", filepath.Join(dir, "link")))
+	expect.OK(t, os.Symlink(filepath.Join(dir, "real", "made"), filepath.Join(dir, "dangling")))
+	expect.OK(t, os.Symlink("loop", filepath.Join(dir, "loop")))
 	for _, path := range []string{"real/new", "real/file", "link", "dangling"} {
 		err := write(filepath.Join(dir, path))
-		if got, err2 := os.ReadFile(filepath.Join(dir, path)); err != nil || err2 != nil || string(got) != "word" {
-			t.Errorf("%s: %q, %v, %v", path, got, err, err2)
-		}
+		got, err2 := os.ReadFile(filepath.Join(dir, path))
+		expect.True(t, err == nil && err2 == nil && string(got) == "word", path, got, err, err2)
 	}
 	for path, want := range map[string]error{"real": unix.EISDIR, "none/file": unix.ENOENT, "loop": unix.ELOOP, "real/file/x": unix.ENOTDIR} {
-		if err := write(filepath.Join(dir, path)); !errors.Is(err, want) {
-			t.Errorf("%s: %v", path, err)
-		}
+		err := write(filepath.Join(dir, path))
+		expect.True(t, errors.Is(err, want), path, err)
 	}
-	if err := write(os.DevNull); err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, write(os.DevNull), nil)
 	r, w, err := os.Pipe()
-	must(t, err)
-	must(t, os.Symlink("/proc/self/fd/"+strconv.Itoa(int(w.Fd())), filepath.Join(dir, "own")))
-	must(t, write(filepath.Join(dir, "own")))
-	must(t, w.Close())
+	expect.OK(t, err)
+	expect.OK(t, os.Symlink("/proc/self/fd/"+strconv.Itoa(int(w.Fd())), filepath.Join(dir, "own")))
+	expect.OK(t, write(filepath.Join(dir, "own")))
+	expect.OK(t, w.Close())
 	var b [8]byte
 	if n, err := r.Read(b[:]); string(b[:n]) != "word" {
 		t.Errorf("by a descriptor: %q, %v", b[:n], err)
@@ -61,36 +59,30 @@ func TestCreateAmongOthers(t *testing.T) {
 	dir := tree(t)
 	victim := filepath.Join(dir, "real", "file")
 	theirs, sticky := filepath.Join(dir, "theirs"), filepath.Join(dir, "sticky")
-	must(t, os.Mkdir(theirs, 0o755))
-	must(t, os.Chown(theirs, other, other))
-	must(t, os.Mkdir(sticky, 0o755))
-	must(t, os.Chmod(sticky, 0o777|os.ModeSticky))
+	expect.OK(t, os.Mkdir(theirs, 0o755))
+	expect.OK(t, os.Chown(theirs, other, other))
+	expect.OK(t, os.Mkdir(sticky, 0o755))
+	expect.OK(t, os.Chmod(sticky, 0o777|os.ModeSticky))
 	for _, in := range []string{theirs, sticky} {
-		must(t, os.Symlink(victim, filepath.Join(in, "link")))
-		must(t, os.Lchown(filepath.Join(in, "link"), other, other))
-		must(t, os.Link(victim, filepath.Join(in, "second name")))
-		must(t, unix.Mkfifo(filepath.Join(in, "pipe"), 0o666))
-		must(t, os.Chown(filepath.Join(in, "pipe"), other, other))
+		expect.OK(t, os.Symlink(victim, filepath.Join(in, "link")))
+		expect.OK(t, os.Lchown(filepath.Join(in, "link"), other, other))
+		expect.OK(t, os.Link(victim, filepath.Join(in, "second name")))
+		expect.OK(t, unix.Mkfifo(filepath.Join(in, "pipe"), 0o666))
+		expect.OK(t, os.Chown(filepath.Join(in, "pipe"), other, other))
 		for name, want := range map[string]error{"link": ErrLink, "second name": ErrNotYours, "pipe": ErrNotYours} {
-			if err := write(filepath.Join(in, name)); !errors.Is(err, want) {
-				t.Errorf("%s: %v", filepath.Join(in, name), err)
-			}
+			err := write(filepath.Join(in, name))
+			expect.True(t, errors.Is(err, want), filepath.Join(in, name), err)
 		}
-		if err := write(filepath.Join(in, "new")); err != nil {
-			t.Error(err)
-		}
+		expect.Equal(t, write(filepath.Join(in, "new")), nil)
 	}
-	must(t, os.WriteFile(filepath.Join(sticky, "file"), nil, 0o666))
-	must(t, os.Chown(filepath.Join(sticky, "file"), other, other))
-	if err := write(filepath.Join(sticky, "file")); !errors.Is(err, ErrNotYours) {
-		t.Errorf("another user's file in a folder of all: %v", err)
-	}
-	if err := write("/proc/" + strconv.Itoa(os.Getppid()) + "/fd/1"); !errors.Is(err, ErrLink) {
-		t.Errorf("another process's descriptor: %v", err)
-	}
-	if got, err := os.ReadFile(victim); err != nil || string(got) != "content" {
-		t.Errorf("what they led to: %q, %v", got, err)
-	}
+	expect.OK(t, os.WriteFile(filepath.Join(sticky, "file"), nil, 0o666))
+	expect.OK(t, os.Chown(filepath.Join(sticky, "file"), other, other))
+	err := write(filepath.Join(sticky, "file"))
+	expect.True(t, errors.Is(err, ErrNotYours), "another user's file in a folder of all", err)
+	err = write("/proc/" + strconv.Itoa(os.Getppid()) + "/fd/1")
+	expect.True(t, errors.Is(err, ErrLink), "another process's descriptor", err)
+	got, err := os.ReadFile(victim)
+	expect.True(t, err == nil && string(got) == "content", "what they led to", got, err)
 }
 
 // A lease makes nobody wait.
@@ -98,7 +90,7 @@ func TestCreateLeased(t *testing.T) {
 	dir := tree(t)
 	path := filepath.Join(dir, "real", "file")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	must(t, err)
+	expect.OK(t, err)
 	defer f.Close()
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETSIG, int(unix.SIGURG)); err != nil { // which Go ignores
 		t.Fatal(err)
@@ -113,5 +105,5 @@ func TestCreateLeased(t *testing.T) {
 		t.Errorf("it was emptied: %v", err)
 	}
 	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
-	must(t, err)
+	expect.OK(t, err)
 }

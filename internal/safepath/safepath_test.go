@@ -10,14 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	"ration/check/expect"
+)
 
 // read opens a file and returns its content.
 func read(path string) (string, error) {
@@ -36,39 +31,36 @@ func read(path string) (string, error) {
 func tree(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	must(t, err)
-	must(t, os.Mkdir(filepath.Join(dir, "real"), 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "real", "file"), []byte("content"), 0o644))
+	expect.OK(t, err)
+	expect.OK(t, os.Mkdir(filepath.Join(dir, "real"), 0o755))
+	expect.OK(t, os.WriteFile(filepath.Join(dir, "real", "file"), []byte("content"), 0o644))
 	return dir
 }
 
 func TestOpen(t *testing.T) {
 	dir := tree(t)
-	must(t, os.Symlink("real", filepath.Join(dir, "relative")))
-	must(t, os.Symlink(filepath.Join(dir, "relative"), filepath.Join(dir, "absolute")))
-	must(t, os.Symlink("../"+filepath.Base(dir)+"/./real", filepath.Join(dir, "up")))
-	must(t, os.Symlink("loop", filepath.Join(dir, "loop")))
-	must(t, os.Symlink("real/file", filepath.Join(dir, "link")))
-	must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	expect.OK(t, os.Symlink("real", filepath.Join(dir, "relative")))
+	expect.OK(t, os.Symlink(filepath.Join(dir, "relative"), filepath.Join(dir, "absolute")))
+	expect.OK(t, os.Symlink("../"+filepath.Base(dir)+"/./real", filepath.Join(dir, "up")))
+	expect.OK(t, os.Symlink("loop", filepath.Join(dir, "loop")))
+	expect.OK(t, os.Symlink("real/file", filepath.Join(dir, "link")))
+	expect.OK(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
 	for _, path := range []string{"real/file", "relative/file", "absolute/file", "up/file", "real/../real/file", "./real//file"} {
-		if got, err := read(filepath.Join(dir, path)); err != nil || got != "content" {
-			t.Errorf("%s: %q, %v", path, got, err)
-		}
+		got, err := read(filepath.Join(dir, path))
+		expect.True(t, err == nil && got == "content", path, got, err)
 	}
 	for path, want := range map[string]error{
 		"loop/file": unix.ELOOP, "link": unix.ELOOP, "none/file": unix.ENOENT, "real/file/x": unix.ENOTDIR, "real/none": unix.ENOENT,
 	} {
-		if _, err := read(filepath.Join(dir, path)); !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", path, err, want)
-		}
+		_, err := read(filepath.Join(dir, path))
+		expect.True(t, errors.Is(err, want), path, err, want)
 	}
 	fd, err := Open(filepath.Join(dir, "pipe"), unix.O_RDONLY, 0) // does not wait for a writer
-	must(t, err)
-	must(t, unix.Close(fd))
+	expect.OK(t, err)
+	expect.OK(t, unix.Close(fd))
 	t.Chdir(dir)
-	if got, err := read("relative/file"); err != nil || got != "content" {
-		t.Errorf("%q, %v", got, err)
-	}
+	got, err := read("relative/file")
+	expect.True(t, err == nil && got == "content", got, err)
 }
 
 // Links in what others can write are refused, wherever they lead.
@@ -95,15 +87,13 @@ func TestLinksOfOthers(t *testing.T) {
 			}
 			dir := tree(t)
 			folder := filepath.Join(dir, "folder")
-			must(t, os.Mkdir(folder, 0o755))
-			must(t, os.Symlink(filepath.Join(dir, "real"), filepath.Join(folder, "link")))
-			must(t, os.Lchown(filepath.Join(folder, "link"), c.link, -1))
-			must(t, os.Chmod(folder, c.mode))
-			must(t, os.Chown(folder, c.folder, -1))
+			expect.OK(t, os.Mkdir(folder, 0o755))
+			expect.OK(t, os.Symlink(filepath.Join(dir, "real"), filepath.Join(folder, "link")))
+			expect.OK(t, os.Lchown(filepath.Join(folder, "link"), c.link, -1))
+			expect.OK(t, os.Chmod(folder, c.mode))
+			expect.OK(t, os.Chown(folder, c.folder, -1))
 			_, err := read(filepath.Join(folder, "link", "file"))
-			if !errors.Is(err, c.want) {
-				t.Errorf("got %v, want %v", err, c.want)
-			}
+			expect.True(t, errors.Is(err, c.want), err, c.want)
 		})
 	}
 }
@@ -113,10 +103,10 @@ func TestLinksOfOthers(t *testing.T) {
 func TestSwappedFolder(t *testing.T) {
 	dir := tree(t)
 	play := filepath.Join(dir, "play")
-	must(t, os.MkdirAll(filepath.Join(play, "d"), 0o755))
-	must(t, os.WriteFile(filepath.Join(play, "d", "file"), []byte("harmless"), 0o644))
-	must(t, os.Symlink(filepath.Join(dir, "real"), filepath.Join(play, "e")))
-	must(t, os.Chmod(play, 0o777))
+	expect.OK(t, os.MkdirAll(filepath.Join(play, "d"), 0o755))
+	expect.OK(t, os.WriteFile(filepath.Join(play, "d", "file"), []byte("harmless"), 0o644))
+	expect.OK(t, os.Symlink(filepath.Join(dir, "real"), filepath.Join(play, "e")))
+	expect.OK(t, os.Chmod(play, 0o777))
 	stop := make(chan struct{})
 	var swapper sync.WaitGroup
 	swapper.Go(func() {
@@ -132,18 +122,14 @@ func TestSwappedFolder(t *testing.T) {
 	refused, end := 0, time.Now().Add(time.Minute)
 	for n := 0; n < 2000 || refused == 0 && time.Now().Before(end); n++ {
 		got, err := read(filepath.Join(play, "d", "file"))
-		if got == "content" {
-			t.Fatalf("after %d tries it was led elsewhere", n)
-		}
+		expect.Must(t, got != "content", "after", n, "tries it was led elsewhere")
 		if errors.Is(err, ErrLink) {
 			refused++
 		}
 	}
 	close(stop)
 	swapper.Wait()
-	if refused == 0 {
-		t.Error("the link was never met")
-	}
+	expect.True(t, refused != 0, "the link was never met")
 }
 
 // A link of /proc leads where the process is, not where its text says; from there on no link is
@@ -151,42 +137,32 @@ func TestSwappedFolder(t *testing.T) {
 func TestProcess(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
 	}
-	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Symlink(dir, filepath.Join(dir, "link")))
 	t.Chdir(dir)
 	cwd := fmt.Sprintf("/proc/%d/cwd", os.Getpid())
 	fd, writer, err := OpenFolderOf(cwd)
-	if err != nil || writer != Several {
-		t.Fatalf("writer %d, %v", writer, err)
-	}
+	expect.Must(t, err == nil && writer == Several, "writer", writer, err)
 	_ = unix.Close(fd)
 	// Moved away, it is still where the process is.
-	if err := os.Rename(dir, dir+"-moved"); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Rename(dir, dir+"-moved"))
 	t.Cleanup(func() { _ = os.Rename(dir+"-moved", dir) })
 	for _, path := range []string{cwd + "/a", "/proc/self/cwd/a"} {
-		if content, err := read(path); err != nil || content != "a" {
-			t.Errorf("%s: %q, %v", path, content, err)
-		}
+		content, err := read(path)
+		expect.True(t, err == nil && content == "a", path, content, err)
 	}
-	if _, err := OpenFolder(cwd + "/link"); !errors.Is(err, ErrLink) {
-		t.Errorf("a link was followed: %v", err)
-	}
+	_, err = OpenFolder(cwd + "/link")
+	expect.True(t, errors.Is(err, ErrLink), "a link was followed", err)
 }
 
 // Below a folder there is no link that leads elsewhere, and nothing that is above it.
 func TestOpenFolderBelow(t *testing.T) {
 	dir := tree(t)
-	must(t, os.MkdirAll(filepath.Join(dir, "real", "a", "b"), 0o755))
-	must(t, os.Symlink("a", filepath.Join(dir, "real", "link")))
+	expect.OK(t, os.MkdirAll(filepath.Join(dir, "real", "a", "b"), 0o755))
+	expect.OK(t, os.Symlink("a", filepath.Join(dir, "real", "link")))
 	root, err := OpenFolder(filepath.Join(dir, "real"))
-	must(t, err)
+	expect.OK(t, err)
 	defer unix.Close(root)
 	for path, want := range map[string]string{
 		"/a/b": "real/a/b", "a/./b//": "real/a/b", "/": "real",
@@ -194,15 +170,13 @@ func TestOpenFolderBelow(t *testing.T) {
 	} {
 		fd, err := OpenFolderBelow(root, path)
 		if err != nil {
-			if want != "" {
-				t.Errorf("%s: %v", path, err)
-			}
+			expect.Equal(t, want, "", path, err)
 			continue
 		}
 		got, err := os.Readlink(fmt.Sprint("/proc/self/fd/", fd))
-		if must(t, err); want == "" || got != filepath.Join(dir, want) {
+		if expect.OK(t, err); want == "" || got != filepath.Join(dir, want) {
 			t.Errorf("%s is %s", path, got)
 		}
-		must(t, unix.Close(fd))
+		expect.OK(t, unix.Close(fd))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/termtext"
 )
 
@@ -21,9 +22,7 @@ func TestFit(t *testing.T) {
 		{termtext.Printable("a\x1b[2Jé\nb"), "a?[2Jé?b"},
 		{termtext.ToASCII("→ 3 µs – 4 × 5 … ██▌·· é\x1b[1m"), "> 3 us - 4 x 5 ~ ###.. ?\x1b[1m"},
 	} {
-		if tt.got != tt.want {
-			t.Errorf("got %q, want %q", tt.got, tt.want)
-		}
+		expect.Equal(t, tt.got, tt.want)
 	}
 }
 
@@ -41,9 +40,8 @@ func TestWrap(t *testing.T) {
 		{"a  b", 9, []string{"a b"}},
 		{"", 9, []string{""}},
 	} {
-		if got := termtext.Wrap(tt.text, tt.width); !slices.Equal(got, tt.want) {
-			t.Errorf("%q: got %q, want %q", tt.text, got, tt.want)
-		}
+		got := termtext.Wrap(tt.text, tt.width)
+		expect.True(t, slices.Equal(got, tt.want), tt.text, got, tt.want)
 	}
 }
 
@@ -64,9 +62,8 @@ func TestBar(t *testing.T) {
 		{termtext.ASCII, -1, "....", 0},
 	} {
 		cells, filled := tt.glyphs.Bar(tt.share, 4)
-		if got := strings.Join(cells, ""); got != tt.want || filled != tt.filled {
-			t.Errorf("%v: got %s and %d filled, want %s and %d", tt.share, got, filled, tt.want, tt.filled)
-		}
+		got := strings.Join(cells, "")
+		expect.True(t, got == tt.want && filled == tt.filled, tt.share, got, filled, "filled, want", tt.want, tt.filled)
 	}
 }
 
@@ -82,8 +79,6 @@ func TestUTF8Locale(t *testing.T) {
 		{map[string]string{"LANG": "C", "LC_CTYPE": "C.UTF-8"}, true, true},
 	} {
 		utf8, set := termtext.UTF8Locale(func(name string) string { return c.environ[name] })
-		if utf8 != c.utf8 || set != c.set {
-			t.Errorf("%v: %v, %v", c.environ, utf8, set)
-		}
+		expect.True(t, utf8 == c.utf8 && set == c.set, c.environ, utf8, set)
 	}
 }

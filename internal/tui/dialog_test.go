@@ -9,6 +9,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"ration/check/expect"
 	"ration/machine"
 )
 
@@ -57,36 +58,28 @@ func TestLimitPrompt(t *testing.T) {
 	m, a := acting(example())
 	press(t, m, "down", "l", "text:20 pounds", "enter")
 	frame := text(m.Frame())
-	if len(a.did) != 0 || !strings.Contains(frame, "not a size") || !strings.Contains(frame, "limit: 20 pounds") {
-		t.Fatalf("did %q:\n%s", a.did, frame)
-	}
+	expect.Must(t, len(a.did) == 0 && strings.Contains(frame, "not a size") && strings.Contains(frame, "limit: 20 pounds"),
+		"did", a.did, frame)
 	press(t, m, "backspace", "backspace", "backspace", "backspace", "backspace", "backspace", "backspace", "text:g", "enter")
 	if fmt.Sprint(a.did) != "[limit train 20g]" || m.dialog != nil || !strings.Contains(text(m.Frame()), "the limit is 20 GiB now; it was 10 GiB.") {
 		t.Errorf("did %q:\n%s", a.did, text(m.Frame()))
 	}
 	m, a = acting(example())
 	press(t, m, "l", "text:20g", "esc")
-	if len(a.did) != 0 || m.dialog != nil {
-		t.Errorf("esc: did %q", a.did)
-	}
+	expect.True(t, len(a.did) == 0 && m.dialog == nil, "esc: did", a.did)
 	m.actions = nil
 	press(t, m, "l")
-	if m.dialog != nil || !strings.Contains(m.message.text, "--read-only") {
-		t.Errorf("changes a limit with --read-only: %q", m.message.text)
-	}
+	expect.True(t, m.dialog == nil && strings.Contains(m.message.text, "--read-only"), "changes a limit with --read-only", m.message.text)
 }
 
 // A signal goes to the selected process, after y, and to nothing that is only a claim.
 func TestSignal(t *testing.T) {
 	m, a := acting(example())
 	press(t, m, "down", "tab", "k")
-	if frame := text(m.Frame()); !strings.Contains(frame, "Send SIGTERM to python train.py (pid 4711) of user dev?") {
-		t.Fatalf("got\n%s", frame)
-	}
+	frame := text(m.Frame())
+	expect.Must(t, strings.Contains(frame, "Send SIGTERM to python train.py (pid 4711) of user dev?"), frame)
 	press(t, m, "enter")
-	if fmt.Sprint(a.did) != "[close 4711]" || m.dialog != nil {
-		t.Errorf("enter is not yes: did %q", a.did)
-	}
+	expect.True(t, fmt.Sprint(a.did) == "[close 4711]" && m.dialog == nil, "enter is not yes: did", a.did)
 	a.did = nil
 	press(t, m, "k", "right", "right", "y")
 	if fmt.Sprint(a.did) != "[signal 9 to 4711 close 4711]" || !strings.Contains(m.message.text, "SIGKILL was sent to python train.py (pid 4711)") {
@@ -98,9 +91,7 @@ func TestSignal(t *testing.T) {
 	q := m.dialog.(*signalQuestion)
 	press(t, m, "y", "esc")
 	m.Update(processFound{question: q, process: &Process{Handle: fakeHandle{a, 4711}}})
-	if fmt.Sprint(a.did) != "[close 4711]" || m.dialog != nil {
-		t.Errorf("did %q, dialog %v", a.did, m.dialog)
-	}
+	expect.True(t, fmt.Sprint(a.did) == "[close 4711]" && m.dialog == nil, "did", a.did, "dialog", m.dialog)
 	a.did = nil
 	for name, mark := range map[string]func(p *machine.Process){
 		"only what the job says": func(p *machine.Process) { p.Verified = false },
@@ -114,18 +105,13 @@ func TestSignal(t *testing.T) {
 		press(t, m, "down", "tab", "k")
 		said := m.message.text
 		press(t, m, "y")
-		if len(a.did) != 0 || m.dialog != nil || !strings.Contains(said, strings.Replace(name, "said", "says", 1)) {
-			t.Errorf("%s: did %q, says %q", name, a.did, said)
-		}
+		expect.True(t, len(a.did) == 0 && m.dialog == nil && strings.Contains(said, strings.Replace(name, "said", "says", 1)),
+			name, "did", a.did, "says", said)
 	}
 	m, a = acting(example())
 	press(t, m, "k")
-	if len(a.did) != 0 || !strings.Contains(m.message.text, "tab") {
-		t.Errorf("no process is selected: did %q, says %q", a.did, m.message.text)
-	}
+	expect.True(t, len(a.did) == 0 && strings.Contains(m.message.text, "tab"), "no process is selected: did", a.did, "says", m.message.text)
 	m, a = acting(wholeMachine()) // one that is in no job, and holds most
 	press(t, m, "tab", "k", "y")
-	if len(a.did) == 0 || a.did[0] != "signal 15 to 777" {
-		t.Errorf("did %q", a.did)
-	}
+	expect.True(t, len(a.did) != 0 && a.did[0] == "signal 15 to 777", "did", a.did)
 }

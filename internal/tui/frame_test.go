@@ -14,6 +14,7 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
+	"ration/check/expect"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -144,13 +145,10 @@ func text(frame string) string {
 func fits(t *testing.T, frame string, width, height int) {
 	t.Helper()
 	lines := strings.Split(frame, "\n")
-	if len(lines) > height {
-		t.Errorf("%d lines on a terminal with %d", len(lines), height)
-	}
+	expect.True(t, len(lines) <= height, len(lines), "lines on a terminal with", height)
 	for i, line := range lines {
-		if n := ansi.StringWidth(line); n > width {
-			t.Errorf("line %d has %d columns on a terminal with %d: %q", i+1, n, width, line)
-		}
+		n := ansi.StringWidth(line)
+		expect.True(t, n <= width, "line", i+1, "has", n, "columns on a terminal with", width, line)
 	}
 }
 
@@ -211,20 +209,12 @@ func TestColours(t *testing.T) {
 	frame := modelOf(wholeMachine(), 80, 24).Frame()
 	golden(t, "colours.txt", strings.ReplaceAll(frame, "\x1b", "ESC")+"\n")
 	colour := regexp.MustCompile("\x1b\\[[0-9;]*[349][0-7]")
-	if !colour.MatchString(frame) {
-		t.Error("no colours where there may be some")
-	}
+	expect.True(t, colour.MatchString(frame), "no colours where there may be some")
 	plain := modelOf(wholeMachine(), 80, 24, "NO_COLOR=1").Frame()
-	if at := colour.FindString(plain); at != "" {
-		t.Errorf("colour %q under NO_COLOR", at)
-	}
-	if text(plain) != text(frame) {
-		t.Error("NO_COLOR changes more than colours")
-	}
+	expect.Equal(t, colour.FindString(plain), "", "colour under NO_COLOR")
+	expect.Equal(t, text(plain), text(frame), "NO_COLOR changes more than colours")
 	for _, r := range modelOf(wholeMachine(), 200, 50, "LANG=", "LC_ALL=C").Frame() {
-		if r > 126 {
-			t.Fatalf("%q in a frame for a terminal that knows ASCII", r)
-		}
+		expect.Must(t, r <= 126, r, "in a frame for a terminal that knows ASCII")
 	}
 }
 
@@ -232,15 +222,11 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		must(t, os.MkdirAll("testdata", 0o755))
-		must(t, os.WriteFile(path, []byte(got), 0o644))
+		expect.OK(t, os.MkdirAll("testdata", 0o755))
+		expect.OK(t, os.WriteFile(path, []byte(got), 0o644))
 		return
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v (go test ./internal/tui -update writes it)", err)
-	}
-	if got != string(want) {
-		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
-	}
+	expect.OK(t, err, "(go test ./internal/tui -update writes it)")
+	expect.Equal(t, got, string(want), name, want)
 }

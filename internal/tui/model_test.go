@@ -11,6 +11,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"ration/check/expect"
 	"ration/internal/node"
 	"ration/machine"
 )
@@ -49,16 +50,13 @@ func TestChoose(t *testing.T) {
 	} {
 		m := modelOf(example(), 80, 24)
 		press(t, m, tt.keys...)
-		if got := names(m); got != tt.want && !(strings.Contains(tt.want, "train serve") && got == "serve train") {
-			t.Errorf("%q: got %q, want %q", tt.keys, got, tt.want)
-		}
+		got := names(m)
+		expect.True(t, got == tt.want || strings.Contains(tt.want, "train serve") && got == "serve train", tt.keys, got, tt.want)
 	}
 	// A job that has the device's time is busier than one that holds more.
 	s := example()
 	s.Jobs[1].Processes[0].Holdings[0].Time = &machine.Time{Percent: 60}
-	if got := names(modelOf(s, 80, 24)); got != "notebook serve train old" {
-		t.Errorf("got %q", got)
-	}
+	expect.Equal(t, names(modelOf(s, 80, 24)), "notebook serve train old")
 }
 
 // The keys quit, go back, or are typed, by where they are pressed.
@@ -75,28 +73,19 @@ func TestQuitAndBack(t *testing.T) {
 	for _, keys := range [][]string{{"/"}, {"l"}, {"tab", "k"}, {"enter"}, {"u"}, {"c"}, {"f"}, {"?"}} {
 		m, _ := acting(example())
 		press(t, m, keys...)
-		if quits(m, q) {
-			t.Errorf("q quits after %q", keys)
-		}
+		expect.True(t, !quits(m, q), "q quits after", keys)
 		m, _ = acting(example())
 		press(t, m, keys...)
 		press(t, m, "esc")
-		if _, is := m.page.(overview); !is || m.dialog != nil || m.filter != "" {
-			t.Errorf("after %q, esc does not go back", keys)
-		}
+		_, is := m.page.(overview)
+		expect.True(t, is && m.dialog == nil && m.filter == "", "after", keys, "esc does not go back")
 		m, _ = acting(example())
 		press(t, m, keys...)
-		if !quits(m, interrupt) {
-			t.Errorf("after %q, ctrl+c does not quit", keys)
-		}
+		expect.True(t, quits(m, interrupt), "after", keys, "ctrl+c does not quit")
 	}
 	m, _ := acting(example())
-	if quits(m, tea.KeyPressMsg{Code: tea.KeyEscape}) {
-		t.Error("esc quits: who presses it once too often loses the history")
-	}
-	if !quits(m, q) {
-		t.Error("q does not quit")
-	}
+	expect.True(t, !quits(m, tea.KeyPressMsg{Code: tea.KeyEscape}), "esc quits: who presses it once too often loses the history")
+	expect.True(t, quits(m, q), "q does not quit")
 }
 
 // Ticks read; a sample that comes while paused is not shown.
@@ -109,39 +98,29 @@ func TestPause(t *testing.T) {
 	}
 	press(t, m, "space")
 	m.Update(Sample{Time: noon.Add(time.Hour)})
-	if !m.paused || len(m.sample.Jobs) != 5 {
-		t.Error("a sample was shown while paused")
-	}
+	expect.True(t, m.paused && len(m.sample.Jobs) == 5, "a sample was shown while paused")
 	press(t, m, "space")
 	m.Update(Sample{Time: noon.Add(time.Hour)})
-	if m.paused || len(m.sample.Jobs) != 0 {
-		t.Error("not resumed")
-	}
+	expect.True(t, !m.paused && len(m.sample.Jobs) == 0, "not resumed")
 }
 
 // Events of a job are still shown after it has gone, and the cursor goes to what took its place.
 func TestJobGoes(t *testing.T) {
 	m := modelOf(example(), 80, 24)
 	press(t, m, "down")
-	if m.job.id != "/run/ration/train/region" {
-		t.Fatalf("selected is %s", m.job.id)
-	}
+	expect.Must(t, m.job.id == "/run/ration/train/region", "selected is", m.job.id)
 	s := example()
 	s.Jobs = append(s.Jobs[:2:2], s.Jobs[3:]...)
 	m.setSample(s)
-	if frame := text(m.Frame()); !strings.Contains(frame, "(4711) asked for 4.5 GiB") || strings.Contains(frame, "train    ") {
-		t.Errorf("got\n%s", frame)
-	}
-	if m.job.id != "/run/ration/notebook/region" {
-		t.Errorf("selected is %s, want what is in its place", m.job.id)
-	}
+	frame := text(m.Frame())
+	expect.True(t, strings.Contains(frame, "(4711) asked for 4.5 GiB") && !strings.Contains(frame, "train    "), frame)
+	expect.Equal(t, m.job.id, "/run/ration/notebook/region", "selected, in its place")
 	// The details of a job that goes say so.
 	m = modelOf(example(), 80, 24)
 	press(t, m, "down", "enter")
 	m.setSample(s)
-	if frame := text(m.Frame()); !strings.Contains(frame, "no longer there") || !strings.Contains(frame, "python train.py --epochs 90") {
-		t.Errorf("got\n%s", frame)
-	}
+	frame = text(m.Frame())
+	expect.True(t, strings.Contains(frame, "no longer there") && strings.Contains(frame, "python train.py --epochs 90"), frame)
 }
 
 // The history of a job is kept, with a bound, and forgotten with it.
@@ -153,16 +132,10 @@ func TestHistory(t *testing.T) {
 		m.setSample(s)
 	}
 	key := onDevice{"/run/ration/train/region", 0}
-	if n := len(m.history[key]); n != maxHistory {
-		t.Errorf("%d points are kept", n)
-	}
+	expect.Equal(t, len(m.history[key]), maxHistory, "points are kept")
 	m.setSample(Sample{Time: noon})
-	if len(m.history) != 0 {
-		t.Errorf("%d histories of jobs that are gone", len(m.history))
-	}
-	if got := m.sparkline([]float64{-1, 0, 0.5, 1, 2}); got != " ▁▅██" {
-		t.Errorf("got %q", got)
-	}
+	expect.Equal(t, len(m.history), 0, "histories of jobs that are gone")
+	expect.Equal(t, m.sparkline([]float64{-1, 0, 0.5, 1, 2}), " ▁▅██")
 }
 
 // A job has rows for the devices that it has used, and one for those that it has not where it has
@@ -180,12 +153,10 @@ func TestJobRows(t *testing.T) {
 		}
 		return out
 	}
-	if got := rows(0, 0, 3, 0, 5); !slices.Equal(got, []string{"2", "4"}) {
-		t.Errorf("got %v", got)
-	}
-	if got := rows(0, 0, 0, 0); !slices.Equal(got, []string{"0-3"}) {
-		t.Errorf("got %v", got)
-	}
+	got := rows(0, 0, 3, 0, 5)
+	expect.True(t, slices.Equal(got, []string{"2", "4"}), got)
+	got = rows(0, 0, 0, 0)
+	expect.True(t, slices.Equal(got, []string{"0-3"}), got)
 }
 
 // What an agent has kept comes before the samples; that of another job of the same name does not.
@@ -221,13 +192,9 @@ func TestPast(t *testing.T) {
 			t.Errorf("cell %d is %v, after %v", i, v, cells[i-1])
 		}
 	}
-	if len(cells) < 20 || len(cells) > 40 || blank < 1 || blank > 2 {
-		t.Errorf("%d cells, %d of them blank: %v", len(cells), blank, cells)
-	}
+	expect.True(t, len(cells) >= 20 && len(cells) <= 40 && blank >= 1 && blank <= 2, len(cells), "cells", blank, "of them blank", cells)
 	s.Past = past(noon.Add(1))
-	if n := len(modelOf(s, 80, 24).history[onDevice{s.Jobs[0].Path, 0}]); n != 1 {
-		t.Errorf("%d points of another job", n)
-	}
+	expect.Equal(t, len(modelOf(s, 80, 24).history[onDevice{s.Jobs[0].Path, 0}]), 1, "points of another job")
 }
 
 // A value fills the cells until the next, if that is near; the cells of one frame are those of the
@@ -245,14 +212,12 @@ func TestCells(t *testing.T) {
 		want[i] = -1
 	}
 	want[30] = 31
-	if got := m.cells(points, used, 40); !slices.Equal(got, want) {
-		t.Errorf("got %v", got)
-	}
+	got := m.cells(points, used, 40)
+	expect.True(t, slices.Equal(got, want), got)
 	before := m.cells(points, used, 10)
 	points = append(points, point{noon.Add(31 * time.Second), 40, -1})
-	if after := m.cells(points, used, 10); !slices.Equal(before[:6], after[:6]) || len(after) > 10 {
-		t.Errorf("%v, and then %v", before, after)
-	}
+	after := m.cells(points, used, 10)
+	expect.True(t, slices.Equal(before[:6], after[:6]) && len(after) <= 10, before, "and then", after)
 }
 
 // The wheel and a click do what keys do.
@@ -269,45 +234,32 @@ func TestMouse(t *testing.T) {
 	}
 	click := func(y int) { m.Update(tea.MouseClickMsg{X: 3, Y: y, Button: tea.MouseLeft}) }
 	click(at(" train "))
-	if m.job.id != "/run/ration/train/region" || m.allJobs {
-		t.Fatalf("selected is %s", m.job.id)
-	}
+	expect.Must(t, m.job.id == "/run/ration/train/region" && !m.allJobs, "selected is", m.job.id)
 	click(at(" 4712 "))
-	if r := m.selectedProcess(); m.focus != processesTable || r == nil || r.PID != 4712 {
-		t.Errorf("selected is %v", r)
-	}
+	r := m.selectedProcess()
+	expect.True(t, m.focus == processesTable && r != nil && r.PID == 4712, "selected is", r)
 	m.Update(tea.MouseWheelMsg{Button: tea.MouseWheelDown})
-	if r := m.selectedProcess(); r == nil || r.PID == 4712 {
-		t.Error("the wheel does not move")
-	}
+	r = m.selectedProcess()
+	expect.True(t, r != nil && r.PID != 4712, "the wheel does not move")
 	click(at(" train "))
 	click(at(" train "))
-	if _, is := m.page.(*details); !is {
-		t.Error("a click on the selected job does not show its details")
-	}
+	_, is := m.page.(*details)
+	expect.True(t, is, "a click on the selected job does not show its details")
 	press(t, m, "esc", "u")
 	click(at("eve"))
 	click(at("eve"))
-	if m.user != "eve" {
-		t.Errorf("user is %q", m.user)
-	}
+	expect.Equal(t, m.user, "eve", "user is")
 	click(1 << 20)
 	click(-1)
 	press(t, m, "esc", "/", "text:dev") // what is selected stays while a question is open
 	before, row := m.job, at(" train ")
 	click(row)
 	m.Update(tea.MouseWheelMsg{Button: tea.MouseWheelUp}) // the last is selected
-	if m.job != before {
-		t.Error("the mouse selects beneath a prompt")
-	}
+	expect.Equal(t, m.job, before, "the mouse selects beneath a prompt")
 	press(t, m, "esc")
-	if m.View().MouseMode == tea.MouseModeNone {
-		t.Error("the mouse is not asked for")
-	}
+	expect.True(t, m.View().MouseMode != tea.MouseModeNone, "the mouse is not asked for")
 	press(t, m, "m")
-	if m.View().MouseMode != tea.MouseModeNone {
-		t.Error("m does not leave the mouse to the terminal")
-	}
+	expect.Equal(t, m.View().MouseMode, tea.MouseModeNone, "m does not leave the mouse to the terminal")
 }
 
 // Refusals are grouped by the process that asked.
@@ -319,9 +271,8 @@ func TestAskers(t *testing.T) {
 	for _, a := range askers([]machine.Refusal{f(1, 5), f(2, 7), f(1, 5), f(2, 8), f(1, 5)}) {
 		got = append(got, fmt.Sprint(a.latest.PID, " ", a.latest.Asked, " ", a.times, " ", a.same))
 	}
-	if want := "1 5 3 true, 2 7 2 false"; strings.Join(got, ", ") != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	want := "1 5 3 true, 2 7 2 false"
+	expect.Equal(t, strings.Join(got, ", "), want, got)
 }
 
 // Help lists every key that does something.
@@ -333,9 +284,7 @@ func TestHelpIsComplete(t *testing.T) {
 		if b.help == "" { // help lists it with the next
 			b = overviewKeys()[i+1]
 		}
-		if b.help == "" || !strings.Contains(frame, b.help) {
-			t.Errorf("%q is not in\n%s", b.keys, frame)
-		}
+		expect.True(t, b.help != "" && strings.Contains(frame, b.help), b.keys, "is not in", frame)
 	}
 }
 
@@ -344,41 +293,32 @@ func TestHelpIsComplete(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", filepath.Join(t.TempDir(), "new", "config"))
 	path := SettingsPath()
-	if path == "" {
-		t.Fatal("a folder of one's own is not taken")
-	}
+	expect.Must(t, path != "", "a folder of one's own is not taken")
 	m := modelOf(example(), 80, 24)
 	press(t, m, "s", "r", "t", "m", "c", "down", "space", "esc", "/", "text:tr", "enter", "e", "tab", "s", "s")
-	must(t, m.Settings.Save(path))
+	expect.OK(t, m.Settings.Save(path))
 	got := fmt.Sprintf("%+v", LoadSettings(path))
-	if want := "{Jobs:{Sort:bytes Reverse:true Hidden:[STATE]} Processes:{Sort:PID Reverse:false Hidden:[]} Tree:true NoMouse:true}"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	want := "{Jobs:{Sort:bytes Reverse:true Hidden:[STATE]} Processes:{Sort:PID Reverse:false Hidden:[]} Tree:true NoMouse:true}"
+	expect.Equal(t, got, want)
 	for _, text := range []string{"", "{", `{"jobs":{"sort":"colour"},"processes":7}`, "null", `{"jobs":{"sort":"\u001b[2J"}}`} {
-		must(t, os.WriteFile(path, []byte(text), 0o600))
-		if s := LoadSettings(path); s.Jobs.Sort != "busy" || s.Processes.Sort != "bytes" {
-			t.Errorf("%q: got %+v", text, s)
-		}
+		expect.OK(t, os.WriteFile(path, []byte(text), 0o600))
+		s := LoadSettings(path)
+		expect.True(t, s.Jobs.Sort == "busy" && s.Processes.Sort == "bytes", text, s)
 	}
-	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "top-*")); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
-	}
+	left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "top-*"))
+	expect.True(t, len(left) <= 0, "left behind", left)
 	// A folder that others can write, or that is another user's, is not used.
 	shared := t.TempDir()
-	must(t, os.Chmod(shared, 0o777))
+	expect.OK(t, os.Chmod(shared, 0o777))
 	t.Setenv("XDG_CONFIG_HOME", shared)
-	if path := SettingsPath(); path != "" {
-		t.Errorf("settings in %s", path)
-	}
+	expect.Equal(t, SettingsPath(), "", "settings in")
 	if os.Geteuid() != 0 {
 		return
 	}
 	other := t.TempDir()
-	must(t, os.Chown(other, 65534, 65534))
+	expect.OK(t, os.Chown(other, 65534, 65534))
 	t.Setenv("XDG_CONFIG_HOME", filepath.Join(other, ".config"))
-	if path := SettingsPath(); path != "" {
-		t.Errorf("root's settings in %s, which is another user's", path)
-	}
+	expect.Equal(t, SettingsPath(), "", "root's settings, in a folder of another user")
 }
 
 func BenchmarkUpdateAndFrame(b *testing.B) {

@@ -151,11 +151,3 @@ func computing(enforced bool) Sample {
 	}
 	return s
 }
-
-// must ends a test that cannot go on after an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/check/webtest"
 	"ration/internal/limit"
 	"ration/machine"
@@ -23,36 +24,26 @@ func TestToken(t *testing.T) {
 	}
 	for _, path := range []string{"", "stream"} {
 		for name, change := range map[string]func(*http.Request){"without": without, "another user's": with("fedcba9876543210"), "empty": with("")} {
-			if status, text, _ := p.ask("GET", path, nil, change); status != http.StatusForbidden || strings.Contains(text, "job-0") {
-				t.Errorf("%s, %q: %d", name, path, status)
-			}
+			status, text, _ := p.ask("GET", path, nil, change)
+			expect.True(t, status == http.StatusForbidden && !strings.Contains(text, "job-0"), name, path, status)
 		}
-		if status, _, _ := p.ask("GET", path+"?token=fedcba9876543210", nil, nil); status != http.StatusForbidden {
-			t.Errorf("another user's token in the address, %q: %d", path, status)
-		}
+		status, _, _ := p.ask("GET", path+"?token=fedcba9876543210", nil, nil)
+		expect.Equal(t, status, http.StatusForbidden, "another user's token in the address", path)
 	}
-	if status, _, _ := p.ask("POST", "limit", url.Values{}, without); status != http.StatusForbidden {
-		t.Errorf("a form: %d", status)
-	}
+	status, _, _ := p.ask("POST", "limit", url.Values{}, without)
+	expect.Equal(t, status, http.StatusForbidden, "a form")
 	status, text, header := p.ask("GET", "?token="+token, nil, without)
-	if status != http.StatusOK || !strings.Contains(text, "job-0") {
-		t.Fatalf("got %d", status)
-	}
+	expect.Must(t, status == http.StatusOK && strings.Contains(text, "job-0"), status)
 	cookie := header.Get("Set-Cookie")
 	for _, part := range []string{"Path=/abc/", "HttpOnly", "SameSite=Strict"} {
-		if !strings.Contains(cookie, part) {
-			t.Errorf("the cookie is %q", cookie)
-		}
+		expect.True(t, strings.Contains(cookie, part), "the cookie is", cookie)
 	}
 	// Who does not know the folder is told nothing, whatever the token.
 	answer, err := http.Get(p.server.URL + "/?token=" + token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer answer.Body.Close()
-	if body, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusNotFound || strings.Contains(string(body), "abc") {
-		t.Errorf("got %d %s", answer.StatusCode, body)
-	}
+	body, _ := io.ReadAll(answer.Body)
+	expect.True(t, answer.StatusCode == http.StatusNotFound && !strings.Contains(string(body), "abc"), answer.StatusCode, body)
 	none := serve(t, webtest.Machine(1, 1, 1), func(o *Options) { o.Token = "" })
 	if status, _, _ := none.ask("GET", "", nil, with("")); status != http.StatusForbidden {
 		t.Errorf("a page without a token: %d", status)
@@ -65,35 +56,27 @@ func TestOtherSites(t *testing.T) {
 	p := serve(t, webtest.Machine(1, 1, 1), nil)
 	for host, ok := range map[string]bool{"localhost:9411": true, "127.0.0.1": true, "[::1]:80": true, "LOCALHOST.": true, "x.localhost:1": true, "192.0.2.7:9411": true,
 		"evil.example": false, "evil.example:9411": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "notlocalhost": false, "": false} {
-		if got := isLocalName(host); got != ok {
-			t.Errorf("%q: %v", host, got)
-		}
+		expect.Equal(t, isLocalName(host), ok, host)
 	}
 	for _, path := range []string{"", "stream", "script.js"} {
-		if status, _, _ := p.ask("GET", path, nil, func(r *http.Request) { r.Host = "evil.example" }); status != http.StatusForbidden {
-			t.Errorf("%q by another name: %d", path, status)
-		}
-		if status, _, _ := p.ask("GET", path, nil, func(r *http.Request) { r.Header.Set("Origin", "http://evil.example") }); status != http.StatusForbidden {
-			t.Errorf("%q from another origin: %d", path, status)
-		}
-		if status, _, _ := p.ask("GET", path, nil, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }); status != http.StatusForbidden {
-			t.Errorf("%q from another site: %d", path, status)
-		}
+		status, _, _ := p.ask("GET", path, nil, func(r *http.Request) { r.Host = "evil.example" })
+		expect.Equal(t, status, http.StatusForbidden, path, "by another name")
+		status, _, _ = p.ask("GET", path, nil, func(r *http.Request) { r.Header.Set("Origin", "http://evil.example") })
+		expect.Equal(t, status, http.StatusForbidden, path, "from another origin")
+		status, _, _ = p.ask("GET", path, nil, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
+		expect.Equal(t, status, http.StatusForbidden, path, "from another site")
 	}
 	// Another port of this machine is the same site to a browser, and another origin.
 	for _, origin := range []string{"", "null", "http://localhost:1", "http://evil.example"} {
 		set := func(r *http.Request) { r.Header.Set("Origin", origin) }
-		if status, text, _ := p.ask("POST", "limit", nil, set); status != http.StatusForbidden || !strings.Contains(text, "another site asks") {
-			t.Errorf("a form from %q: %d %s", origin, status, text)
-		}
+		status, text, _ := p.ask("POST", "limit", nil, set)
+		expect.True(t, status == http.StatusForbidden && strings.Contains(text, "another site asks"), "a form from", origin, status, text)
 	}
 	status, _, _ := p.ask("GET", "?token="+token, nil, func(r *http.Request) { // a link in a mail
 		r.Header.Set("Sec-Fetch-Site", "cross-site")
 		r.Header.Set("Sec-Fetch-Mode", "navigate")
 	})
-	if status != http.StatusOK {
-		t.Errorf("a link: %d", status)
-	}
+	expect.Equal(t, status, http.StatusOK, "a link")
 	public := serve(t, webtest.Machine(1, 0, 0), func(o *Options) { o.Public, o.ID, o.AnyHost = true, "", true })
 	if status, _, _ := public.ask("GET", "", nil, func(r *http.Request) { r.Host = "gpu1.example" }); status != http.StatusOK {
 		t.Errorf("a port that was published: %d", status)
@@ -112,9 +95,8 @@ func TestPolicy(t *testing.T) {
 		if header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Referrer-Policy") != "no-referrer" || header.Get("Access-Control-Allow-Origin") != "" {
 			t.Errorf("%q: %v", path, header)
 		}
-		if strings.Contains(text, "http://") && path != "icon.svg" || strings.Contains(text, "https://") {
-			t.Errorf("%q names another place", path)
-		}
+		expect.True(t, (!strings.Contains(text, "http://") || path == "icon.svg") && !strings.Contains(text, "https://"),
+			path, "names another place")
 	}
 }
 
@@ -163,15 +145,11 @@ func TestLimitForm(t *testing.T) {
 			fields[k] = v
 		}
 		status, text, _ := p.ask("POST", "limit", fields, nil)
-		if status != tt.status || asked != tt.asked || !strings.Contains(text, tt.says) {
-			t.Errorf("%s: %d %s, asked %q", tt.name, status, text, asked)
-		}
+		expect.True(t, status == tt.status && asked == tt.asked && strings.Contains(text, tt.says), tt.name, status, text, "asked", asked)
 	}
 	// Without the script it is a page.
 	status, text, _ := p.ask("POST", "limit", url.Values{"form": {form}, "job": {id}, "memory": {"20g"}}, func(r *http.Request) { r.Header.Set("Accept", "text/html") })
-	if status != http.StatusOK || !strings.Contains(text, `role="alert">job-0, device 0: the limit is 20 GiB now`) {
-		t.Errorf("got %d", status)
-	}
+	expect.True(t, status == http.StatusOK && strings.Contains(text, `role="alert">job-0, device 0: the limit is 20 GiB now`), status)
 	other := serve(t, webtest.Machine(1, 1, 1), nil)
 	if status, _, _ := other.ask("POST", "limit", url.Values{"form": {form}}, nil); status != http.StatusForbidden {
 		t.Errorf("another page takes the form: %d", status)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/check/webtest"
 	"ration/internal/connlimit"
 )
@@ -33,9 +34,7 @@ func connect(t *testing.T, address, text string) net.Conn {
 	if err == nil {
 		_, err = io.WriteString(c, text)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -51,18 +50,15 @@ func TestConnectionsWithoutToken(t *testing.T) {
 	status := func(from *bufio.Reader) int {
 		t.Helper()
 		answer, err := http.ReadResponse(from, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		defer answer.Body.Close()
 		_, _ = io.Copy(io.Discard, answer.Body)
 		return answer.StatusCode
 	}
 	own := connect(t, address, get("style.css")+get(""))
 	answers := bufio.NewReader(own)
-	if a, b := status(answers), status(answers); a != http.StatusOK || b != http.StatusOK {
-		t.Fatalf("the first answers are %d, %d", a, b)
-	}
+	a, b := status(answers), status(answers)
+	expect.Must(t, a == http.StatusOK && b == http.StatusOK, "the first answers are", a, b)
 	var strangers []net.Conn
 	for _, text := range []string{"", "GET / HTTP/1.1\r\nHost:", "POST /abc/limit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n", strings.Replace(get(""), token, "0123", 1)} {
 		for range most {
@@ -70,16 +66,11 @@ func TestConnectionsWithoutToken(t *testing.T) {
 		}
 	}
 	// A new client with the token is served, and the oldest one without it is closed.
-	if got := status(bufio.NewReader(connect(t, address, get("")))); got != http.StatusOK {
-		t.Errorf("one who has the token got %d", got)
-	}
+	expect.Equal(t, status(bufio.NewReader(connect(t, address, get("")))), http.StatusOK, "one who has the token got")
 	_, _ = io.Copy(io.Discard, strangers[0]) // ends when it has been closed
-	if _, err := io.WriteString(own, get("")); err != nil {
-		t.Fatal(err)
-	}
-	if got := status(answers); got != http.StatusOK {
-		t.Errorf("one who was let in before them got %d", got)
-	}
+	_, err := io.WriteString(own, get(""))
+	expect.OK(t, err)
+	expect.Equal(t, status(answers), http.StatusOK, "one who was let in before them got")
 }
 
 // At a public page, clients that do not read their answers keep out nobody.
@@ -94,9 +85,7 @@ func TestSlowReaders(t *testing.T) {
 	var first net.Conn
 	for n := range 3 * most {
 		c, err := pipes.Unread("/")
-		if err != nil {
-			t.Fatalf("reader %d was kept out: %v", n, err)
-		}
+		expect.OK(t, err, "reader", n, "was kept out")
 		defer c.Close()
 		if n == 0 {
 			first = c

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/webtest"
 	"ration/machine"
 )
@@ -19,9 +20,7 @@ type rgb [3]float64
 func palette(t *testing.T) map[string][2]rgb {
 	t.Helper()
 	text, err := files.ReadFile("files/style.css")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	out := map[string][2]rgb{}
 	for _, m := range regexp.MustCompile(`--([a-z0-9-]+): light-dark\(#([0-9a-f]{6}), #([0-9a-f]{6})\)`).FindAllStringSubmatch(string(text), -1) {
 		out[m[1]] = [2]rgb{parseColour(m[2]), parseColour(m[3])}
@@ -91,9 +90,7 @@ func TestColoursAreTold(t *testing.T) {
 			written = append(written, [2]string{fmt.Sprintf("on%d", i), fmt.Sprintf("c%d", i)})
 		}
 		for _, w := range written {
-			if p[w[0]] == ([2]rgb{}) || p[w[1]] == ([2]rgb{}) {
-				t.Fatalf("no colours %v", w)
-			}
+			expect.Must(t, p[w[0]] != ([2]rgb{}) && p[w[1]] != ([2]rgb{}), "no colours", w)
 			if c := contrast(p[w[0]][theme], p[w[1]][theme]); c < 4.5 {
 				t.Errorf("theme %d: %s on %s has a contrast of %.2f", theme, w[0], w[1], c)
 			}
@@ -111,14 +108,10 @@ func TestColoursStay(t *testing.T) {
 	c := newColours()
 	c.assign(m.Jobs)
 	first := c.class(m.Jobs[7].ID())
-	if first == noColour || c.class(m.Jobs[8].ID()) != noColour || len(c.of) != colourCount {
-		t.Fatalf("got %v", c.of)
-	}
+	expect.Must(t, first != noColour && c.class(m.Jobs[8].ID()) == noColour && len(c.of) == colourCount, c.of)
 	hold(8, 95*webtest.GiB) // a little more than the last one
 	c.assign(m.Jobs)
-	if c.class(m.Jobs[7].ID()) != first || c.class(m.Jobs[8].ID()) != noColour {
-		t.Errorf("it flickers: %v", c.of)
-	}
+	expect.True(t, c.class(m.Jobs[7].ID()) == first && c.class(m.Jobs[8].ID()) == noColour, "it flickers", c.of)
 	hold(8, 200*webtest.GiB) // it comes first, and the last gives its colour up
 	c.assign(m.Jobs)
 	if c.class(m.Jobs[8].ID()) != first || c.class(m.Jobs[7].ID()) != noColour || c.class(m.Jobs[0].ID()) == noColour || len(c.of) != colourCount {
@@ -126,9 +119,7 @@ func TestColoursStay(t *testing.T) {
 	}
 	m.Jobs[8].State = machine.Ended
 	c.assign(m.Jobs)
-	if c.class(m.Jobs[8].ID()) != noColour || c.class(m.Jobs[7].ID()) != first {
-		t.Errorf("got %v", c.of)
-	}
+	expect.True(t, c.class(m.Jobs[8].ID()) == noColour && c.class(m.Jobs[7].ID()) == first, c.of)
 }
 
 // A chart is what was held, by layer, with gaps where nothing is known.
@@ -142,35 +133,25 @@ func TestChart(t *testing.T) {
 		{"a gap", []point{{0, 500}, {1, 500}, {9, 500}}, "M0 1000V500H1V1000ZM9 1000V500h1V1000Z"},
 		{"nothing", []point{{0, 1000}, {1, 1000}}, ""},
 	} {
-		if got := pathOf(tt.edge); got != tt.want {
-			t.Errorf("%s: %s", tt.name, got)
-		}
+		expect.Equal(t, pathOf(tt.edge), tt.want, tt.name)
 	}
 	m := webtest.Machine(2, 3, 1)
 	now := time.Now()
 	c := newChart()
-	if !c.stale(now) {
-		t.Error("it has a history")
-	}
+	expect.True(t, c.stale(now), "it has a history")
 	c.seed(m, webtest.Past(m, now.Add(-10*time.Second)))
 	c.add(m, now)
 	c.add(m, now)
-	if c.stale(now) || c.isDue(now) || len(c.samples) < slotCount-4 {
-		t.Fatalf("%d samples", len(c.samples))
-	}
+	expect.Must(t, !c.stale(now) && !c.isDue(now) && len(c.samples) >= slotCount-4, len(c.samples), "samples")
 	col := newColours()
 	col.assign(m.Jobs)
 	v := c.view(&m.Devices[0], col)
-	if len(v.Areas) != 3 || v.Areas[0].Class != "rest" || v.Empty { // two jobs, and what is not theirs
-		t.Errorf("got %+v", v.Areas)
-	}
+	expect.True(t, len(v.Areas) == 3 && v.Areas[0].Class == "rest" && !v.Empty, v.Areas) // two jobs, and what is not theirs
 	for range 400 {
 		now = now.Add(slotTime)
 		c.add(m, now)
 	}
-	if len(c.samples) != slotCount {
-		t.Errorf("%d samples", len(c.samples))
-	}
+	expect.Equal(t, len(c.samples), slotCount, "samples")
 }
 
 // A bar has the jobs in it, what is outside, and limits; the device ends where it is overbooked.
@@ -182,9 +163,7 @@ func TestBar(t *testing.T) {
 	h := newHub(Options{})
 	h.colours.assign(m.Jobs)
 	v := h.gpu(m, &m.Devices[0], false)
-	if v.CardAt != "66.67%" || !v.Cut || !v.Over || v.Used != "70 GiB" {
-		t.Errorf("got %+v", v)
-	}
+	expect.True(t, v.CardAt == "66.67%" && v.Cut && v.Over && v.Used == "70 GiB", v)
 	var labels []string
 	for _, p := range v.Bar {
 		labels = append(labels, p.Class+" "+p.Label)
@@ -192,9 +171,7 @@ func TestBar(t *testing.T) {
 	if text := strings.Join(labels, ","); len(v.Bar) != colourCount+3 || !strings.Contains(text, "cx 4 more jobs,outside in no job,rest the driver") || !strings.Contains(text, " job-3") {
 		t.Errorf("got %s", text)
 	}
-	if len(v.Rations) != colourCount+1 || !strings.Contains(v.Summary, "in no job: 10 GiB") {
-		t.Errorf("got %+v", v.Rations)
-	}
+	expect.True(t, len(v.Rations) == colourCount+1 && strings.Contains(v.Summary, "in no job: 10 GiB"), v.Rations)
 	// Without a driver the devices are those that the jobs know.
 	m.Devices = nil
 	d, derived := withDevices(m)

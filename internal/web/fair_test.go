@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/webtest"
 	"ration/machine"
 )
@@ -22,9 +23,7 @@ func TestFairShare(t *testing.T) {
 			most = max(most, n)
 		}
 		got := fairShare(counts, 10)
-		if min(got, most) != c.want {
-			t.Errorf("%v: %d", c.counts, got)
-		}
+		expect.Equal(t, min(got, most), c.want, c.counts, got)
 	}
 }
 
@@ -49,12 +48,8 @@ func TestJobsOfFloodingUser(t *testing.T) {
 	m.Jobs = append(m.Jobs, own)
 	p := serve(t, m, nil)
 	_, text, _ := p.ask("GET", "", nil, nil)
-	if !strings.Contains(text, "of-ada") {
-		t.Error("a job of another user is missing")
-	}
-	if n := strings.Count(text, `id="job-`); n != 2*maxJobs {
-		t.Errorf("%d jobs are shown", n)
-	}
+	expect.True(t, strings.Contains(text, "of-ada"), "a job of another user is missing")
+	expect.Equal(t, strings.Count(text, `id="job-`), 2*maxJobs, "jobs are shown")
 }
 
 // Nor do events that a tenant makes, or says are of tomorrow.
@@ -110,9 +105,8 @@ func TestEventsOfFloodingUser(t *testing.T) {
 // Nobody can make a job that has the id of another's: this is one way to make two with one sum of FNV.
 func TestJobIDs(t *testing.T) {
 	const zero = "\xd5\x6b\xb9\x53\x42\x87\x08\x36" // of which the sum is 0, and 0 stays 0 with a zero
-	if a, b := elementID(machine.JobID{Path: zero}), elementID(machine.JobID{Path: zero + "\x00"}); a == b {
-		t.Errorf("both are %s", a)
-	}
+	a, b := elementID(machine.JobID{Path: zero}), elementID(machine.JobID{Path: zero + "\x00"})
+	expect.True(t, a != b, "both are", a)
 }
 
 // Jobs that say there are devices of which no driver knows make a bounded number.
@@ -121,7 +115,6 @@ func TestDerivedDevices(t *testing.T) {
 	for n := range 10 * maxDerived {
 		m.Jobs = append(m.Jobs, machine.Job{State: machine.Running, Devices: []machine.Device{{UUID: fmt.Sprint(n), Total: 1}}})
 	}
-	if out, _ := withDevices(&m); len(out.Devices) != maxDerived {
-		t.Errorf("%d devices", len(out.Devices))
-	}
+	out, _ := withDevices(&m)
+	expect.Equal(t, len(out.Devices), maxDerived, "devices")
 }

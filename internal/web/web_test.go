@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/net/html"
 
+	"ration/check/expect"
 	"ration/check/webtest"
 	"ration/internal/node"
 	"ration/machine"
@@ -120,25 +121,20 @@ func hostile() *machine.Machine {
 func TestHostileNames(t *testing.T) {
 	p := serve(t, hostile(), func(o *Options) { o.MayChange = func(*machine.Job) bool { return true } })
 	_, text, _ := p.ask("GET", "", nil, nil)
-	if !strings.Contains(text, "&lt;script&gt;") {
-		t.Fatal("the names are not on the page")
-	}
+	expect.Must(t, strings.Contains(text, "&lt;script&gt;"), "the names are not on the page")
 	parts := []string{text}
 	for _, fragment := range p.stream("").next().Set {
 		parts = append(parts, fragment)
 	}
 	for _, part := range parts {
 		doc, err := html.Parse(strings.NewReader(part))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		for n := range doc.Descendants() {
 			if n.Type != html.ElementNode {
 				continue
 			}
-			if n.Data == "img" || n.Data == "b" || n.Data == "style" || n.Data == "script" && n.FirstChild != nil {
-				t.Errorf("there is an element %s", n.Data)
-			}
+			expect.True(t, n.Data != "img" && n.Data != "b" && n.Data != "style" && (n.Data != "script" || n.FirstChild == nil),
+				"there is an element", n.Data)
 			for _, a := range n.Attr {
 				if strings.HasPrefix(a.Key, "on") || a.Key == "style" || (a.Key == "href" || a.Key == "src") && strings.ContainsAny(a.Val, ":<") {
 					t.Errorf("%s has the attribute %s=%q", n.Data, a.Key, a.Val)
@@ -221,9 +217,7 @@ func TestStream(t *testing.T) {
 			others++
 		}
 	}
-	if others > 0 || s.size > 64<<10 || s.size > whole/8 {
-		t.Errorf("%d other jobs, %d of %d bytes", others, s.size, whole)
-	}
+	expect.True(t, others <= 0 && s.size <= 64<<10 && s.size <= whole/8, others, "other jobs", s.size, "of", whole, "bytes")
 	t.Logf("%d bytes for all, %d for a refusal", whole, s.size)
 
 	again := p.stream(begin)
@@ -283,9 +277,8 @@ func TestFlappingIsDrawnSteadily(t *testing.T) {
 		}
 	}
 	h.leave()
-	if took := last.Sub(first); took < (draws-1-maxDraws)*drawTime {
-		t.Errorf("%d times within %v", draws, took)
-	}
+	took := last.Sub(first)
+	expect.True(t, took >= (draws-1-maxDraws)*drawTime, draws, "times within", took)
 }
 
 // No more pages stay connected than may be, and when the last has left nobody looks.
@@ -293,24 +286,19 @@ func TestStreamsAreBounded(t *testing.T) {
 	p := serve(t, webtest.Machine(1, 1, 1), func(o *Options) { o.MaxStreams = 1 })
 	s := p.stream("")
 	s.next()
-	if status, text, _ := p.ask("GET", "stream", nil, nil); status != http.StatusServiceUnavailable {
-		t.Errorf("got %d %s", status, text)
-	}
+	status, text, _ := p.ask("GET", "stream", nil, nil)
+	expect.Equal(t, status, http.StatusServiceUnavailable, text)
 	_ = s.body.Close()
 	for end := time.Now().Add(10 * time.Second); ; { // until the server has noticed
 		r, _ := http.NewRequest("GET", p.url+"stream", nil)
 		r.AddCookie(&http.Cookie{Name: cookieName, Value: token})
 		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		_ = answer.Body.Close()
 		if answer.StatusCode == http.StatusOK {
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatal("the place is not free")
-		}
+		expect.Must(t, !time.Now().After(end), "the place is not free")
 		p.source.Change(func(m *machine.Machine) { m.Devices[0].Used += 1 << 30 }) // which it cannot write
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"ration/check/expect"
 	"ration/kube/slices"
 )
 
@@ -48,16 +49,11 @@ func TestRead(t *testing.T) {
 	foreign := result("net", 0, "1Gi", "0")
 	foreign.Driver, foreign.ConsumedCapacity = "net.example.com", nil
 	p, err := Read(allocated(result("a", 0, "10Gi", "30"), foreign, result("b", 1, "20Gi", "0"), result("c", 0, "5Gi", "20")), "n", gpus)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(p.Rations) != 1 || len(p.Results) != 3 || len(p.Pods) != 1 || p.Pods[0].Name != "p" {
-		t.Fatalf("got %+v", p)
-	}
+	expect.OK(t, err)
+	expect.Must(t, len(p.Rations) == 1 && len(p.Results) == 3 && len(p.Pods) == 1 && p.Pods[0].Name == "p", p)
 	shares := p.Rations[0].Shares
-	if len(shares) != 2 || shares[0].Memory != 15*gib || shares[0].Compute != 50 || shares[1].Memory != 20*gib || shares[1].Index != 1 {
-		t.Errorf("got %+v", shares)
-	}
+	expect.True(t, len(shares) == 2 && shares[0].Memory == 15*gib && shares[0].Compute == 50 && shares[1].Memory == 20*gib && shares[1].Index == 1,
+		shares)
 }
 
 func TestReadPerRequest(t *testing.T) {
@@ -66,15 +62,10 @@ func TestReadPerRequest(t *testing.T) {
 	config(c, resourceapi.AllocationConfigSourceClaim, head+`,"sharing":"Request"}`)
 	config(c, resourceapi.AllocationConfigSourceClaim, head+`,"computeMax":20}`, "b")
 	p, err := Read(c, "n", gpus)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(p.Rations) != 2 || p.Rations[0].Request != "a" || p.Rations[1].Request != "b" || p.Results[1].Ration != 1 {
-		t.Fatalf("got %+v", p)
-	}
-	if a, b := p.Rations[0].Shares[0], p.Rations[1].Shares[0]; a.ComputeMax != 50 || b.ComputeMax != 20 || b.Memory != 20*gib {
-		t.Errorf("got %+v, %+v", a, b)
-	}
+	expect.OK(t, err)
+	expect.Must(t, len(p.Rations) == 2 && p.Rations[0].Request == "a" && p.Rations[1].Request == "b" && p.Results[1].Ration == 1, p)
+	a, b := p.Rations[0].Shares[0], p.Rations[1].Shares[0]
+	expect.True(t, a.ComputeMax == 50 && b.ComputeMax == 20 && b.Memory == 20*gib, a, b)
 }
 
 // Whatever is odd is refused, with what to do.
@@ -133,9 +124,7 @@ func TestReadRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := Read(tt.claim, "n", gpus)
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %+v, %v, want an error with %q", p, err, tt.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tt.want), p, err, "want an error with", tt.want)
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/kube/claim"
 	"ration/machine"
 )
@@ -18,15 +19,10 @@ import (
 func TestUnprepareWithoutRecord(t *testing.T) {
 	n := newNode(t)
 	for range 2 {
-		if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.RemoveAll(n.State); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(n.Unprepare(uid), n.Unprepare(uid), n.Unprepare(other)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := n.Prepare(n.plan(uid, gib))
+		expect.OK(t, err)
+		expect.OK(t, os.RemoveAll(n.State))
+		expect.OK(t, errors.Join(n.Unprepare(uid), n.Unprepare(uid), n.Unprepare(other)))
 		checkNothingLeft(t, n)
 	}
 }
@@ -49,40 +45,27 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 					t.Skipf("mounting a file system: %v", err)
 				}
 				if options == "ro" {
-					if err := unix.Mount("", n.State, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-						t.Fatal(err)
-					}
+					expect.OK(t, unix.Mount("", n.State, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 				}
 			}
-			if err := os.MkdirAll(n.State, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, os.MkdirAll(n.State, 0o700))
 			state(tt.options)
 			if strings.HasSuffix(name, "later") { // the spec does not fit, as it is beside the record
 				n.CDI = n.State
 			}
 			_, err := n.Prepare(n.plan(uid, gib))
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %v, want %q", err, tt.want)
-			}
+			expect.True(t, err != nil && strings.Contains(err.Error(), tt.want), err, tt.want)
 			if _, err := os.Stat(n.specFile(uid)); err == nil {
 				t.Error("a container could be started")
 			}
 			if tt.options != "ro" {
-				if err := n.Unprepare(uid); err != nil { // the pod is deleted: that needs no room
-					t.Error(err)
-				}
+				expect.Equal(t, n.Unprepare(uid), nil) // the pod is deleted: that needs no room
 				checkNothingLeft(t, n)
 			}
-			if err := unix.Unmount(n.State, 0); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
-				t.Error(err)
-			}
-			if err := n.Unprepare(uid); err != nil {
-				t.Error(err)
-			}
+			expect.OK(t, unix.Unmount(n.State, 0))
+			_, err = n.Prepare(n.plan(uid, gib))
+			expect.Equal(t, err, nil)
+			expect.Equal(t, n.Unprepare(uid), nil)
 			checkNothingLeft(t, n)
 		})
 	}
@@ -91,13 +74,10 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 // Records that are no records, whatever they are, are no claims: the same claim can be prepared, and unprepared, and others too.
 func TestCorruptRecords(t *testing.T) {
 	n := newNode(t)
-	if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := n.Prepare(n.plan(uid, gib))
+	expect.OK(t, err)
 	good, err := os.ReadFile(n.recordFile(uid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for name, text := range map[string]string{
 		"empty": "", "no JSON": "\x00\x00\x00", "another type": "[]", "null": "null", "another version": strings.Replace(string(good), `"version":1`, `"version":2`, 1),
 		"another claim's": strings.ReplaceAll(string(good), uid, other), "two": string(good) + string(good), "half": string(good[:len(good)/2]),
@@ -105,24 +85,17 @@ func TestCorruptRecords(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			write := func() {
 				t.Helper()
-				if err := os.WriteFile(n.recordFile(uid), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				expect.OK(t, os.WriteFile(n.recordFile(uid), []byte(text), 0o600))
 			}
 			write()
-			if _, err := n.Prepare(n.plan(other, gib)); err != nil {
-				t.Errorf("another claim: %v", err)
-			}
-			if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
-				t.Error(err)
-			}
-			if r, err := n.Record(uid); err != nil || r.Plan.UID != uid {
-				t.Errorf("the record is %+v, %v", r, err)
-			}
+			_, err := n.Prepare(n.plan(other, gib))
+			expect.Equal(t, err, nil, "another claim")
+			_, err = n.Prepare(n.plan(uid, gib))
+			expect.Equal(t, err, nil)
+			r, err := n.Record(uid)
+			expect.True(t, err == nil && r.Plan.UID == uid, "the record is", r, err)
 			write()
-			if err := errors.Join(n.Unprepare(uid), n.Unprepare(other)); err != nil {
-				t.Error(err)
-			}
+			expect.Equal(t, errors.Join(n.Unprepare(uid), n.Unprepare(other)), nil)
 			checkNothingLeft(t, n)
 		})
 	}
@@ -144,9 +117,7 @@ func TestAtOnce(t *testing.T) {
 			}
 		}
 		for range len(plugins) * calls {
-			if err := <-errs; err != nil {
-				t.Error(err)
-			}
+			expect.Equal(t, <-errs, nil)
 		}
 	}
 	uids := []string{uid, other}
@@ -163,9 +134,8 @@ func TestAtOnce(t *testing.T) {
 	}
 	for _, id := range uids {
 		n.readSpec(t, id)
-		if j, err := machine.ReadJob(JobPrefix + id); err != nil || j.Devices[0].Limit != gib {
-			t.Errorf("got %+v, %v", j, err)
-		}
+		j, err := machine.ReadJob(JobPrefix + id)
+		expect.True(t, err == nil && j.Devices[0].Limit == gib, j, err)
 	}
 	run(func(n *Node, i int) error {
 		if i >= 2 {

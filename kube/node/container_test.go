@@ -14,6 +14,7 @@ import (
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"ration/check/expect"
 	"ration/internal/gpu"
 	"ration/internal/limit"
 	"ration/kube/claim"
@@ -45,9 +46,7 @@ func containerScript(t *testing.T, spec specs.Spec, commands string) string {
 	s.WriteString(": >dev/null\nmount --bind /dev/null dev/null\n")
 	for _, m := range spec.Devices[0].ContainerEdits.Mounts {
 		st, err := os.Stat(m.HostPath)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		to := "." + m.ContainerPath
 		if st.IsDir() {
 			fmt.Fprintf(&s, "mkdir -p %s\n", to)
@@ -69,9 +68,8 @@ func inContainer(command string) string {
 // user namespace. They cannot change it.
 func TestContainer(t *testing.T) {
 	n := newNode(t)
-	if _, err := n.Prepare(n.plan(uid, 2*gib)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := n.Prepare(n.plan(uid, 2*gib))
+	expect.OK(t, err)
 	namespace := fmt.Sprintf("%s=1 %s ", envNamespace, os.Args[0])
 	train := inContainer(fake + "/fake-train 1g 2g\n")
 	write := ""
@@ -83,17 +81,11 @@ func TestContainer(t *testing.T) {
 	text := string(out)
 	t.Logf("%v\n%s", err, text)
 	for what, want := range map[string]int{"now has 1 GiB": 3, "asked for 2 GiB: CUDA_ERROR_OUT_OF_MEMORY": 3, "now has 3 GiB": 0, "Read-only file system": 3, "Permission denied": 3} {
-		if got := strings.Count(text, what); got != want {
-			t.Errorf("%q: %d times, want %d", what, got, want)
-		}
+		expect.Equal(t, strings.Count(text, what), want, what, "times")
 	}
-	if !strings.HasSuffix(text, "created\ngpu\nregion\nregion.limits\n") {
-		t.Errorf("the container sees more of the job, or less:\n%s", text)
-	}
+	expect.True(t, strings.HasSuffix(text, "created\ngpu\nregion\nregion.limits\n"), "the container sees more of the job, or less", text)
 	j, err := machine.ReadJob(JobPrefix + uid)
-	if err != nil || j.Devices[0].Refused != 3 {
-		t.Errorf("the refusals are not the job's: %+v, %v", j.Devices, err)
-	}
+	expect.True(t, err == nil && j.Devices[0].Refused == 3, "the refusals are not the job's", j.Devices, err)
 }
 
 // A container has the GPUs of its claim and no others, and each has the limit that the claim has of it: also where it is not the
@@ -123,9 +115,8 @@ func TestContainerDevices(t *testing.T) {
 				slices.Reverse(shares)
 			}
 			p.Rations[0].Shares = shares
-			if _, err := n.Prepare(p); err != nil {
-				t.Fatal(err)
-			}
+			_, err := n.Prepare(p)
+			expect.OK(t, err)
 			out, err := exec.Command("unshare", "--mount", "sh", "-c", containerScript(t, n.readSpec(t, uid), both)).CombinedOutput()
 			text, steps := string(out), ""
 			t.Logf("%v\n%s", err, text)
@@ -136,16 +127,11 @@ func TestContainerDevices(t *testing.T) {
 					}
 				}
 			}
-			if steps != tt.steps {
-				t.Errorf("the programs got %s, want %s", steps, tt.steps)
-			}
-			if got := strings.Count(text, "NVIDIA H200"); got != len(shares) {
-				t.Errorf("the container sees %d GPUs, want %d", got, len(shares))
-			}
+			expect.Equal(t, steps, tt.steps, "the programs got")
+			expect.Equal(t, strings.Count(text, "NVIDIA H200"), len(shares), "GPUs in the container")
 			for _, s := range shares {
-				if want := fmt.Sprintf("/ %6dMiB", s.Memory>>20); !strings.Contains(text, want) {
-					t.Errorf("it sees no GPU with %q", want)
-				}
+				want := fmt.Sprintf("/ %6dMiB", s.Memory>>20)
+				expect.True(t, strings.Contains(text, want), "it sees no GPU with", want)
 			}
 		})
 	}
@@ -162,48 +148,35 @@ func TestLimitsByUUID(t *testing.T) {
 	g := n.GPUs[1]
 	p := n.plan(uid, 0)
 	p.Rations[0].Shares = []claim.Share{{Index: g.Index, UUID: g.UUID, Device: g.Name(), Memory: 2 * gib}}
-	if _, err := n.Prepare(p); err != nil {
-		t.Fatal(err)
-	}
+	_, err := n.Prepare(p)
+	expect.OK(t, err)
 	j, err := machine.ReadJob(JobPrefix + uid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(j.Devices) != 1 || j.Devices[0].UUID != g.UUID || j.Devices[0].Device != 1 || j.Devices[0].Limit != 2*gib {
-		t.Errorf("the job has %+v, want 2 GiB of device 1, which is %s", j.Devices, g.UUID)
-	}
+	expect.OK(t, err)
+	expect.True(t, len(j.Devices) == 1 && j.Devices[0].UUID == g.UUID && j.Devices[0].Device == 1 && j.Devices[0].Limit == 2*gib,
+		"the job has", j.Devices, "want 2 GiB of device 1, which is", g.UUID)
 }
 
 // A claim is not unprepared under a process that uses it; and is when that has ended.
 func TestUnprepareRefusesTheLiving(t *testing.T) {
 	n := newNode(t)
-	if _, err := n.Prepare(n.plan(uid, 2*gib)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := n.Prepare(n.plan(uid, 2*gib))
+	expect.OK(t, err)
 	cmd := exec.Command("unshare", "--mount", "sh", "-c", containerScript(t, n.readSpec(t, uid), "exec "+inContainer(fake+"/fake-train --hold 1g\n")))
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
+	expect.OK(t, cmd.Start())
 	var seen bytes.Buffer
 	for buf := make([]byte, 256); !strings.Contains(seen.String(), "now has 1 GiB"); {
 		k, err := out.Read(buf)
 		seen.Write(buf[:k])
-		if err != nil {
-			t.Fatalf("%v\n%s", err, seen.String())
-		}
+		expect.OK(t, err, seen.String())
 	}
-	if err := n.Unprepare(uid); err == nil || !strings.Contains(err.Error(), fmt.Sprint(cmd.Process.Pid)) {
-		t.Errorf("got %v, want an error that names process %d", err, cmd.Process.Pid)
-	}
+	err = n.Unprepare(uid)
+	expect.True(t, err != nil && strings.Contains(err.Error(), fmt.Sprint(cmd.Process.Pid)),
+		err, "want an error that names process", cmd.Process.Pid)
 	_ = cmd.Process.Kill()
 	_, _ = io.Copy(io.Discard, out)
 	_ = cmd.Wait()
-	if err := n.Unprepare(uid); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, n.Unprepare(uid))
 	checkNothingLeft(t, n)
 }

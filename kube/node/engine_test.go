@@ -8,6 +8,8 @@ import (
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/specs-go"
+
+	"ration/check/expect"
 )
 
 // The library by which container engines read specs accepts ours, and adds all of it to a container: also
@@ -21,34 +23,24 @@ func TestEnginesReadTheSpec(t *testing.T) {
 			Hooks: []*specs.Hook{{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "update-ldcache"}}}, AdditionalGIDs: []uint32{44}}, nil
 	}
 	devices, err := n.Prepare(n.plan(uid, gib))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(asked, []string{n.GPUs[0].UUID}) {
-		t.Errorf("the container would get %v", asked)
-	}
+	expect.OK(t, err)
+	expect.True(t, slices.Equal(asked, []string{n.GPUs[0].UUID}), "the container would get", asked)
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(n.CDI), cdi.WithAutoRefresh(false))
 	if err == nil {
 		err = cache.Refresh() // what is not valid is an error here
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	container := &oci.Spec{}
-	if missing, err := cache.InjectDevices(container, devices[0].CDI, devices[0].CDI); err != nil {
-		t.Fatalf("%v, %v", missing, err)
-	}
+	missing, err := cache.InjectDevices(container, devices[0].CDI, devices[0].CDI)
+	expect.OK(t, err, missing)
 	want := n.readSpec(t, uid).Devices[0].ContainerEdits
-	if len(container.Mounts) != len(want.Mounts) || len(container.Linux.Devices) != 1 {
-		t.Errorf("of %d mounts it has %d, and %d devices", len(want.Mounts), len(container.Mounts), len(container.Linux.Devices))
-	}
+	expect.True(t, len(container.Mounts) == len(want.Mounts) && len(container.Linux.Devices) == 1,
+		"of", len(want.Mounts), "mounts it has", len(container.Mounts), len(container.Linux.Devices), "devices")
 	last := map[string]int{}
 	for i, m := range container.Mounts {
 		last[m.Destination] = i
 	}
-	if last["/run/ration"] > last["/run/ration/job/region"] {
-		t.Error("the folder is mounted over the region")
-	}
+	expect.True(t, last["/run/ration"] <= last["/run/ration/job/region"], "the folder is mounted over the region")
 }
 
 // A driver root that would hide the job is refused.
@@ -58,8 +50,7 @@ func TestHardwareThatHidesTheJob(t *testing.T) {
 		n.Hardware = func([]string) (specs.ContainerEdits, error) {
 			return specs.ContainerEdits{Mounts: []*specs.Mount{{HostPath: "/dev/null", ContainerPath: path}}}, nil
 		}
-		if _, err := n.Prepare(n.plan(uid, gib)); err == nil || !strings.Contains(err.Error(), "where the job has to be") {
-			t.Errorf("%s: got %v", path, err)
-		}
+		_, err := n.Prepare(n.plan(uid, gib))
+		expect.True(t, err != nil && strings.Contains(err.Error(), "where the job has to be"), path, err)
 	}
 }

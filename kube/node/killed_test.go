@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/kube/claim"
 	"ration/machine"
 )
@@ -57,14 +58,10 @@ func TestKilledAnywhere(t *testing.T) {
 		child := exec.Command(os.Args[0], filepath.Dir(n.State))
 		child.Env = append(os.Environ(), envKillAt+"="+anywhere)
 		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		var errs strings.Builder
 		child.Stderr = &errs
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, child.Start())
 		line, err := bufio.NewReader(out).ReadString('\n') // it has gone on from where the last one was
 		if err != nil {
 			_ = child.Wait()
@@ -74,12 +71,9 @@ func TestKilledAnywhere(t *testing.T) {
 		_ = child.Process.Kill()
 		_ = child.Wait()
 	}
-	if err := n.Unprepare(uid); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Sweep(func(claim.Plan) (bool, error) { return true, nil }); err != nil { // files that were being written
-		t.Fatal(err)
-	}
+	expect.OK(t, n.Unprepare(uid))
+	_, err := n.Sweep(func(claim.Plan) (bool, error) { return true, nil })
+	expect.OK(t, err) // files that were being written
 	checkNothingLeft(t, n)
 }
 
@@ -89,26 +83,19 @@ func TestKilledAtEachPoint(t *testing.T) {
 	for _, point := range Points {
 		for name, next := range map[string]func(t *testing.T, n *Node){
 			"prepared again": func(t *testing.T, n *Node) {
-				if _, err := n.Prepare(n.plan(uid, 10*gib)); err != nil {
-					t.Fatal(err)
-				}
-				if j, err := machine.ReadJob(JobPrefix + uid); err != nil || j.Devices[0].Limit != 10*gib {
-					t.Errorf("got %+v, %v", j, err)
-				}
+				_, err := n.Prepare(n.plan(uid, 10*gib))
+				expect.OK(t, err)
+				j, err := machine.ReadJob(JobPrefix + uid)
+				expect.True(t, err == nil && j.Devices[0].Limit == 10*gib, j, err)
 				n.readSpec(t, uid)
-				if err := n.Unprepare(uid); err != nil {
-					t.Fatal(err)
-				}
+				expect.OK(t, n.Unprepare(uid))
 			},
 			"unprepared": func(t *testing.T, n *Node) {
-				if err := n.Unprepare(uid); err != nil {
-					t.Fatal(err)
-				}
+				expect.OK(t, n.Unprepare(uid))
 			},
 			"forgotten": func(t *testing.T, n *Node) {
-				if _, err := n.Sweep(func(p claim.Plan) (bool, error) { return p.UID == uid, nil }); err != nil {
-					t.Fatal(err)
-				}
+				_, err := n.Sweep(func(p claim.Plan) (bool, error) { return p.UID == uid, nil })
+				expect.OK(t, err)
 			},
 		} {
 			t.Run(point+", "+name, func(t *testing.T) {
@@ -117,9 +104,8 @@ func TestKilledAtEachPoint(t *testing.T) {
 				child.Env = append(os.Environ(), envKillAt+"="+point)
 				out, err := child.CombinedOutput()
 				var exit *exec.ExitError
-				if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-					t.Fatalf("it was not killed: %v\n%s", err, out)
-				}
+				expect.Must(t, errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL,
+					"it was not killed", err, out)
 				next(t, n)
 				checkNothingLeft(t, n)
 			})

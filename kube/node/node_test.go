@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"ration/check/expect"
 	"ration/internal/embedded"
 	"ration/internal/job"
 	"ration/internal/safepath"
@@ -61,9 +62,8 @@ func newNode(t *testing.T) *Node {
 	t.Setenv("FAKEGPU_QUIET", "1")
 	n := nodeAt(t, base)
 	t.Cleanup(func() { // what is mounted cannot be removed with the folder
-		if _, err := n.Sweep(func(claim.Plan) (bool, error) { return true, nil }); err != nil {
-			t.Error(err)
-		}
+		_, err := n.Sweep(func(claim.Plan) (bool, error) { return true, nil })
+		expect.Equal(t, err, nil)
 	})
 	return n
 }
@@ -71,9 +71,7 @@ func newNode(t *testing.T) *Node {
 func nodeAt(t testing.TB, base string) *Node {
 	t.Helper()
 	n, err := nodeIn(base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return n
 }
 
@@ -96,9 +94,7 @@ func (n *Node) readSpec(t *testing.T, uid string) (spec specs.Spec) {
 	if err == nil {
 		err = json.Unmarshal(text, &spec)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return spec
 }
 
@@ -107,9 +103,7 @@ func checkNothingLeft(t *testing.T, n *Node) {
 	t.Helper()
 	for _, folder := range []string{n.State, n.CDI, os.Getenv("RATION_DIR")} {
 		entries, err := os.ReadDir(folder)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Error(err)
-		}
+		expect.True(t, err == nil || errors.Is(err, os.ErrNotExist), err)
 		for _, e := range entries {
 			if e.Name() != "lock" && e.Name() != embedded.FolderName {
 				t.Errorf("%s is left in %s", e.Name(), folder)
@@ -128,9 +122,7 @@ func TestPrepare(t *testing.T) {
 			err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 			_ = f.Close()
 		}
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("others wait while the API server is asked: %v", err)
-		}
+		expect.True(t, err == nil || errors.Is(err, os.ErrNotExist), "others wait while the API server is asked", err)
 		out := map[string][]string{}
 		for _, pod := range pods {
 			out[pod.UID] = []string{"train of " + pod.Name}
@@ -139,42 +131,31 @@ func TestPrepare(t *testing.T) {
 	}
 	p := n.plan(uid, 10*gib)
 	first, err := n.Prepare(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(first) != 1 || first[0].CDI != "gpu.ration/claim="+uid || first[0].Request != "gpu" || first[0].ShareID != "s" {
-		t.Errorf("got %+v", first)
-	}
+	expect.OK(t, err)
+	expect.True(t, len(first) == 1 && first[0].CDI == "gpu.ration/claim="+uid && first[0].Request == "gpu" && first[0].ShareID == "s",
+		first)
 	j, err := machine.ReadJob(JobPrefix + uid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for i, want := range []uint64{10 * gib, 1 << 20} {
-		if d := j.Devices[i]; !d.Limited || d.Limit != want || d.UUID != n.GPUs[i].UUID {
-			t.Errorf("device %d has %+v, want a limit of %d", i, d, want)
-		}
+		d := j.Devices[i]
+		expect.True(t, d.Limited && d.Limit == want && d.UUID == n.GPUs[i].UUID, "device", i, "has", d, "want a limit of", want)
 	}
-	if j.Kubernetes == nil || j.Kubernetes.String() != "pod ns/p (train of p), claim c" {
-		t.Errorf("the job says it is of %v", j.Kubernetes)
-	}
-	if c := j.Devices[0].Compute; c == nil || c.Share != 30 || c.Max != 50 {
-		t.Errorf("its compute is %+v", c)
-	}
+	expect.True(t, j.Kubernetes != nil && j.Kubernetes.String() == "pod ns/p (train of p), claim c", "the job says it is of", j.Kubernetes)
+	c := j.Devices[0].Compute
+	expect.True(t, c != nil && c.Share == 30 && c.Max == 50, "its compute is", c)
 	want := job.Kubernetes{Namespace: "ns", Claim: "c", ClaimUID: uid, Pods: []job.Pod{{Name: "p", UID: "u", Containers: []string{"train of p"}}}}
-	if k := job.ReadKubernetes(JobPrefix + uid); k == nil || !reflect.DeepEqual(*k, want) {
-		t.Errorf("got %+v, want %+v", k, want)
-	}
+	k := job.ReadKubernetes(JobPrefix + uid)
+	expect.True(t, k != nil && reflect.DeepEqual(*k, want), k, want)
 	spec := n.readSpec(t, uid)
 	for _, m := range spec.Devices[0].ContainerEdits.Mounts {
 		writable := m.ContainerPath == "/run/ration/job/region" || m.ContainerPath == "/run/ration/job/gpu"
-		if options := strings.Join(m.Options, ","); strings.HasSuffix(options, "rw") != writable || m.HostPath == filepath.Dir(j.Path) {
-			t.Errorf("%s is mounted on %s with %s", m.HostPath, m.ContainerPath, options)
-		}
+		options := strings.Join(m.Options, ",")
+		expect.True(t, strings.HasSuffix(options, "rw") == writable && m.HostPath != filepath.Dir(j.Path),
+			m.HostPath, "is mounted on", m.ContainerPath, "with", options)
 	}
 	for _, entry := range spec.Devices[0].ContainerEdits.Env {
-		if !strings.HasPrefix(entry, "FAKEGPU_STATE=") && !strings.HasPrefix(entry, "LD_LIBRARY_PATH=") {
-			t.Errorf("the container gets %s, which two claims could set", entry)
-		}
+		expect.True(t, strings.HasPrefix(entry, "FAKEGPU_STATE=") || strings.HasPrefix(entry, "LD_LIBRARY_PATH="),
+			"the container gets", entry, "which two claims could set")
 	}
 
 	// Again, by a plugin that was started anew, for another pod: the same answer, and the same job.
@@ -182,27 +163,19 @@ func TestPrepare(t *testing.T) {
 	next := nodeAt(t, filepath.Dir(n.State))
 	next.Containers = n.Containers
 	again, err := next.Prepare(p)
-	if err != nil || !reflect.DeepEqual(again, first) {
-		t.Errorf("again it is %+v, %v", again, err)
-	}
+	expect.True(t, err == nil && reflect.DeepEqual(again, first), "again it is", again, err)
 	if same, err := machine.ReadJob(JobPrefix + uid); err != nil || same.Created != j.Created {
 		t.Errorf("the job was made anew: %v", err)
 	}
-	if k := job.ReadKubernetes(JobPrefix + uid); k == nil || len(k.Pods) != 2 || len(k.Pods[0].Containers) != 1 || len(k.Pods[1].Containers) != 1 {
-		t.Errorf("the job does not know the second pod, or not the first: %+v", k)
-	}
-	if asked != 2 {
-		t.Errorf("for two pods %d were asked for", asked)
-	}
+	k = job.ReadKubernetes(JobPrefix + uid)
+	expect.True(t, k != nil && len(k.Pods) == 2 && len(k.Pods[0].Containers) == 1 && len(k.Pods[1].Containers) == 1,
+		"the job does not know the second pod, or not the first", k)
+	expect.Equal(t, asked, 2, "asked for, for two pods")
 	for range 2 {
-		if err := n.Unprepare(uid); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, n.Unprepare(uid))
 		checkNothingLeft(t, n)
 	}
-	if err := n.Unprepare("../" + uid); err == nil {
-		t.Error("a path passes for a UID")
-	}
+	expect.True(t, n.Unprepare("../"+uid) != nil, "a path passes for a UID")
 }
 
 // What an operator changes in a running job stays; what was removed is made again.
@@ -211,12 +184,10 @@ func TestPrepareRepairs(t *testing.T) {
 	p := n.plan(uid, 10*gib)
 	prepare := func() {
 		t.Helper()
-		if _, err := n.Prepare(p); err != nil {
-			t.Fatal(err)
-		}
-		if j, err := machine.ReadJob(JobPrefix + uid); err != nil || j.Devices[0].Limit != 10*gib {
-			t.Fatalf("got %+v, %v", j, err)
-		}
+		_, err := n.Prepare(p)
+		expect.OK(t, err)
+		j, err := machine.ReadJob(JobPrefix + uid)
+		expect.Must(t, err == nil && j.Devices[0].Limit == 10*gib, j, err)
 		n.readSpec(t, uid)
 	}
 	prepare()
@@ -250,14 +221,10 @@ func TestPrepareRepairs(t *testing.T) {
 			return errors.New("the spec has no library")
 		},
 	} {
-		if err := spoil(); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		expect.OK(t, spoil(), name)
 		t.Run(name, func(*testing.T) { prepare() })
 	}
-	if err := n.Unprepare(uid); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, n.Unprepare(uid))
 	checkNothingLeft(t, n)
 }
 
@@ -276,17 +243,13 @@ func TestPreparePerRequest(t *testing.T) {
 	p.Rations[1].Shares[0].Compute = 20
 	p.Results = append(p.Results, claim.Result{Request: "b", Pool: "n", Device: second.Device, Ration: 1})
 	got, err := n.Prepare(p)
-	if err != nil || len(got) != 2 || got[0].CDI != "gpu.ration/claim="+uid+".0" || got[1].CDI != "gpu.ration/claim="+uid+".1" {
-		t.Fatalf("got %+v, %v", got, err)
-	}
+	expect.Must(t, err == nil && len(got) == 2 && got[0].CDI == "gpu.ration/claim="+uid+".0" && got[1].CDI == "gpu.ration/claim="+uid+".1",
+		got, err)
 	for i, want := range []uint64{10 * gib, 20 * gib} {
-		if j, err := machine.ReadJob(fmt.Sprintf("%s%s.%d", JobPrefix, uid, i)); err != nil || j.Devices[0].Limit != want {
-			t.Errorf("job %d: %+v, %v", i, j, err)
-		}
+		j, err := machine.ReadJob(fmt.Sprintf("%s%s.%d", JobPrefix, uid, i))
+		expect.True(t, err == nil && j.Devices[0].Limit == want, "job", i, j, err)
 	}
-	if err := n.Unprepare(uid); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, n.Unprepare(uid))
 	checkNothingLeft(t, n)
 }
 
@@ -294,18 +257,14 @@ func TestPreparePerRequest(t *testing.T) {
 func TestOverbooked(t *testing.T) {
 	n := newNode(t)
 	total := n.GPUs[0].Capacity()
-	if _, err := n.Prepare(n.plan(uid, total-gib)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Prepare(n.plan(other, 2*gib)); err == nil || !strings.Contains(err.Error(), "overbooked") {
-		t.Errorf("got %v", err)
-	}
-	if records, err := n.Records(); err != nil || len(records) != 1 {
-		t.Errorf("%d records, %v", len(records), err)
-	}
-	if _, err := n.Prepare(n.plan(other, gib)); err != nil {
-		t.Error(err)
-	}
+	_, err := n.Prepare(n.plan(uid, total-gib))
+	expect.OK(t, err)
+	_, err = n.Prepare(n.plan(other, 2*gib))
+	expect.True(t, err != nil && strings.Contains(err.Error(), "overbooked"), err)
+	records, err := n.Records()
+	expect.True(t, err == nil && len(records) == 1, len(records), "records", err)
+	_, err = n.Prepare(n.plan(other, gib))
+	expect.Equal(t, err, nil)
 }
 
 // What is swept is what is gone, and no more.
@@ -315,13 +274,10 @@ func TestSweep(t *testing.T) {
 		p := n.plan(id, gib)
 		p.Rations[0].Shares[0].Compute = 0
 		p.Name = fmt.Sprintf("c%d", i)
-		if _, err := n.Prepare(p); err != nil {
-			t.Fatal(err)
-		}
+		_, err := n.Prepare(p)
+		expect.OK(t, err)
 	}
-	if err := errors.Join(os.Remove(n.recordFile(uid)), os.WriteFile(filepath.Join(n.CDI, safepath.TempPrefix+"x"), nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, errors.Join(os.Remove(n.recordFile(uid)), os.WriteFile(filepath.Join(n.CDI, safepath.TempPrefix+"x"), nil, 0o600)))
 	removed, err := n.Sweep(func(p claim.Plan) (bool, error) {
 		switch p.Name {
 		case "c0": // the name that the job has
@@ -331,14 +287,12 @@ func TestSweep(t *testing.T) {
 		}
 		return false, errors.New("the API server does not answer")
 	})
-	if len(removed) != 1 || removed[0] != uid || err == nil || !strings.Contains(err.Error(), "does not answer") {
-		t.Errorf("removed %v, %v", removed, err)
-	}
+	expect.True(t, len(removed) == 1 && removed[0] == uid && err != nil && strings.Contains(err.Error(), "does not answer"),
+		"removed", removed, err)
 	left, _ := filepath.Glob(filepath.Join(n.CDI, "*"))
 	hidden, _ := filepath.Glob(filepath.Join(n.CDI, ".*"))
-	if records, err := n.Records(); err != nil || len(records) != 2 || len(left) != 2 || len(hidden) != 0 {
-		t.Errorf("%d records, %v %v, %v", len(records), left, hidden, err)
-	}
+	records, err := n.Records()
+	expect.True(t, err == nil && len(records) == 2 && len(left) == 2 && len(hidden) == 0, len(records), "records", left, hidden, err)
 }
 
 // A claim that is prepared while the API server is asked about it is not swept: the answer is of before.
@@ -346,20 +300,16 @@ func TestSweepKeepsWhatWasPreparedSince(t *testing.T) {
 	n := newNode(t)
 	prepare := func() {
 		t.Helper()
-		if _, err := n.Prepare(n.plan(uid, gib)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := n.Prepare(n.plan(uid, gib))
+		expect.OK(t, err)
 	}
 	prepare()
 	removed, err := n.Sweep(func(claim.Plan) (bool, error) {
 		prepare() // it does not wait for the answer
 		return true, nil
 	})
-	if len(removed) != 0 || err != nil {
-		t.Errorf("removed %v, %v", removed, err)
-	}
+	expect.True(t, len(removed) == 0 && err == nil, "removed", removed, err)
 	n.readSpec(t, uid)
-	if _, err := machine.ReadJob(JobPrefix + uid); err != nil {
-		t.Error(err)
-	}
+	_, err = machine.ReadJob(JobPrefix + uid)
+	expect.Equal(t, err, nil)
 }

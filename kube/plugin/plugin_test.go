@@ -27,6 +27,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"ration/check/expect"
 	"ration/internal/embedded"
 	"ration/internal/job"
 	"ration/kube/claim"
@@ -57,25 +58,20 @@ func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
 		t.Skip("the jobs of claims are root's")
 	}
 	base, err := os.MkdirTemp("", "rk") // a socket's path has to be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(base) })
 	t.Setenv("RATION_DIR", filepath.Join(base, "jobs"))
 	t.Setenv("FAKEGPU_QUIET", "1")
 	gpus, err := node.FakeGPUs("h200x2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "node-uid"}})
 	c := &cluster{t: t, client: fake.NewClientset(objects...)}
 	c.config = Config{Node: &node.Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi")},
 		NodeName: nodeName, KubeletRoot: base, Client: c.client, Pods: true}
 	t.Cleanup(func() {
 		c.stop()
-		if _, err := c.config.Node.Sweep(func(claim.Plan) (bool, error) { return true, nil }); err != nil {
-			t.Error(err)
-		}
+		_, err := c.config.Node.Sweep(func(claim.Plan) (bool, error) { return true, nil })
+		expect.Equal(t, err, nil)
 	})
 	return c
 }
@@ -206,38 +202,29 @@ func TestKubelet(t *testing.T) {
 	c.add(good, bad)
 	for range 2 {
 		got := c.prepare(good, bad)
-		if r := got[string(bad.UID)]; !strings.Contains(r.Error, "DRAConsumableCapacity") || len(r.Devices) != 0 {
-			t.Errorf("a claim of which nobody knows how much it is: %v", r)
-		}
-		r := got[string(good.UID)]
-		if r.Error != "" || len(r.Devices) != 1 {
-			t.Fatalf("got %v", r)
-		}
+		r := got[string(bad.UID)]
+		expect.True(t, strings.Contains(r.Error, "DRAConsumableCapacity") && len(r.Devices) == 0,
+			"a claim of which nobody knows how much it is", r)
+		r = got[string(good.UID)]
+		expect.Must(t, r.Error == "" && len(r.Devices) == 1, r)
 		if d := r.Devices[0]; d.PoolName != nodeName || d.DeviceName != c.config.Node.GPUs[0].Name() || !slices.Equal(d.RequestNames, []string{"gpu"}) ||
 			!slices.Equal(d.CdiDeviceIds, []string{"gpu.ration/claim=" + string(good.UID)}) || d.GetShareId() == "" {
 			t.Errorf("got %v", d)
 		}
 	}
-	if k := job.ReadKubernetes("k8s-" + string(good.UID)); k == nil || len(k.Pods) != 1 || !slices.Equal(k.Pods[0].Containers, []string{"train"}) {
-		t.Errorf("the job knows %+v", k)
-	}
-	if n := c.records(); n != 1 {
-		t.Errorf("%d claims are prepared, want one", n)
-	}
+	k := job.ReadKubernetes("k8s-" + string(good.UID))
+	expect.True(t, k != nil && len(k.Pods) == 1 && slices.Equal(k.Pods[0].Containers, []string{"train"}), "the job knows", k)
+	expect.Equal(t, c.records(), 1, "claims are prepared, want one")
 
 	// The claims are gone from the API server, and the plugin is another, when they are unprepared.
 	c.stop()
 	for _, cl := range []*resourceapi.ResourceClaim{good, bad} {
-		if err := c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), cl.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), cl.Name, metav1.DeleteOptions{}))
 	}
 	c.start()
 	c.unprepare(good, bad)
 	c.unprepare(good)
-	if n := c.records(); n != 0 {
-		t.Errorf("%d claims are prepared", n)
-	}
+	expect.Equal(t, c.records(), 0, "claims are prepared")
 }
 
 // Claims that were deleted, deallocated, replaced or allocated to another node while no plugin ran are removed at its start; others
@@ -251,9 +238,7 @@ func TestOrphans(t *testing.T) {
 	}
 	c.add(all...)
 	for uid, r := range c.prepare(all...) {
-		if r.Error != "" {
-			t.Fatalf("claim %s: %s", uid, r.Error)
-		}
+		expect.Must(t, r.Error == "", "claim", uid, r.Error)
 	}
 	c.stop()
 	claims := c.client.ResourceV1().ResourceClaims("ns")
@@ -265,27 +250,20 @@ func TestOrphans(t *testing.T) {
 	elsewhere := all[4].DeepCopy()
 	elsewhere.Status.Allocation.Devices.Results[0].Pool = "another-node"
 	_, e := claims.UpdateStatus(t.Context(), elsewhere, metav1.UpdateOptions{})
-	if err = errors.Join(err, e, claims.Delete(t.Context(), all[0].Name, metav1.DeleteOptions{}), claims.Delete(t.Context(), all[2].Name, metav1.DeleteOptions{})); err != nil {
-		t.Fatal(err)
-	}
+	err = errors.Join(err, e, claims.Delete(t.Context(), all[0].Name, metav1.DeleteOptions{}), claims.Delete(t.Context(), all[2].Name, metav1.DeleteOptions{}))
+	expect.OK(t, err)
 	c.add(another)
 	p := &Plugin{Config: c.config}
 	removed, err := c.config.Node.Sweep(func(cl claim.Plan) (bool, error) { return p.gone(t.Context(), cl) })
-	if err != nil || len(removed) != 4 || slices.Contains(removed, string(all[3].UID)) {
-		t.Errorf("removed %v, %v", removed, err)
-	}
-	if n := c.records(); n != 1 {
-		t.Errorf("%d claims are left, want one", n)
-	}
+	expect.True(t, err == nil && len(removed) == 4 && !slices.Contains(removed, string(all[3].UID)), "removed", removed, err)
+	expect.Equal(t, c.records(), 1, "claims are left, want one")
 }
 
 // The node's GPUs are published, with a policy for each capacity.
 func TestPublishes(t *testing.T) {
 	c := newCluster(t)
 	watch, err := c.client.ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	c.start()
 	slice := (<-watch.ResultChan()).Object.(*resourceapi.ResourceSlice)
 	if slice.Spec.Driver != kubeslices.Driver || *slice.Spec.NodeName != nodeName || slice.Spec.Pool.Name != nodeName || len(slice.Spec.Devices) != 2 {
@@ -296,9 +274,8 @@ func TestPublishes(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 		for name, capacity := range d.Capacity {
-			if capacity.RequestPolicy == nil || capacity.RequestPolicy.Default == nil || capacity.RequestPolicy.ValidRange == nil {
-				t.Errorf("%s has no policy: who does not name it takes all of it", name)
-			}
+			expect.True(t, capacity.RequestPolicy != nil && capacity.RequestPolicy.Default != nil && capacity.RequestPolicy.ValidRange != nil,
+				name, "has no policy: who does not name it takes all of it")
 		}
 	}
 }
@@ -309,9 +286,8 @@ func TestGateOff(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	p := &Plugin{Config: c.config, stop: stop}
 	p.HandleError(ctx, &resourceslice.DroppedFieldsError{PoolName: nodeName}, "publishing")
-	if err := context.Cause(ctx); !errors.Is(err, ErrGate) || !strings.Contains(err.Error(), "DRAConsumableCapacity") {
-		t.Errorf("got %v", err)
-	}
+	err := context.Cause(ctx)
+	expect.True(t, errors.Is(err, ErrGate) && strings.Contains(err.Error(), "DRAConsumableCapacity"), err)
 }
 
 func TestNews(t *testing.T) {
@@ -338,9 +314,7 @@ func TestNews(t *testing.T) {
 		{"v", 3, 500 * time.Second, false, 3},  // refused since it was prepared, before the first look at it
 		{"w", 1, 500 * time.Second, true, 1},   // likewise, and there is no other look
 	} {
-		if got := r.news(tt.claim, tt.refused, start.Add(tt.after), tt.last); got != tt.want {
-			t.Errorf("look %d: %d are new, want %d", i, got, tt.want)
-		}
+		expect.Equal(t, r.news(tt.claim, tt.refused, start.Add(tt.after), tt.last), tt.want, "look", i, "are new")
 		r.forget(map[string]bool{"u": true, "v": true})
 	}
 	if r.forget(map[string]bool{}); len(r.said) != 0 {
@@ -354,24 +328,18 @@ func TestAPIServerDown(t *testing.T) {
 	c.start()
 	cl := newClaim(c, 1, "1Gi")
 	c.add(cl)
-	if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
-		t.Fatal(r.Error)
-	}
+	r := c.prepare(cl)[string(cl.UID)]
+	expect.Must(t, r.Error == "", r.Error)
 	c.stop()
 	down := errors.New("no answer")
 	c.client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, down })
 	c.start()
 	call := &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: cl.Namespace, Name: cl.Name, Uid: string(cl.UID)}}}
-	if r, err := c.dra.NodePrepareResources(t.Context(), call); err == nil || !strings.Contains(err.Error(), down.Error()) {
-		t.Errorf("a claim that nobody has read is prepared: %v, %v", r, err)
-	}
-	if n := c.records(); n != 1 {
-		t.Errorf("%d claims are left: the answer that there was none was taken for one", n)
-	}
+	answer, err := c.dra.NodePrepareResources(t.Context(), call)
+	expect.True(t, err != nil && strings.Contains(err.Error(), down.Error()), "a claim that nobody has read is prepared", answer, err)
+	expect.Equal(t, c.records(), 1, "claims are left: the answer that there was none was taken for one")
 	c.unprepare(cl)
-	if n := c.records(); n != 0 {
-		t.Errorf("%d claims are prepared", n)
-	}
+	expect.Equal(t, c.records(), 0, "claims are prepared")
 }
 
 // The kubelet is told of each GPU's health as soon as it asks, and the stream ends with the plugin: a kubelet that
@@ -381,20 +349,14 @@ func TestHealth(t *testing.T) {
 	gpus := c.config.Node.GPUs
 	why := strings.Repeat("it fell off the bus; ", 100)
 	c.config.Sick = func(uuids []string) map[string]string {
-		if !slices.Equal(uuids, []string{gpus[0].UUID, gpus[1].UUID}) {
-			t.Errorf("asked about %v", uuids)
-		}
+		expect.True(t, slices.Equal(uuids, []string{gpus[0].UUID, gpus[1].UUID}), "asked about", uuids)
 		return map[string]string{gpus[1].UUID: why}
 	}
 	c.start()
 	stream, err := c.health.NodeWatchResources(t.Context(), &health.NodeWatchResourcesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	got, err := stream.Recv()
-	if err != nil || len(got.Devices) != 2 {
-		t.Fatalf("got %v, %v", got, err)
-	}
+	expect.Must(t, err == nil && len(got.Devices) == 2, got, err)
 	for i, d := range got.Devices {
 		if d.Device.PoolName != nodeName || d.Device.DeviceName != gpus[i].Name() || d.LastUpdatedTime == 0 || d.HealthCheckTimeoutSeconds <= int64(healthPeriod/time.Second) {
 			t.Errorf("got %v", d)
@@ -404,9 +366,8 @@ func TestHealth(t *testing.T) {
 		t.Errorf("got %v and %v", a, b)
 	}
 	c.stop()
-	if more, err := stream.Recv(); err == nil {
-		t.Errorf("a plugin that has ended says %v", more)
-	}
+	more, err := stream.Recv()
+	expect.True(t, err != nil, "a plugin that has ended says", more)
 }
 
 // What is left of a claim that the kubelet has forgotten is in the way of the next one only until that is asked for: no plugin has
@@ -417,20 +378,14 @@ func TestForgottenClaimMakesRoom(t *testing.T) {
 	all := fmt.Sprint(c.config.Node.GPUs[0].Capacity())
 	first, second := newClaim(c, 1, all), newClaim(c, 2, all)
 	c.add(first, second)
-	if r := c.prepare(first)[string(first.UID)]; r.Error != "" {
-		t.Fatal(r.Error)
-	}
-	if r := c.prepare(second)[string(second.UID)]; !strings.Contains(r.Error, "overbooked") {
-		t.Fatalf("got %v", r)
-	}
-	if err := c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), first.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	r := c.prepare(first)[string(first.UID)]
+	expect.Must(t, r.Error == "", r.Error)
+	r = c.prepare(second)[string(second.UID)]
+	expect.Must(t, strings.Contains(r.Error, "overbooked"), r)
+	expect.OK(t, c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), first.Name, metav1.DeleteOptions{}))
 	for c.prepare(second)[string(second.UID)].Error != "" { // as the kubelet does, until the time for all tests is over
 	}
-	if n := c.records(); n != 1 {
-		t.Errorf("%d claims are prepared, want one", n)
-	}
+	expect.Equal(t, c.records(), 1, "claims are prepared, want one")
 }
 
 // Of a claim with many pods, those are asked for that are written down, each once: the next claim waits for it.
@@ -452,15 +407,13 @@ func TestPodsOfAClaim(t *testing.T) {
 			Containers:     []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}}}}}, nil
 	})
 	for range 3 {
-		if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
-			t.Fatal(r.Error)
-		}
+		r := c.prepare(cl)[string(cl.UID)]
+		expect.Must(t, r.Error == "", r.Error)
 	}
 	// The first is another's by now, as its UID says, and is asked for each time.
-	if want := job.MaxPods + 2; asked != want {
-		t.Errorf("the API server was asked %d times, want %d", asked, want)
-	}
-	if k := job.ReadKubernetes("k8s-" + string(cl.UID)); k == nil || len(k.Pods) != job.MaxPods || !slices.Equal(k.Pods[job.MaxPods-1].Containers, []string{"main"}) {
-		t.Errorf("the job knows %+v", k)
-	}
+	want := job.MaxPods + 2
+	expect.Equal(t, asked, want, "questions to the API server")
+	k := job.ReadKubernetes("k8s-" + string(cl.UID))
+	expect.True(t, k != nil && len(k.Pods) == job.MaxPods && slices.Equal(k.Pods[job.MaxPods-1].Containers, []string{"main"}),
+		"the job knows", k)
 }

@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"ration/check/expect"
 	"ration/internal/embedded"
 	"ration/internal/job"
 )
@@ -20,20 +21,15 @@ import (
 func refuse(t *testing.T, cl *resourceapi.ResourceClaim) {
 	t.Helper()
 	fake, err := embedded.FakeGPU.Unpack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	ration, err := embedded.Ration.Unpack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	folder := filepath.Join(job.Folder(), "k8s-"+string(cl.UID))
 	cmd := exec.Command(filepath.Join(fake, "fake-train"), "100g")
 	cmd.Env = []string{"LD_PRELOAD=" + filepath.Join(ration, "libration.so"), "LD_LIBRARY_PATH=" + fake, "FAKEGPU_QUIET=1",
 		"FAKEGPU_STATE=" + filepath.Join(folder, job.MachineName), "RATION_REGION=" + filepath.Join(folder, job.RegionName)}
-	if out, _ := cmd.CombinedOutput(); !strings.Contains(string(out), "OUT_OF_MEMORY") {
-		t.Fatalf("nothing was refused:\n%s", out)
-	}
+	out, _ := cmd.CombinedOutput()
+	expect.Must(t, strings.Contains(string(out), "OUT_OF_MEMORY"), "nothing was refused", out)
 }
 
 // A refusal becomes an event of the pods that have the claim, and many of them one.
@@ -42,18 +38,15 @@ func TestRefusalsBecomeEvents(t *testing.T) {
 	c.start()
 	cl := newClaim(c, 1, "10Gi")
 	c.add(cl)
-	if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
-		t.Fatal(r.Error)
-	}
+	r := c.prepare(cl)[string(cl.UID)]
+	expect.Must(t, r.Error == "", r.Error)
 	now := time.Unix(1_000_000, 0)
 	look := func(want int) (events []corev1.Event) {
 		t.Helper()
 		now = now.Add(10 * time.Second)
 		c.plugin.tellRefusals(t.Context(), now)
 		list, err := c.client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
-		if err != nil || len(list.Items) != want {
-			t.Fatalf("%d events, %v, want %d", len(list.Items), err, want)
-		}
+		expect.Must(t, err == nil && len(list.Items) == want, len(list.Items), "events", err, want)
 		return list.Items
 	}
 	look(0)
@@ -67,9 +60,7 @@ func TestRefusalsBecomeEvents(t *testing.T) {
 		refuse(t, cl)
 		look(1)
 	}
-	if err := c.client.CoreV1().Events("ns").Delete(t.Context(), event.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, c.client.CoreV1().Events("ns").Delete(t.Context(), event.Name, metav1.DeleteOptions{}))
 	now = now.Add(time.Minute)
 	if event := look(1)[0]; !strings.HasPrefix(event.Message, fmt.Sprint(3)) {
 		t.Errorf("got %s", event.Message)
@@ -84,20 +75,15 @@ func TestRefusedAtOnce(t *testing.T) {
 	c.plugin.tellRefusals(t.Context(), time.Now()) // the first look, which the plugin takes by itself as well
 	cl := newClaim(c, 1, "10Gi")
 	c.add(cl)
-	if r := c.prepare(cl)[string(cl.UID)]; r.Error != "" {
-		t.Fatal(r.Error)
-	}
+	r := c.prepare(cl)[string(cl.UID)]
+	expect.Must(t, r.Error == "", r.Error)
 	events, err := c.client.CoreV1().Events("ns").Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	refuse(t, cl)
 	// The pod has ended: it is not in the claim any more, which may be gone.
-	if err := c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), cl.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, c.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), cl.Name, metav1.DeleteOptions{}))
 	c.unprepare(cl)
-	if e := (<-events.ResultChan()).Object.(*corev1.Event); e.InvolvedObject.Name != "pod" || e.InvolvedObject.UID != "pod-uid" || !strings.Contains(e.Message, "asked for 100 GiB") {
-		t.Errorf("got %+v", e)
-	}
+	e := (<-events.ResultChan()).Object.(*corev1.Event)
+	expect.True(t, e.InvolvedObject.Name == "pod" && e.InvolvedObject.UID == "pod-uid" && strings.Contains(e.Message, "asked for 100 GiB"),
+		e)
 }

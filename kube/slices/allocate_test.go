@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
+
+	"ration/check/expect"
 )
 
 const gib = 1 << 30
@@ -166,12 +168,9 @@ func TestAllocate(t *testing.T) {
 func TestAllocateTwo(t *testing.T) {
 	s := newScheduler(t, Options{}, 1, 2, 80*gib)
 	first := s.place(request("50Gi", "", 2))
-	if len(first) != 2 || first[0].Device == first[1].Device {
-		t.Errorf("got %+v", first)
-	}
-	if again := s.place(request("50Gi", "", 2)); again != nil {
-		t.Errorf("got %+v", again)
-	}
+	expect.True(t, len(first) == 2 && first[0].Device != first[1].Device, first)
+	again := s.place(request("50Gi", "", 2))
+	expect.True(t, again == nil, again)
 }
 
 // A burst fills all devices to the last byte.
@@ -183,13 +182,10 @@ func TestAllocateBurst(t *testing.T) {
 			placed++
 		}
 	}
-	if want := 5 * 4 * 40; placed != want {
-		t.Errorf("%d claims are placed, want %d", placed, want)
-	}
+	want := 5 * 4 * 40
+	expect.Equal(t, placed, want, "claims are placed")
 	for id, used := range s.used {
-		if used != 40*gib {
-			t.Errorf("%v has %d bytes handed out", id, used)
-		}
+		expect.Equal(t, used, 40*gib, id, "bytes handed out")
 	}
 }
 
@@ -229,8 +225,6 @@ func TestAllocateFragmentation(t *testing.T) {
 		}
 	}
 	for range 4 {
-		if s.place(request("", "100", 1)) == nil {
-			t.Error("a whole device is free, and is not handed out")
-		}
+		expect.True(t, s.place(request("", "100", 1)) != nil, "a whole device is free, and is not handed out")
 	}
 }

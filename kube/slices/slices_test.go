@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+
+	"ration/check/expect"
 )
 
 func TestAttributes(t *testing.T) {
@@ -13,13 +15,11 @@ func TestAttributes(t *testing.T) {
 		t.Errorf("name %s, want %s", d.Name, want)
 	}
 	for name, want := range map[string]string{"uuid": g.UUID, "model": "NVIDIA H200", "architecture": "Hopper"} {
-		if a := d.Attributes[resourceapi.QualifiedName(name)]; a.StringValue == nil || *a.StringValue != want {
-			t.Errorf("%s is %v, want %s", name, a.StringValue, want)
-		}
+		a := d.Attributes[resourceapi.QualifiedName(name)]
+		expect.True(t, a.StringValue != nil && *a.StringValue == want, name, a.StringValue, want)
 	}
 	for name, want := range map[string]string{"driverVersion": "580.82.7", "cudaDriverVersion": "13.1.0", "computeCapability": "9.0.0"} {
-		if a := d.Attributes[resourceapi.QualifiedName(name)]; a.VersionValue == nil || *a.VersionValue != want {
-			t.Errorf("%s is %v, want %s", name, a.VersionValue, want)
-		}
+		a := d.Attributes[resourceapi.QualifiedName(name)]
+		expect.True(t, a.VersionValue != nil && *a.VersionValue == want, name, a.VersionValue, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/harness"
 	"ration/internal/region"
 )
@@ -22,18 +23,14 @@ func machine(t *testing.T) *Machine {
 	}
 	t.Setenv("RATION_LIB", filepath.Join(t.TempDir(), "r", "lib"))
 	m := &Machine{GPU: "small:1g", Region: filepath.Join(t.TempDir(), "region"), Limit: 256 << 20, Context: 1 << 20}
-	if err := m.Unpack(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, m.Unpack())
 	return m
 }
 
 func start(t *testing.T, m *Machine, inside bool) *Program {
 	t.Helper()
 	p, err := m.Start(inside)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -41,9 +38,7 @@ func start(t *testing.T, m *Machine, inside bool) *Program {
 func do(t *testing.T, p *Program, line string) Answer {
 	t.Helper()
 	a, err := p.Do(bound, "%s", line)
-	if err != nil {
-		t.Fatalf("%s: %v", line, err)
-	}
+	expect.OK(t, err, line)
 	return a
 }
 
@@ -51,50 +46,38 @@ func TestProgram(t *testing.T) {
 	m := machine(t)
 	outside, one, two := start(t, m, false), start(t, m, true), start(t, m, true)
 	do(t, outside, "init")
-	if err := TellInit([]*Program{one, two}); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, TellInit([]*Program{one, two}))
 	var roles []region.Role
 	for _, p := range []*Program{one, two} {
 		a, err := p.Answer(bound)
 		role, unknown := p.Role()
-		if err := errors.Join(err, unknown); err != nil || a.OutOfMemory {
-			t.Fatal(a, err)
-		}
+		err = errors.Join(err, unknown)
+		expect.Must(t, err == nil && !a.OutOfMemory, a, err)
 		roles = append(roles, role)
 	}
 	if slices.Sort(roles); roles[1] != region.Initialiser || roles[0] == region.Initialiser {
 		t.Errorf("got %v, want one initialiser", roles)
 	}
-	if a := do(t, one, "alloc 209715200"); a.OutOfMemory {
-		t.Error("refused, though there was room")
-	}
-	if a := do(t, two, "alloc 209715200"); !a.OutOfMemory {
-		t.Error("granted, though there was no room")
-	}
+	expect.True(t, !do(t, one, "alloc 209715200").OutOfMemory, "refused, though there was room")
+	expect.True(t, do(t, two, "alloc 209715200").OutOfMemory, "granted, though there was no room")
 	if used, err := outside.Used(bound); err != nil || used != 202<<20 {
 		t.Errorf("the driver has allocated %d, %v, want 202 MiB", used, err)
 	}
 	for inside, want := range map[bool]Memory{true: {202, 256}, false: {202, 1024}} {
-		if got, err := m.SMI(inside); err != nil || got != want {
-			t.Errorf("inside %v: fake-smi shows %v, %v, want %v", inside, got, err, want)
-		}
+		got, err := m.SMI(inside)
+		expect.True(t, err == nil && got == want, "inside", inside, "fake-smi shows", got, err, want)
 	}
 	do(t, two, "quit")
-	if err := two.Wait(bound); err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, two.Wait(bound), nil)
 }
 
 // A program that has ended is reported, not waited for.
 func TestProgramEnds(t *testing.T) {
 	p := start(t, machine(t), true)
-	if _, err := p.Do(bound, "nonsense"); err == nil || errors.Is(err, harness.ErrLate) {
-		t.Errorf("got %v, want how it ended", err)
-	}
-	if _, err := p.Do(bound, "init"); err == nil || errors.Is(err, harness.ErrLate) {
-		t.Errorf("got %v, want how it ended", err)
-	}
+	_, err := p.Do(bound, "nonsense")
+	expect.True(t, err != nil && !errors.Is(err, harness.ErrLate), err, "want how it ended")
+	_, err = p.Do(bound, "init")
+	expect.True(t, err != nil && !errors.Is(err, harness.ErrLate), err, "want how it ended")
 }
 
 // Variables that a user has set for other programs do not reach these.
@@ -105,12 +88,8 @@ func TestEnviron(t *testing.T) {
 	t.Setenv("LD_LIBRARY_PATH", "/elsewhere")
 	m := &Machine{driver: "/driver", Region: "/job/region"}
 	env := m.environ(outside)
-	if !slices.Contains(env, "LD_LIBRARY_PATH=/driver:/elsewhere") || !slices.Contains(env, "PATH="+os.Getenv("PATH")) {
-		t.Errorf("got %q", env)
-	}
+	expect.True(t, slices.Contains(env, "LD_LIBRARY_PATH=/driver:/elsewhere") && slices.Contains(env, "PATH="+os.Getenv("PATH")), env)
 	for _, entry := range env {
-		if strings.HasSuffix(entry, "=planted") {
-			t.Errorf("%s was passed on", entry)
-		}
+		expect.True(t, !strings.HasSuffix(entry, "=planted"), entry, "was passed on")
 	}
 }

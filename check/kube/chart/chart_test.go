@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"ration/check/expect"
 )
 
 const folder = "../../../kube/chart"
@@ -37,9 +39,7 @@ func typed(t *testing.T, objects []*unstructured.Unstructured) (out []runtime.Ob
 func render(t *testing.T, values map[string]any) []runtime.Object {
 	t.Helper()
 	objects, err := Render(folder, values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return typed(t, objects)
 }
 
@@ -73,58 +73,44 @@ func TestChart(t *testing.T) {
 		t.Fatalf("got %d objects", len(objects))
 	}
 	version, err := os.ReadFile("../../../VERSION")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	container := daemons[0].Spec.Template.Spec.Containers[0]
 	if !slices.Contains(container.Args, "--driver-root=/driver-root") || container.Image != "ration-kubelet-plugin:"+strings.TrimSpace(string(version)) {
 		t.Errorf("got %s %q", container.Image, container.Args)
 	}
 	for _, m := range container.VolumeMounts {
-		if m.MountPath == "/run/ration" && (m.MountPropagation == nil || *m.MountPropagation != "Bidirectional") {
-			t.Error("the container engine would not see the regions of jobs")
-		}
+		expect.True(t, m.MountPath != "/run/ration" || m.MountPropagation != nil && *m.MountPropagation == "Bidirectional",
+			"the container engine would not see the regions of jobs")
 	}
 	// The plugin has only the rights that it uses.
 	used := []string{"resourceclaims get", "resourceslices list", "resourceslices watch", "resourceslices create", "resourceslices update", "resourceslices delete", "nodes get", "pods get", "events create"}
 	for _, right := range rights(objects) {
-		if !slices.Contains(used, right) {
-			t.Errorf("the plugin has the right %s", right)
-		}
+		expect.True(t, slices.Contains(used, right), "the plugin has the right", right)
 	}
 }
 
 func TestValues(t *testing.T) {
 	objects := render(t, map[string]any{"fakeGPU": "h200x2", "readPods": false, "eventsPeriod": "0s", "policies": map[string]any{"maxMemory": "40Gi", "maxCompute": 50}})
 	args := find[*apps.DaemonSet](objects)[0].Spec.Template.Spec.Containers[0].Args
-	if !slices.Contains(args, "--fake-gpu=h200x2") || slices.Contains(args, "--driver-root=/driver-root") {
-		t.Errorf("got %q", args)
-	}
-	if has := rights(objects); slices.Contains(has, "pods get") || slices.Contains(has, "events create") {
-		t.Errorf("the plugin has the rights %q", has)
-	}
+	expect.True(t, slices.Contains(args, "--fake-gpu=h200x2") && !slices.Contains(args, "--driver-root=/driver-root"), args)
+	has := rights(objects)
+	expect.True(t, !slices.Contains(has, "pods get") && !slices.Contains(has, "events create"), "the plugin has the rights", has)
 	bare := render(t, map[string]any{"policies": map[string]any{"create": false}, "deviceClass": map[string]any{"create": false}})
-	if len(find[*admission.ValidatingAdmissionPolicy](bare)) != 0 || len(find[*resourceapi.DeviceClass](bare)) != 0 {
-		t.Errorf("got %d objects", len(bare))
-	}
+	expect.True(t, len(find[*admission.ValidatingAdmissionPolicy](bare)) == 0 && len(find[*resourceapi.DeviceClass](bare)) == 0,
+		len(bare), "objects")
 	for _, values := range []map[string]any{
 		{"fakegpu": "h200"}, {"driverRoot": "run"}, {"defaultMemory": "8 GB"}, {"policies": map[string]any{"maxCompute": 101}}, {"eventsPeriod": "often"}, {"image": map[string]any{"repository": ""}},
 	} {
-		if _, err := Render(folder, values); err == nil {
-			t.Errorf("%v is allowed", values)
-		}
+		_, err := Render(folder, values)
+		expect.True(t, err != nil, values, "is allowed")
 	}
 }
 
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("../../../kube/examples/*.yaml")
-	if err != nil || len(files) < 3 {
-		t.Fatalf("%v, %v", files, err)
-	}
+	expect.Must(t, err == nil && len(files) >= 3, files, err)
 	for _, file := range files {
 		objects, err := ReadFile(file)
-		if err != nil || len(typed(t, objects)) < 2 {
-			t.Errorf("%s has %d objects, %v", file, len(objects), err)
-		}
+		expect.True(t, err == nil && len(typed(t, objects)) >= 2, file, "has", len(objects), "objects", err)
 	}
 }

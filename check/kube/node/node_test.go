@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"ration/check/expect"
 	"ration/kube/slices"
 )
 
@@ -47,9 +48,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) must(err error) {
 	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
+	expect.OK(w, err)
 }
 
 func (w *world) eventually(what string, check func() error) {
@@ -59,9 +58,7 @@ func (w *world) eventually(what string, check func() error) {
 		if err == nil {
 			return
 		}
-		if time.Now().After(end) {
-			w.Fatalf("waiting for %s: %v", what, err)
-		}
+		expect.Must(w, !time.Now().After(end), "waiting for", what, err)
 	}
 }
 
@@ -143,9 +140,7 @@ func (w *world) gives(pod *corev1.Pod, container string, code int, contains stri
 	w.Helper()
 	out, got, err := Exec(w.ctx, pod, container, command...)
 	w.must(err)
-	if got != code || !strings.Contains(out, contains) {
-		w.Errorf("%s: status %d, want %d with %q:\n%s", strings.Join(command, " "), got, code, contains, out)
-	}
+	expect.True(w, got == code && strings.Contains(out, contains), strings.Join(command, " "), "status", got, code, "with", contains, out)
 }
 
 func (w *world) delete(pod string) {
@@ -262,9 +257,9 @@ func TestRefusedAtOnce(t *testing.T) {
 		}
 		return fmt.Errorf("the pod's status has %+v", pod.Status.ContainerStatuses[0].AllocatedResourcesStatus)
 	})
-	if text := here.Log("kubelet"); strings.Contains(text, "unknown service") || strings.Contains(text, "Unimplemented") {
-		t.Errorf("the kubelet has no stream of health: %s", text)
-	}
+	text := here.Log("kubelet")
+	expect.True(t, !strings.Contains(text, "unknown service") && !strings.Contains(text, "Unimplemented"),
+		"the kubelet has no stream of health", text)
 	w.delete("b")
 	w.gone("b")
 	w.nothingLeft()
@@ -345,9 +340,9 @@ func TestKilled(t *testing.T) {
 		t.Helper()
 		w.gives(before, "one", 0, "", train, "9g")
 		w.gives(before, "one", 1, "", train, "11g")
-		if pod := w.runs("a"); pod.Status.ContainerStatuses[0].ContainerID != before.Status.ContainerStatuses[0].ContainerID {
-			t.Errorf("%s: the container was started again", what)
-		}
+		pod := w.runs("a")
+		expect.Equal(t, pod.Status.ContainerStatuses[0].ContainerID, before.Status.ContainerStatuses[0].ContainerID,
+			what, "the container was started again")
 	}
 
 	here.KillPlugin()

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"ration/check/expect"
 	"ration/kube/slices"
 )
 
@@ -55,9 +56,7 @@ func TestBurstOfEqual(t *testing.T) {
 			running++
 		}
 	}
-	if running != 80 {
-		t.Errorf("%d of 100 pods run, want 80", running)
-	}
+	expect.Equal(t, running, 80, "of 100 pods run, want 80")
 }
 
 // device is the place of a device in books.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"ration/check/expect"
 	"ration/check/kube/chart"
 	"ration/kube/slices"
 )
@@ -23,9 +24,7 @@ var errNotYet = errors.New("they do not count yet")
 func (w *world) refuses(words string, try func() error) {
 	w.Helper()
 	err := try()
-	if err == nil || !strings.Contains(err.Error(), words) {
-		w.Errorf("%v, want it refused with %q", err, words)
-	}
+	expect.True(w, err != nil && strings.Contains(err.Error(), words), err, "want it refused with", words)
 }
 
 // slice returns one of a node, with a device of this driver.
@@ -112,16 +111,13 @@ func TestPolicies(t *testing.T) {
 	w.refuses("only the ration plugin", func() error { return publish(kubelet, slice("kubelet", node, slices.Driver)) })
 	tenant, err := kubernetes.NewForConfig(control.As("tenant", "system:authenticated"))
 	w.must(err)
-	if err := publish(tenant, slice("tenant", node, slices.Driver)); !apierrors.IsForbidden(err) {
-		t.Errorf("a tenant publishes a device: %v", err)
-	}
+	err = publish(tenant, slice("tenant", node, slices.Driver))
+	expect.True(t, apierrors.IsForbidden(err), "a tenant publishes a device", err)
 	// The account of the plugin has no other rights.
-	if _, err := plugin.CoreV1().Secrets(w.name).List(w.ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("the plugin reads secrets: %v", err)
-	}
-	if _, err := plugin.ResourceV1().ResourceClaims(w.name).List(w.ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("the plugin lists claims: %v", err)
-	}
+	_, err = plugin.CoreV1().Secrets(w.name).List(w.ctx, metav1.ListOptions{})
+	expect.True(t, apierrors.IsForbidden(err), "the plugin reads secrets", err)
+	_, err = plugin.ResourceV1().ResourceClaims(w.name).List(w.ctx, metav1.ListOptions{})
+	expect.True(t, apierrors.IsForbidden(err), "the plugin lists claims", err)
 }
 
 // The API server takes the examples as they are, and no field of them is unknown to it.
@@ -129,9 +125,7 @@ func TestExamples(t *testing.T) {
 	w := newWorld(t, 0, 0)
 	files, err := filepath.Glob("../../../kube/examples/*.yaml")
 	w.must(err)
-	if len(files) == 0 {
-		t.Fatal("there are no examples")
-	}
+	expect.Must(t, len(files) != 0, "there are no examples")
 	for _, file := range files {
 		objects, err := chart.ReadFile(file)
 		w.must(err)

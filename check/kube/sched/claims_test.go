@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"ration/check/expect"
 	"ration/check/kube/cluster"
 	"ration/kube/slices"
 )
@@ -13,9 +14,7 @@ import (
 // deleting fails the test unless a claim is there, and marked for deletion.
 func (w *world) deleting(claim string) {
 	w.Helper()
-	if w.claim(claim).DeletionTimestamp == nil {
-		w.Fatalf("claim %s is not being deleted", claim)
-	}
+	expect.Must(w, w.claim(claim).DeletionTimestamp != nil, "claim", claim, "is not being deleted")
 }
 
 // A claim that nothing has been allocated to goes at once, and a pod that waits for it is placed with the next of its name.
@@ -43,16 +42,12 @@ func TestDeleteRunning(t *testing.T) {
 	w.ask("second", want{memory: "30Gi"})
 	w.refused("second")
 	w.must(w.makePod(w.podFor("late", "first"))) // the scheduler does not even try
-	if w.pod("first").Status.Phase != corev1.PodRunning {
-		t.Error("the pod has ended")
-	}
+	expect.Equal(t, w.pod("first").Status.Phase, corev1.PodRunning, "the pod has ended")
 	w.has("first", slices.Memory, 60*gib)
 	w.deletePod("first")
 	w.claimGone("first")
 	w.runs("second")
-	if node := w.pod("late").Spec.NodeName; node != "" {
-		t.Errorf("a pod was placed on %s with a claim that was being deleted", node)
-	}
+	expect.Equal(t, w.pod("late").Spec.NodeName, "", "the node of a pod with a claim that was being deleted")
 	w.must(w.makeClaim("first", want{memory: "50Gi"}))
 	w.runs("late")
 }
@@ -126,9 +121,7 @@ func TestDeleteWhileTerminating(t *testing.T) {
 	w.deleting("first")
 	w.ask("second", want{memory: "30Gi"})
 	w.refused("second")
-	if w.pod("first").DeletionTimestamp == nil {
-		t.Error("the pod is not being deleted")
-	}
+	expect.True(t, w.pod("first").DeletionTimestamp != nil, "the pod is not being deleted")
 	w.must(control.Client.CoreV1().Pods(w.name).Delete(w.ctx, "first", force))
 	w.claimGone("first")
 	w.eventually("the second pod to be placed", func() error {

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"ration/check/expect"
 	"ration/kube/slices"
 )
 
@@ -17,13 +18,10 @@ import (
 func (w *world) has(claim string, name resourceapi.QualifiedName, amount int64) (device string) {
 	w.Helper()
 	allocation := w.claim(claim).Status.Allocation
-	if allocation == nil || len(allocation.Devices.Results) != 1 {
-		w.Fatalf("claim %s has %+v, not one device", claim, allocation)
-	}
+	expect.Must(w, allocation != nil && len(allocation.Devices.Results) == 1, "claim", claim, "has", allocation, "not one device")
 	result := allocation.Devices.Results[0]
-	if quantity := result.ConsumedCapacity[name]; quantity.Value() != amount {
-		w.Fatalf("claim %s has %v, not %d of %s", claim, result.ConsumedCapacity, amount, name)
-	}
+	quantity := result.ConsumedCapacity[name]
+	expect.Must(w, quantity.Value() == amount, "claim", claim, "has", result.ConsumedCapacity, amount, "of", name)
 	return result.Device
 }
 
@@ -36,9 +34,8 @@ func TestMemory(t *testing.T) {
 	w.ask("fifty", want{memory: "50Gi"})
 	w.runs("fifty")
 	w.ask("thirty", want{memory: "30Gi"})
-	if why := w.refused("thirty"); !strings.Contains(why, "cannot allocate all claims") {
-		t.Errorf("refused for another reason: %s", why)
-	}
+	why := w.refused("thirty")
+	expect.True(t, strings.Contains(why, "cannot allocate all claims"), "refused for another reason", why)
 	w.ask("twenty", want{memory: "20Gi"})
 	w.runs("twenty")
 	w.ask("one", want{memory: "1"})
@@ -102,12 +99,9 @@ func TestShared(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		w.must(w.makePod(w.podFor(name, "both")))
 	}
-	if one, two := w.runs("one"), w.runs("two"); one != two {
-		t.Errorf("one is on %s and two on %s", one, two)
-	}
-	if n := len(w.claim("both").Status.ReservedFor); n != 2 {
-		t.Errorf("the claim is reserved for %d pods", n)
-	}
+	one, two := w.runs("one"), w.runs("two")
+	expect.Equal(t, one, two, "the nodes of one and two")
+	expect.Equal(t, len(w.claim("both").Status.ReservedFor), 2, "pods, for which the claim is reserved")
 	w.ask("twenty", want{memory: "20Gi"})
 	w.runs("twenty")
 	w.deletePod("one")
@@ -150,13 +144,9 @@ func TestTwoGPUs(t *testing.T) {
 	w.must(w.makePod(pod))
 	w.refused("pod")
 	w.addNode(w.name+"-pair", 2)
-	if node := w.runs("pod"); node != w.name+"-pair" {
-		t.Errorf("it runs on %s", node)
-	}
+	expect.Equal(t, w.runs("pod"), w.name+"-pair", "it runs on")
 	results := w.claim(*w.pod("pod").Status.ResourceClaimStatuses[0].ResourceClaimName).Status.Allocation.Devices.Results
-	if len(results) != 2 || results[0].Device == results[1].Device {
-		t.Errorf("it has %+v", results)
-	}
+	expect.True(t, len(results) == 2 && results[0].Device != results[1].Device, "it has", results)
 	claim := *w.pod("pod").Status.ResourceClaimStatuses[0].ResourceClaimName
 	w.deletePod("pod")
 	w.claimGone(claim) // a claim that was made for a pod goes with it

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"ration/check/expect"
 	"ration/check/kube/cluster"
 	"ration/check/kube/simnode"
 	ours "ration/kube/slices"
@@ -28,9 +29,7 @@ func TestNodeLost(t *testing.T) {
 	w.must(control.StartControllerManager(w.ctx, "--node-monitor-grace-period=10s", "--node-monitor-period=1s"))
 	t.Cleanup(func() { // other tests send no heartbeats
 		control.StopComponent(cluster.ControllerManager)
-		if err := control.StartControllerManager(context.Background()); err != nil {
-			t.Error(err)
-		}
+		expect.Equal(t, control.StartControllerManager(context.Background()), nil)
 	})
 	beating, end := context.WithCancel(w.ctx)
 	defer end()
@@ -43,9 +42,7 @@ func TestNodeLost(t *testing.T) {
 	w.must(w.makePod(pod))
 	w.ask("b", want{memory: "60Gi"})
 	lost, kept := w.runs("a"), w.runs("b")
-	if lost == kept {
-		t.Fatalf("both pods are on %s", lost)
-	}
+	expect.Must(t, lost != kept, "both pods are on", lost)
 	kubelets.Lose(lost)
 	w.publishers[lost].Stop()
 	w.eventually("the pod to be sent away", func() error {
@@ -58,9 +55,7 @@ func TestNodeLost(t *testing.T) {
 	w.ask("c", want{memory: "30Gi"})
 	w.refused("c")
 	w.ask("d", want{memory: "20Gi"})
-	if node := w.runs("d"); node != kept {
-		t.Errorf("a pod was placed on %s, which is lost", node)
-	}
+	expect.Equal(t, w.runs("d"), kept, "the node of a pod: the other is lost")
 
 	w.must(control.Client.CoreV1().Nodes().Delete(w.ctx, lost, metav1.DeleteOptions{}))
 	w.gone("a")
@@ -72,9 +67,7 @@ func TestNodeLost(t *testing.T) {
 	})
 
 	w.addNode(lost, 1)
-	if node := w.runs("c"); node != lost {
-		t.Errorf("c is on %s, which is full", node)
-	}
+	expect.Equal(t, w.runs("c"), lost, "the node of c: the other is full")
 	w.ask("e", want{memory: "50Gi"})
 	w.runs("e")
 	w.has("e", ours.Memory, 50*gib)
@@ -91,9 +84,7 @@ func TestPluginRestarted(t *testing.T) {
 	w.ask("b", want{memory: "60Gi"})
 	w.runs("b")
 	before := w.slices(node)
-	if len(before) != 1 || before[0].Spec.Pool.ResourceSliceCount != 1 {
-		t.Fatalf("%d slices: %+v", len(before), before)
-	}
+	expect.Must(t, len(before) == 1 && before[0].Spec.Pool.ResourceSliceCount == 1, len(before), "slices", before)
 
 	// Without a plugin everything stays, and pods are placed by what it published.
 	w.publishers[node].Stop()
@@ -115,9 +106,8 @@ func TestPluginRestarted(t *testing.T) {
 	if len(after) != 1 || after[0].UID != before[0].UID || after[0].Generation != before[0].Generation+1 || after[0].Spec.Pool != before[0].Spec.Pool || len(after[0].Spec.Devices) != 3 {
 		t.Errorf("after a restart and an update there are %d slices: %+v, %+v; before %+v, %+v", len(after), after[0].ObjectMeta, after[0].Spec.Pool, before[0].ObjectMeta, before[0].Spec.Pool)
 	}
-	if s := w.publishers[node].GetStats(); s.NumCreates != 0 || s.NumUpdates != 1 || s.NumDeletes != 0 {
-		t.Errorf("the restarted plugin wrote %+v", s)
-	}
+	s := w.publishers[node].GetStats()
+	expect.True(t, s.NumCreates == 0 && s.NumUpdates == 1 && s.NumDeletes == 0, "the restarted plugin wrote", s)
 
 	// The first GPU fails while no plugin runs.
 	gone := w.has("a", ours.Memory, 60*gib)
@@ -126,9 +116,7 @@ func TestPluginRestarted(t *testing.T) {
 	w.has("a", ours.Memory, 60*gib)
 	w.ask("f", want{memory: "10Gi"})
 	w.runs("f")
-	if d := w.has("f", ours.Memory, 10*gib); d == gone {
-		t.Error("a pod was given a GPU that is gone")
-	}
+	expect.True(t, w.has("f", ours.Memory, 10*gib) != gone, "a pod was given a GPU that is gone")
 	w.deletePod("a")
 	w.gone("a")
 	w.ask("g", want{memory: "11Gi"})

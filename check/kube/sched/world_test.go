@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"ration/check/expect"
 	"ration/check/kube/chart"
 	"ration/check/kube/simnode"
 	"ration/kube/slices"
@@ -43,9 +44,7 @@ func newWorld(t *testing.T, nodes, gpus int) *world {
 		for _, p := range w.publishers {
 			p.Stop()
 		}
-		if err := kubelets.Faults(); err != nil {
-			t.Error(err)
-		}
+		expect.Equal(t, kubelets.Faults(), nil)
 		cancel()
 	})
 	_, err := control.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.name}}, metav1.CreateOptions{})
@@ -104,9 +103,7 @@ func (w *world) slices(node string) []resourceapi.ResourceSlice {
 
 func (w *world) must(err error) {
 	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
+	expect.OK(w, err)
 }
 
 // eventually waits until a check returns nil.
@@ -117,9 +114,7 @@ func (w *world) eventually(what string, check func() error) {
 		if err == nil {
 			return
 		}
-		if time.Now().After(end) {
-			w.Fatalf("waiting for %s: %v", what, err)
-		}
+		expect.Must(w, !time.Now().After(end), "waiting for", what, err)
 	}
 }
 
@@ -218,9 +213,7 @@ func (w *world) refused(name string) (why string) {
 	w.Helper()
 	w.eventually("pod "+name+" to be refused", func() error {
 		pod := w.pod(name)
-		if pod.Spec.NodeName != "" {
-			w.Fatalf("pod %s was placed on %s, where there is no room for it", name, pod.Spec.NodeName)
-		}
+		expect.Must(w, pod.Spec.NodeName == "", "pod", name, "was placed on", pod.Spec.NodeName, "where there is no room for it")
 		if why = refusal(pod); why == "" {
 			return fmt.Errorf("it is %s", pod.Status.Phase)
 		}

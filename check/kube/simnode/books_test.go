@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"ration/check/expect"
 	"ration/kube/slices"
 )
 
@@ -22,18 +23,14 @@ func booksOf(t *testing.T) (k *Kubelets, start func(pod, claim, memory string), 
 	start = func(name, claim, memory string) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name, UID: types.UID("pod-" + name)}, Spec: corev1.PodSpec{NodeName: "n"}}
 		pods[name] = pod
-		if err := k.pods.Add(pod); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, k.pods.Add(pod))
 		k.enter(k.nodes["n"], pod, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: claim, UID: types.UID("claim-" + claim)},
 			Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 				Results: []resourceapi.DeviceRequestAllocationResult{{Driver: slices.Driver, Pool: "n", Device: gpus[0].Name(),
 					ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{slices.Memory: resource.MustParse(memory)}}}}}}})
 	}
 	end = func(name string) {
-		if err := k.pods.Delete(pods[name]); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, k.pods.Delete(pods[name]))
 		k.release(pods[name])
 	}
 	return k, start, end
@@ -45,21 +42,13 @@ func TestBooks(t *testing.T) {
 	start("a", "shared", "50Gi")
 	start("b", "shared", "50Gi")
 	start("c", "other", "30Gi")
-	if used := k.Used(slices.Memory); used != 80<<30 {
-		t.Errorf("%d are used", used)
-	}
+	expect.Equal(t, k.Used(slices.Memory), 80<<30, "are used")
 	end("a")
-	if used := k.Used(slices.Memory); used != 80<<30 {
-		t.Errorf("%d are used after the first pod of two", used)
-	}
+	expect.Equal(t, k.Used(slices.Memory), 80<<30, "are used after the first pod of two")
 	end("b")
 	end("c")
-	if used := k.Used(slices.Memory); used != 0 {
-		t.Errorf("%d are used by nothing", used)
-	}
-	if err := k.Faults(); err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, k.Used(slices.Memory), 0, "are used by nothing")
+	expect.Equal(t, k.Faults(), nil)
 }
 
 // A byte more than there is is seen, for ever.
@@ -68,7 +57,6 @@ func TestOverbooked(t *testing.T) {
 	start("a", "a", "80Gi")
 	start("b", "b", "1")
 	end("b")
-	if err := k.Faults(); err == nil || !strings.Contains(err.Error(), "85899345921 of 85899345920") {
-		t.Errorf("faults: %v", err)
-	}
+	err := k.Faults()
+	expect.True(t, err != nil && strings.Contains(err.Error(), "85899345921 of 85899345920"), "faults", err)
 }

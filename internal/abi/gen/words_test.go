@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -32,9 +33,7 @@ func TestRangeOf(t *testing.T) {
 // Two parts of a word that shared a bit could not both be right.
 func TestPartsDoNotOverlap(t *testing.T) {
 	s, err := load("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for _, word := range words {
 		taken, parts := uint64(0), 0
 		for _, method := range s.methods[word.Name()] {

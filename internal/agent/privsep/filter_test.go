@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 // call is a system call as a filter sees it.
@@ -54,9 +56,7 @@ func TestFilter(t *testing.T) {
 	const deny, absent = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM), unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
 	for name, arch := range map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64} {
 		filter, err := newFilter(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		want := func(of call, want uint32) {
 			t.Helper()
 			if got := run(t, filter, of); got != want {
@@ -79,7 +79,6 @@ func TestFilter(t *testing.T) {
 			want(call{number: x32Bit | unix.SYS_READ, arch: arch}, deny)
 		}
 	}
-	if _, err := newFilter("riscv64"); err == nil {
-		t.Error("there is a filter for a processor whose calls are not known")
-	}
+	_, err := newFilter("riscv64")
+	expect.True(t, err != nil, "there is a filter for a processor whose calls are not known")
 }

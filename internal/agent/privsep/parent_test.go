@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/job"
 )
 
@@ -34,14 +35,10 @@ type fakeReader struct {
 func attended(t *testing.T, reap func(context.Context, []string, int) error) *fakeReader {
 	t.Helper()
 	own, file, err := pair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer file.Close()
 	theirs, err := net.FileConn(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	r := &fakeReader{t: t, conn: theirs.(*net.UnixConn), lines: bufio.NewScanner(theirs), ended: make(chan error, 1), result: make(chan error, 1), stop: stop, events: make(chan string, 256)}
 	opts := Options{Reap: reap, Ready: func() { r.events <- "ready" }, Stopping: func() { r.events <- "stopping" }}
@@ -143,15 +140,11 @@ func TestRefusesRequests(t *testing.T) {
 			t.Errorf("%v of %.200q: %.200q", test.uid, test.paths, got)
 		}
 	}
-	if len(done) != 0 {
-		t.Errorf("did %q", done)
-	}
+	expect.Equal(t, len(done), 0, "did", done)
 	// The same process goes on to do what may be asked for.
 	longest := "/" + strings.Repeat("a", maxPath-len("//region")) + "/region"
 	for i, got := range []string{r.ask(1, 1000, region), r.ask(2, 0, roots), r.ask(3, int64(1)<<32-2, slices.Repeat([]string{longest}, MaxPaths)...)} {
-		if got != "" {
-			t.Errorf("%d: %s", i, got)
-		}
+		expect.Equal(t, got, "", i)
 	}
 	if len(done) != 3 || done[0] != fmt.Sprint(1000, []string{region}) {
 		t.Errorf("did %.500q", done)
@@ -175,9 +168,7 @@ func TestBrokenReaderIsKilled(t *testing.T) {
 			_, _ = r.conn.Write([]byte(line)) // it may be killed before the end
 			select {
 			case err := <-r.result:
-				if !errors.Is(err, ErrBroken) || !r.killed.Load() {
-					t.Errorf("got %v, killed: %v", err, r.killed.Load())
-				}
+				expect.True(t, errors.Is(err, ErrBroken) && r.killed.Load(), err, "killed", r.killed.Load())
 			case <-time.After(time.Minute):
 				t.Error("it waits for more")
 			}
@@ -218,15 +209,13 @@ func TestFloodWaits(t *testing.T) {
 		}()
 		for n := range 100 {
 			synctest.Wait() // until nothing goes on by itself
-			if now != MaxReaping || began != MaxReaping+n || asked.Load() > int64(began)+maxLine/1000 {
-				t.Fatalf("%d are under way of %d that began, and %d were taken, after the end of %d", now, began, asked.Load(), n)
-			}
+			expect.Must(t, now == MaxReaping && began == MaxReaping+n && asked.Load() <= int64(began)+maxLine/1000,
+				now, "are under way of", began, "that began, and", asked.Load(), "were taken, after the end of", n)
 			release <- struct{}{}
 		}
 		_ = theirs.Close()
-		if err := <-served; err != nil || now != 0 {
-			t.Errorf("got %v, and %d go on", err, now)
-		}
+		err := <-served
+		expect.True(t, err == nil && now == 0, err, now, "go on")
 		<-answers
 	})
 }
@@ -235,9 +224,7 @@ func TestFloodWaits(t *testing.T) {
 func flood(t *testing.T, to net.Conn) *atomic.Int64 {
 	t.Helper()
 	line, err := json.Marshal(message{ID: 1, UID: 1000, Paths: slices.Repeat([]string{region}, MaxPaths)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	var taken atomic.Int64
 	go func() {
 		for range 10000 {
@@ -262,13 +249,10 @@ func TestNoAnswerIsTaken(t *testing.T) {
 		}()
 		taken := flood(t, theirs)
 		synctest.Wait()
-		if done.Load() != MaxReaping || taken.Load() >= maxLine/1000 {
-			t.Errorf("%d are done, and %d were taken, of which nobody has taken an answer", done.Load(), taken.Load())
-		}
+		expect.True(t, done.Load() == MaxReaping && taken.Load() < maxLine/1000,
+			done.Load(), "are done, and", taken.Load(), "were taken, of which nobody has taken an answer")
 		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		expect.Equal(t, <-served, nil)
 		_ = theirs.Close()
 	})
 }
@@ -276,9 +260,8 @@ func TestNoAnswerIsTaken(t *testing.T) {
 // Errors are handed on in part.
 func TestErrorHasBound(t *testing.T) {
 	r := attended(t, func(context.Context, []string, int) error { return errors.New(strings.Repeat("é", maxError)) })
-	if got := r.ask(1, 1000, region); len(got) != maxError || strings.Trim(got, "é") != "" {
-		t.Errorf("%d bytes: %q", len(got), got)
-	}
+	got := r.ask(1, 1000, region)
+	expect.True(t, len(got) == maxError && strings.Trim(got, "é") == "", len(got), "bytes", got)
 }
 
 // Ready is told once, whatever the reader says.
@@ -288,9 +271,8 @@ func TestReadyOnce(t *testing.T) {
 	r.ask(1, 1000, region)
 	r.end()
 	<-r.result
-	if a, b, more := <-r.events, <-r.events, len(r.events); a != "ready" || b != "stopping" || more != 0 {
-		t.Errorf("got %s, %s and %d", a, b, more)
-	}
+	a, b, more := <-r.events, <-r.events, len(r.events)
+	expect.True(t, a == "ready" && b == "stopping" && more == 0, a, b, more)
 }
 
 // What is under way ends with the reader.
@@ -316,16 +298,11 @@ func TestReapingEndsWithReader(t *testing.T) {
 // A reader that closes its end, and goes on, is asked to end.
 func TestReaderThatClosesItsEnd(t *testing.T) {
 	r := attended(t, nil)
-	if err := r.conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-r.events; got != "stopping" || r.lines.Scan() {
-		t.Errorf("got %s", got)
-	}
+	expect.OK(t, r.conn.CloseWrite())
+	got := <-r.events
+	expect.True(t, got == "stopping" && !r.lines.Scan(), got)
 	r.end()
-	if err := <-r.result; err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, <-r.result, nil)
 }
 
 // The two ends understand each other: each gets the answer to its own request.
@@ -342,32 +319,24 @@ func TestChannel(t *testing.T) {
 	})
 	c := newChannel(r.conn)
 	c.Ready()
-	if got := <-r.events; got != "ready" {
-		t.Errorf("got %s", got)
-	}
+	expect.Equal(t, <-r.events, "ready")
 	var all sync.WaitGroup
 	for uid := 10; uid < 30; uid++ {
 		all.Go(func() {
-			if err := c.Reap(context.Background(), []string{region}, uid); err == nil || err.Error() != fmt.Sprintf("%d [%s]", uid, region) {
-				t.Errorf("user %d: got %v", uid, err)
-			}
+			err := c.Reap(context.Background(), []string{region}, uid)
+			expect.True(t, err != nil && err.Error() == fmt.Sprintf("%d [%s]", uid, region), "user", uid, err)
 		})
 	}
 	all.Wait()
-	if err := c.Reap(context.Background(), []string{region}, 1); err != nil {
-		t.Error(err)
-	}
-	if err := c.Reap(context.Background(), []string{"/etc/shadow"}, 1); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("got %v", err)
-	}
-	if err := c.Reap(context.Background(), slices.Repeat([]string{strings.Repeat("a", 2*maxPath)}, MaxPaths), 1); !errors.Is(err, ErrRefused) {
-		t.Errorf("got %v", err)
-	}
+	expect.Equal(t, c.Reap(context.Background(), []string{region}, 1), nil)
+	err := c.Reap(context.Background(), []string{"/etc/shadow"}, 1)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "refused"), err)
+	err = c.Reap(context.Background(), slices.Repeat([]string{strings.Repeat("a", 2*maxPath)}, MaxPaths), 1)
+	expect.True(t, errors.Is(err, ErrRefused), err)
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(time.Millisecond, cancel)
-	if err := c.Reap(ctx, []string{region}, 2); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	err = c.Reap(ctx, []string{region}, 2)
+	expect.True(t, errors.Is(err, context.Canceled), err)
 	r.stop()
 	<-c.Ended()
 }

@@ -17,6 +17,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 // testReader is the user and the group of readers in tests.
@@ -130,41 +132,25 @@ func TestReaderCanChangeNothing(t *testing.T) {
 		t.Skip("needs another user")
 	}
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(file, []byte("secret"), 0o600))
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer r.Close()
 	err = Run(context.Background(), Options{UID: testReader, GID: testReader, Args: []string{"probe", file}, Socket: w, Lock: w, Ready: func() {}, Stopping: func() {}})
 	_ = w.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	text, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	got := map[string]string{}
-	if err := json.Unmarshal(text, &got); err != nil {
-		t.Fatalf("%v: %q", err, text)
-	}
+	expect.OK(t, json.Unmarshal(text, &got), text)
 	needs := []string{"read a file of root's", "wait for a process", "see mapped files", "see descriptors", "see the root", "write to a public file"}
-	if len(got) < len(needs)+20 {
-		t.Errorf("got %q", got)
-	}
+	expect.True(t, len(got) >= len(needs)+20, got)
 	for what, failed := range got {
 		switch {
 		case slices.Contains(needs, what):
-			if failed != "" {
-				t.Errorf("it cannot %s: %s", what, failed)
-			}
+			expect.Equal(t, failed, "", "it cannot", what)
 		case what == "make one by clone3":
-			if failed != unix.ENOSYS.Error() { // so that libraries do without it
-				t.Errorf("%s: %q", what, failed)
-			}
+			expect.Equal(t, failed, unix.ENOSYS.Error(), what) // so that libraries do without it
 		case failed != unix.EPERM.Error() && failed != unix.EACCES.Error():
 			t.Errorf("it can %s: %q", what, failed)
 		}
@@ -175,9 +161,7 @@ func TestReaderCanChangeNothing(t *testing.T) {
 func confinement(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("grep", "-E", "^(NoNewPrivs|Seccomp|CapBnd|CapEff):", "/proc/self/status").Output()
-	if err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, err, nil)
 	return string(out)
 }
 
@@ -187,9 +171,7 @@ func wantConfinement(t *testing.T, want string) {
 	var all sync.WaitGroup
 	for range 64 {
 		all.Go(func() {
-			if got := confinement(t); got != want {
-				t.Errorf("a process has\n%s, and before there was a reader\n%s", got, want)
-			}
+			expect.Equal(t, confinement(t), want, "what a process has, beside what it had before there was a reader")
 		})
 	}
 	all.Wait()
@@ -209,14 +191,11 @@ func TestConfinesNothingElse(t *testing.T) {
 	<-ready
 	wantConfinement(t, before)
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, <-ended, nil)
 	wantConfinement(t, before)
 	opts.UID = math.MaxUint32 // which is no user to the kernel
-	if err := Run(ctx, opts); !errors.Is(err, ErrNotStarted) {
-		t.Errorf("got %v", err)
-	}
+	err := Run(ctx, opts)
+	expect.True(t, errors.Is(err, ErrNotStarted), err)
 	wantConfinement(t, before)
 }
 
