@@ -145,22 +145,28 @@ static struct capture *capture_numbered(uint64_t number)
 		return result;                              \
 	} while (0)
 
-CUresult capture_kernel(CUstream s, uint64_t ns, bool *taken) { CAPTURE(s, taken, graph_add_kernel(&node, in->capture->graph, ns)); }
+CUresult capture_kernel(CUstream s, uint64_t ns, bool *taken)
+{
+	CAPTURE(s, taken, graph_add_kernel(&node, in->capture->graph, GRAPH_FIRST, ns));
+}
 CUresult capture_other(CUstream s, bool *taken) { CAPTURE(s, taken, graph_add_other(&node, in->capture->graph)); }
 
 CUresult capture_graph(CUstream s, CUgraphExec e, bool *taken)
 {
-	CAPTURE(s, taken, graph_add_kernel(&node, in->capture->graph, graph_exec_ns(e)));
+	CAPTURE(s, taken, graph_add_kernel(&node, in->capture->graph, GRAPH_FIRST, graph_exec_ns(e)));
 }
 
-CUresult capture_free(CUstream s, CUdeviceptr p, bool *taken) { CAPTURE(s, taken, graph_add_free(&node, in->capture->graph, p)); }
+CUresult capture_free(CUstream s, CUdeviceptr p, bool *taken)
+{
+	CAPTURE(s, taken, graph_add_free(&node, in->capture->graph, GRAPH_FIRST, p));
+}
 
 CUresult capture_alloc(CUstream s, CUdevice device, size_t bytes, CUdeviceptr *out, bool *taken)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS p = {
 		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}},
 		.bytesize = bytes};
-	CAPTURE(s, taken, (result = graph_add_alloc(&node, in->capture->graph, &p), *out = p.dptr, result));
+	CAPTURE(s, taken, (result = graph_add_alloc(&node, in->capture->graph, GRAPH_FIRST, &p), *out = p.dptr, result));
 }
 
 CUresult capture_record(CUstream s, struct capture_point *p, bool *taken)

@@ -1,6 +1,8 @@
 #include "graph.h"
 
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "graphpool.h"
 #include "space.h"
@@ -14,13 +16,20 @@ struct graph_node {
 	enum node_type type;
 	CUDA_MEM_ALLOC_NODE_PARAMS params; /* an allocation's */
 	unsigned device;
-	bool freed_inside;   /* by a node of the same graph */
 	bool live;           /* launched, and not freed since */
 	CUdeviceptr frees;   /* a free node's pointer */
 	bool frees_other;    /* which another graph allocated */
 	uint64_t ns;         /* what a kernel takes */
 	struct graph *graph; /* NULL once that is gone, while the allocation lives on */
 	struct graph_node *next;
+	struct graph_node **after; /* the nodes that it comes after */
+	size_t after_count;
+	unsigned long visit; /* the latest graph_comes_after that came here */
+	/* An allocation may have the address of one that an earlier node of the graph has freed. */
+	struct graph_node *root;  /* the first with this address; NULL where that is this one */
+	struct graph_node *last;  /* a root's: the last one with its address; NULL where that is the root */
+	struct graph_node *freer; /* the node of the same graph that frees it */
+	bool kept;                /* a root whose graph is gone, while the last one lives */
 };
 
 struct graph {
@@ -46,12 +55,22 @@ static struct graph *graph_get(CUgraph handle, const char *call)
 }
 
 /* Under the lock. */
-static void graph_node_drop(struct graph_node *n)
+static void graph_node_free(struct graph_node *n)
 {
 	struct block b;
-	if (n->type == NODE_ALLOC)
+	if (n->type == NODE_ALLOC && n->root == NULL)
 		space_remove(n->params.dptr, 1u << BLOCK_GRAPH, &b);
+	free(n->after);
 	handle_drop(n);
+}
+
+/* Of an allocation that has outlived its graph. Under the lock. */
+static void graph_node_drop(struct graph_node *n)
+{
+	struct graph_node *root = n->root;
+	graph_node_free(n);
+	if (root != NULL && root->kept)
+		graph_node_free(root);
 }
 
 /* Under the lock. An allocation that was launched and not freed outlives its graph. */
@@ -60,11 +79,14 @@ static void graph_drop(struct graph *g)
 	struct graph_node *next;
 	if (--g->references > 0)
 		return;
+	for (struct graph_node *n = g->nodes; n != NULL; n = n->next)
+		if (n->live && n->root != NULL)
+			n->root->kept = true;
 	for (struct graph_node *n = g->nodes; n != NULL; n = next) {
 		next = n->next;
 		n->graph = NULL;
-		if (!n->live)
-			graph_node_drop(n);
+		if (!n->live && !n->kept)
+			graph_node_free(n);
 	}
 	handle_drop(g);
 }
@@ -101,11 +123,15 @@ CUresult graph_destroy(CUgraph handle)
 
 API cuGraphDestroy(CUgraph g) { ENTRY(cuGraphDestroy, graph_destroy(g)); }
 
-static CUresult graph_add(CUgraphNode *out, CUgraph handle, const struct graph_node *like, const char *call)
+static CUresult graph_add(CUgraphNode *out, CUgraph handle, const struct graph_node *like, struct graph_after after, const char *call)
 {
+	struct graph_node *n, **copy = NULL;
 	struct graph *g;
-	struct graph_node *n;
 
+	if (after.count > 0 && (after.nodes == NULL || (copy = malloc(after.count * sizeof(struct graph_node *))) == NULL))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (copy != NULL)
+		memcpy(copy, after.nodes, after.count * sizeof(struct graph_node *));
 	pthread_mutex_lock(&graph_lock);
 	g = graph_get(handle, call);
 	n = g == NULL || out == NULL ? NULL : handle_new(sizeof *n, HANDLE_NODE, NULL);
@@ -114,35 +140,71 @@ static CUresult graph_add(CUgraphNode *out, CUgraph handle, const struct graph_n
 		*n = *like;
 		n->handle = h;
 		n->graph = g;
+		n->after = copy;
+		n->after_count = after.count;
+		copy = NULL;
 		n->next = g->nodes;
 		g->nodes = n;
 		*out = n;
 	}
 	pthread_mutex_unlock(&graph_lock);
+	free(copy);
 	return n == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 API cuGraphAddEmptyNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count)
 {
 	struct graph_node like = {.type = NODE_EMPTY};
-	(void)after, (void)count;
 	TRY(driver_ready());
-	return graph_add(out, g, &like, "cuGraphAddEmptyNode");
+	return graph_add(out, g, &like, (struct graph_after){after, count}, "cuGraphAddEmptyNode");
 }
 
-CUresult graph_add_kernel(CUgraphNode *out, CUgraph g, uint64_t ns)
+CUresult graph_add_kernel(CUgraphNode *out, CUgraph g, struct graph_after after, uint64_t ns)
 {
 	struct graph_node like = {.type = NODE_KERNEL, .ns = ns};
-	return graph_add(out, g, &like, "cuGraphAddKernelNode");
+	return graph_add(out, g, &like, after, "cuGraphAddKernelNode");
 }
 
 CUresult graph_add_other(CUgraphNode *out, CUgraph g)
 {
 	struct graph_node like = {.type = NODE_EMPTY};
-	return graph_add(out, g, &like, "capture");
+	return graph_add(out, g, &like, GRAPH_FIRST, "capture");
 }
 
-CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+/* Under the lock. visit differs at each call from outside. */
+static bool graph_comes_after(struct graph_node *n, const struct graph_node *earlier, unsigned long visit)
+{
+	if (n->visit == visit)
+		return false;
+	n->visit = visit;
+	for (size_t i = 0; i < n->after_count; i++)
+		if (n->after[i] == earlier || graph_comes_after(n->after[i], earlier, visit))
+			return true;
+	return false;
+}
+
+/* A new allocation gets the address of one that is surely freed before, if it fits. */
+static bool graph_reuse(struct graph_node *n)
+{
+	static unsigned long visits;
+	struct graph_node *found = NULL;
+	pthread_mutex_lock(&graph_lock);
+	for (struct graph_node *r = n->graph->nodes; r != NULL && found == NULL; r = r->next) {
+		struct graph_node *last = r->last != NULL ? r->last : r;
+		if (r != n && r->type == NODE_ALLOC && r->root == NULL && r->device == n->device && last->freer != NULL &&
+		    n->params.bytesize <= r->params.bytesize && graph_comes_after(n, last->freer, ++visits))
+			found = r;
+	}
+	if (found != NULL) {
+		n->root = found;
+		n->params.dptr = found->params.dptr;
+		found->last = n;
+	}
+	pthread_mutex_unlock(&graph_lock);
+	return found != NULL;
+}
+
+CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, struct graph_after after, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
 	struct graph_node like = {.type = NODE_ALLOC};
 	struct block b = {.kind = BLOCK_GRAPH};
@@ -157,7 +219,11 @@ CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS
 	b.size = params->bytesize;
 	if (b.size > machine_capacity(b.device))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	TRY(graph_add(out, g, &like, "cuGraphAddMemAllocNode"));
+	TRY(graph_add(out, g, &like, after, "cuGraphAddMemAllocNode"));
+	if (graph_reuse(*out)) {
+		params->dptr = (*out)->params.dptr;
+		return CUDA_SUCCESS;
+	}
 	b.owner = *out;
 	if (!space_take(&b, false)) {
 		(*out)->type = NODE_EMPTY;
@@ -169,11 +235,13 @@ CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS
 
 API cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
-	(void)after, (void)count;
-	ENTRY(cuGraphAddMemAllocNode, graph_add_alloc(out, g, params));
+	ENTRY(cuGraphAddMemAllocNode, graph_add_alloc(out, g, (struct graph_after){after, count}, params));
 }
 
-CUresult graph_add_free(CUgraphNode *out, CUgraph g, CUdeviceptr p)
+/* Which of the allocations with one address the program means: the last. */
+static struct graph_node *graph_last(struct graph_node *root) { return root->last != NULL ? root->last : root; }
+
+CUresult graph_add_free(CUgraphNode *out, CUgraph g, struct graph_after after, CUdeviceptr p)
 {
 	struct graph_node like = {.type = NODE_FREE, .frees = p};
 	struct graph_node *target;
@@ -182,19 +250,21 @@ CUresult graph_add_free(CUgraphNode *out, CUgraph g, CUdeviceptr p)
 	TRY(driver_ready());
 	if (!space_find(p, &b) || b.kind != BLOCK_GRAPH || b.address != p)
 		return CUDA_ERROR_INVALID_VALUE;
-	target = b.owner;
+	target = graph_last(b.owner);
 	like.frees_other = target->graph != g;
-	TRY(graph_add(out, g, &like, "cuGraphAddMemFreeNode"));
+	if (target->freer != NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	TRY(graph_add(out, g, &like, after, "cuGraphAddMemFreeNode"));
 	pthread_mutex_lock(&graph_lock);
-	target->freed_inside |= !like.frees_other;
+	if (!like.frees_other)
+		target->freer = *out;
 	pthread_mutex_unlock(&graph_lock);
 	return CUDA_SUCCESS;
 }
 
 API cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, CUdeviceptr p)
 {
-	(void)after, (void)count;
-	ENTRY(cuGraphAddMemFreeNode, graph_add_free(out, g, p));
+	ENTRY(cuGraphAddMemFreeNode, graph_add_free(out, g, (struct graph_after){after, count}, p));
 }
 
 API cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *out)
@@ -308,7 +378,7 @@ static void graph_free_foreign(CUdeviceptr p)
 	struct block b;
 	if (!space_find(p, &b) || b.kind != BLOCK_GRAPH)
 		return;
-	n = b.owner;
+	n = graph_last(b.owner);
 	if (n->live)
 		graph_node_end(n);
 	if (n->graph == NULL)
@@ -327,13 +397,14 @@ static CUresult graph_hold_locked(struct graph_exec *e)
 			return CUDA_ERROR_INVALID_VALUE; /* still held from the last launch */
 		if (n->live)
 			graph_node_end(n);
-		need[n->device] += round_up(n->params.bytesize, LEDGER_UNIT);
+		if (n->root == NULL) /* no other allocation with this address is larger */
+			need[n->device] += round_up(n->params.bytesize, LEDGER_UNIT);
 	}
 	for (unsigned d = 0; d < MAX_DEVICES; d++)
 		if (need[d] > 0 && !graph_pool_reserve(d, need[d]))
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	for (struct graph_node *n = g->nodes; n != NULL; n = n->next) {
-		if (n->type == NODE_ALLOC && !n->freed_inside) {
+		if (n->type == NODE_ALLOC && n->freer == NULL) {
 			n->live = true;
 			graph_pool_hold(n->device, n->params.bytesize);
 		} else if (n->type == NODE_FREE && n->frees_other) {
@@ -369,6 +440,7 @@ CUresult graph_freed(struct graph_node *n)
 {
 	bool was_live;
 	pthread_mutex_lock(&graph_lock);
+	n = graph_last(n);
 	was_live = n->live;
 	if (was_live)
 		graph_node_end(n);

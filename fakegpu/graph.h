@@ -1,5 +1,6 @@
 /* Graphs: memory nodes and kernel nodes, made by calls or by capture. An allocation node has
- * its address from the start, and its memory from launch to free. */
+ * its address from the start, and its memory from launch to free. One that comes after a node that
+ * frees gets the address of what that frees, if it fits: then both are the same memory. */
 #ifndef FAKEGPU_GRAPH_H
 #define FAKEGPU_GRAPH_H
 
@@ -8,11 +9,19 @@
 CUresult graph_create(CUgraph *out);
 CUresult graph_destroy(CUgraph g);
 
+/* The nodes that a new one comes after. Nodes that were captured say of none: what they
+ * allocate has addresses of its own. */
+struct graph_after {
+	const CUgraphNode *nodes;
+	size_t count;
+};
+#define GRAPH_FIRST ((struct graph_after){NULL, 0})
+
 /* Each makes a node. */
-CUresult graph_add_kernel(CUgraphNode *out, CUgraph g, uint64_t ns);
+CUresult graph_add_kernel(CUgraphNode *out, CUgraph g, struct graph_after after, uint64_t ns);
 CUresult graph_add_other(CUgraphNode *out, CUgraph g); /* that takes neither time nor memory: a copy */
-CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, CUDA_MEM_ALLOC_NODE_PARAMS *params);
-CUresult graph_add_free(CUgraphNode *out, CUgraph g, CUdeviceptr p);
+CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, struct graph_after after, CUDA_MEM_ALLOC_NODE_PARAMS *params);
+CUresult graph_add_free(CUgraphNode *out, CUgraph g, struct graph_after after, CUdeviceptr p);
 
 /* A launch takes the memory of the allocation nodes; *ns is what its kernels take. */
 CUresult graph_hold(CUgraphExec e, uint64_t *ns);

@@ -4,7 +4,8 @@
 #include "graph.h"
 #include "module.h"
 
-static CUresult graph_add_kernel_params(CUgraphNode *out, CUgraph g, const CUDA_KERNEL_NODE_PARAMS *p, CUkernel kernel)
+static CUresult graph_add_kernel_params(CUgraphNode *out, CUgraph g, struct graph_after after, const CUDA_KERNEL_NODE_PARAMS *p,
+					CUkernel kernel)
 {
 	CUfunction f = p == NULL ? NULL : p->func != NULL ? p->func : kernel;
 	uint64_t blocks = p == NULL ? 0 : (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ;
@@ -14,20 +15,18 @@ static CUresult graph_add_kernel_params(CUgraphNode *out, CUgraph g, const CUDA_
 	if (f == NULL || blocks == 0 || p->blockDimX * p->blockDimY * p->blockDimZ == 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	TRY(launchable(f, &m));
-	return graph_add_kernel(out, g, f->ns + f->ns_per_block * blocks);
+	return graph_add_kernel(out, g, after, f->ns + f->ns_per_block * blocks);
 }
 
 API cuGraphAddKernelNode(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, const CUDA_KERNEL_NODE_PARAMS *params)
 {
-	(void)after, (void)count;
-	ENTRY(cuGraphAddKernelNode, graph_add_kernel_params(out, g, params, NULL));
+	ENTRY(cuGraphAddKernelNode, graph_add_kernel_params(out, g, (struct graph_after){after, count}, params, NULL));
 }
 
 API cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph g, const CUgraphNode *after, size_t count, const CUDA_KERNEL_NODE_PARAMS_v2 *params)
 {
-	(void)after, (void)count;
-	ENTRY(cuGraphAddKernelNode,
-	      graph_add_kernel_params(out, g, params == NULL ? NULL : &params->v1, params == NULL ? NULL : params->kern));
+	ENTRY(cuGraphAddKernelNode, graph_add_kernel_params(out, g, (struct graph_after){after, count}, params == NULL ? NULL : &params->v1,
+							    params == NULL ? NULL : params->kern));
 }
 
 static CUresult graph_launch(CUgraphExec handle, CUstream s)

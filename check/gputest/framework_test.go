@@ -36,10 +36,12 @@ func TestProgram(t *testing.T) {
 	})
 }
 
-// TestNCCL runs programs of one rank: NCCL refuses a second one on a device.
+// TestNCCL runs programs of one rank and of two, which NCCL takes for two hosts: it refuses two ranks of one
+// host on a device.
 func TestNCCL(t *testing.T) {
 	for name, modes := range map[string][]string{
 		"plain": nil, "registered": {"registered"}, "graphs": {"graphs"}, "registered-graphs": {"registered", "graphs"},
+		"two": {"two"}, "two-registered": {"two", "registered"},
 	} {
 		check(t, name, 9*gib, []string{torch}, func(t *trial) {
 			t.runSteps(8*gib, t.script("nccl", append(freePorts(t, 1), modes...)...))

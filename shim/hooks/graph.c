@@ -41,6 +41,11 @@ static struct alloc_table graph_graphs[RATION_DEVICES], graph_executables[RATION
  * `other` is the graph. */
 static struct alloc_table graph_addresses;
 
+/* The ranges of addresses that a graph's nodes allocate: `other` is the graph. The driver gives
+ * nodes the same addresses, and memory, where one surely frees before the other allocates.
+ * Ranges of one graph do not overlap. */
+static struct alloc_table graph_ranges;
+
 /* Graphs and executables whose launch may free what others have allocated; with
  * RECORD_UNSURE, not all that they allocate is known either. */
 static struct alloc_table graph_freeing;
@@ -142,6 +147,37 @@ static bool graph_add_bytes(struct alloc_record *r, void *bytes)
 	return true;
 }
 
+/* What a graph allocates beyond the ranges that it has. */
+struct graph_range {
+	uint64_t from, to;  /* what the node allocates */
+	uint64_t low, high; /* the same with the ranges that overlap or touch it */
+	uint64_t covered;
+	uintptr_t graph;
+};
+
+/* graph_merge_range takes out a range that overlaps or touches the new one. */
+static bool graph_merge_range(struct alloc_record *r, void *arg)
+{
+	struct graph_range *n = arg;
+	uint64_t from = r->key, to = r->key + r->bytes;
+	if (r->other != n->graph || from > n->to || to < n->from)
+		return true;
+	uint64_t low = from > n->from ? from : n->from, high = to < n->to ? to : n->to;
+	n->covered += high - low;
+	n->low = from < n->low ? from : n->low;
+	n->high = to > n->high ? to : n->high;
+	return false;
+}
+
+/* graph_add_range returns how many of the bytes of a new node other nodes of its graph do not have already. */
+static uint64_t graph_add_range(CUgraph graph, CUdeviceptr at, uint64_t bytes)
+{
+	struct graph_range n = {at, at + bytes, at, at + bytes, 0, (uintptr_t)graph};
+	alloc_table_sweep(&graph_ranges, graph_merge_range, &n);
+	alloc_table_put(&graph_ranges, &(struct alloc_record){.key = n.low, .bytes = n.high - n.low, .other = n.graph});
+	return bytes - n.covered;
+}
+
 /* graph_node_added remembers an allocation node for the first launch. */
 static void graph_node_added(CUgraph graph, const CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
@@ -155,6 +191,7 @@ static void graph_node_added(CUgraph graph, const CUDA_MEM_ALLOC_NODE_PARAMS *pa
 		return;
 	struct alloc_table *t = &graph_graphs[d->index];
 	alloc_table_put(&graph_addresses, &(struct alloc_record){.key = params->dptr, .other = (uintptr_t)graph});
+	bytes = graph_add_range(graph, params->dptr, bytes);
 	if (!alloc_table_change(t, (uintptr_t)graph, graph_add_bytes, &bytes, &r))
 		alloc_table_put(t, &(struct alloc_record){.key = (uintptr_t)graph, .bytes = bytes, .device = (uint8_t)d->index});
 }
@@ -506,8 +543,10 @@ static bool graph_of_another(struct alloc_record *r, void *graph) { return r->ot
 int cuGraphDestroy(CUgraph graph)
 {
 	struct graph_end e;
-	if (graph_forget(graph_graphs, (uintptr_t)graph, &e))
+	if (graph_forget(graph_graphs, (uintptr_t)graph, &e)) {
 		alloc_table_sweep(&graph_addresses, graph_of_another, graph);
+		alloc_table_sweep(&graph_ranges, graph_of_another, graph);
+	}
 	return graph_forgotten(graph_graphs, &e, REAL(cuGraphDestroy, graph));
 }
 

@@ -1,43 +1,84 @@
-"""nccl.py PORT [registered] [graphs]: collectives of PyTorch's NCCL backend, one rank on one device.
+"""nccl.py PORT [registered] [graphs] [two]: collectives of PyTorch's NCCL backend on one device.
 
-The rank provides the store at 127.0.0.1:PORT itself. One rank is all that NCCL makes of one device: it refuses a second one
-there ("Duplicate GPU detected"), with ration or without.
+The first rank provides the store at 127.0.0.1:PORT itself. There is one rank, or with two there are two, each a process
+of its own. NCCL refuses two ranks of one host on one device ("Duplicate GPU detected"), with ration or without. So each
+says that it is another host (NCCL_HOSTID), and they talk by sockets. Only the first rank takes steps; the second one
+does the same things, and waits for the first before each.
 
     ready                   there is a context, and NCCL's communicator with its own buffers
     buffers held=N          the buffers of the collectives, N bytes: torch's, or with registered from ncclMemAlloc and
                             registered with the communicator
     reduced                 20 rounds of an all-reduce and an all-gather, with right results; with graphs, captured
                             once and replayed, with another input each time
-    freed                   buffers, graph and communicator are gone, and torch's cache is empty
+    freed                   buffers, graph and communicator are gone, torch's cache is empty, and the second rank has
+                            ended
 
-All values are small integers, so the results must be exact.
+held is of all ranks. All values are small integers, so the results must be exact.
 """
 
 import datetime
 import gc
 import os
+import subprocess
 import sys
 
 import torch
 import torch.distributed as dist
 
-from steps import fail, skip, step
+import steps
+from steps import fail, skip
 
 COUNT = 64 << 20  # floats in each of the two buffers: 256 MiB
 ROUNDS = 20
 
 
-def connect(port):
-    """Makes the communicator now, not at the first collective, and returns NCCL's backend."""
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    minute = datetime.timedelta(seconds=60)
-    device = torch.device("cuda", 0)
-    torch.cuda.set_device(device)
-    store = dist.TCPStore("127.0.0.1", port, 1, True, timeout=minute)
-    dist.init_process_group("nccl", store=store, rank=0, world_size=1, timeout=minute, device_id=device)
-    dist.barrier()
-    torch.cuda.synchronize()
-    return dist.group.WORLD._get_backend(device)
+SECOND = "second"  # the mode of the second rank
+
+
+class Ranks:
+    """The ranks, and the store by which the first one leads the second one."""
+
+    def __init__(self, port, modes):
+        self.rank = 1 if SECOND in modes else 0
+        self.count = 2 if self.rank or "two" in modes else 1
+        self.taken = 0
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        if self.count > 1:
+            os.environ.update(NCCL_HOSTID=f"rank-{self.rank}", NCCL_P2P_DISABLE="1", NCCL_NET="Socket")
+        self.other = None
+        if self.count > 1 and self.rank == 0:
+            command = [sys.executable, __file__, str(port), *modes, SECOND]
+            self.other = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        self.minute = datetime.timedelta(seconds=60)
+        self.store = dist.TCPStore("127.0.0.1", port, self.count, self.rank == 0, timeout=self.minute)
+
+    def connect(self):
+        """Makes the communicator now, not at the first collective, and returns NCCL's backend."""
+        device = torch.device("cuda", 0)
+        torch.cuda.set_device(device)
+        group = {"store": dist.PrefixStore("nccl", self.store), "rank": self.rank, "world_size": self.count}
+        dist.init_process_group("nccl", **group, timeout=self.minute, device_id=device)
+        dist.barrier()
+        torch.cuda.synchronize()
+        return dist.group.WORLD._get_backend(device)
+
+    def step(self, name, **values):
+        """Both ranks come here; the first one takes the step, and lets the second one go on."""
+        self.taken += 1
+        here, on = f"here {self.taken}", f"on {self.taken}"
+        if self.rank:
+            self.store.set(here, "1")
+            self.store.wait([on], datetime.timedelta(minutes=5))
+            return
+        if self.other:
+            self.store.wait([here])
+        steps.step(name, **values)
+        self.store.set(on, "1")
+
+    def end(self):
+        """Waits for the end of the second rank."""
+        if self.other and self.other.wait(timeout=60):
+            fail(f"the second rank ended with {self.other.returncode}")
 
 
 class Buffers:
@@ -58,11 +99,13 @@ class Buffers:
 
     def allocate(self):
         self.values = torch.zeros(COUNT, device="cuda")
-        self.gathered = torch.zeros(COUNT, device="cuda")
+        self.gathered = torch.zeros(COUNT * dist.get_world_size(), device="cuda")
         torch.cuda.synchronize()
 
     def held(self):
-        return 2 * 4 * COUNT
+        """What all ranks have."""
+        ranks = dist.get_world_size()
+        return ranks * (1 + ranks) * 4 * COUNT
 
     def free(self):
         if self.pool is not None:
@@ -72,7 +115,7 @@ class Buffers:
 
 
 def collectives(buffers):
-    """Adds 1, sums over all ranks (one) and gathers what all of them have."""
+    """Adds 1, sums over all ranks and gathers what all of them have."""
     buffers.values.add_(1)
     dist.all_reduce(buffers.values)
     dist.all_gather_into_tensor(buffers.gathered, buffers.values)
@@ -103,23 +146,24 @@ def capture(buffers):
 
 
 def main(port, *modes):
-    unknown = set(modes) - {"registered", "graphs"}
+    unknown = set(modes) - {"registered", "graphs", "two", SECOND}
     if unknown:
         fail(f"no such mode: {unknown.pop()}")
     if not dist.is_nccl_available():
         skip("this torch has no NCCL")
-    backend = connect(port)
-    step("ready")
+    ranks = Ranks(port, modes)
+    backend = ranks.connect()
+    ranks.step("ready")
 
     buffers = Buffers(backend, "registered" in modes)
-    step("buffers", held=buffers.held())
+    ranks.step("buffers", held=buffers.held())
 
     graph = capture(buffers) if "graphs" in modes else None
     for value in range(1, ROUNDS + 1):
         buffers.values.fill_(value)
         graph.replay() if graph else collectives(buffers)
-        check(buffers, value + 1)
-    step("reduced")
+        check(buffers, ranks.count * (value + 1))
+    ranks.step("reduced")
 
     if graph:
         graph.reset()
@@ -130,7 +174,9 @@ def main(port, *modes):
     torch.cuda.synchronize()
     dist.destroy_process_group()
     torch.cuda.empty_cache()
-    step("freed")
+    if ranks.rank == 0:
+        ranks.end()
+        steps.step("freed")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,150 @@
+package gputest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"ration/internal/humanfmt"
+	"ration/internal/node"
+)
+
+// TestDriver prints what the driver does where its documentation does not say, and checks that programs
+// get the same answers in a job.
+func TestDriver(t *testing.T) {
+	for _, c := range []struct {
+		mode  string
+		room  uint64 // bytes that the job has beyond the program's context
+		fill  bool
+		want  map[string]string // by step, a value that the answer in the job must have where it is not the driver's own
+		skips []string          // steps that depend on how much memory there is
+	}{
+		// 64, 96 and 64 MiB of a graph fit one after the other, and not beside one another.
+		{mode: "graph", room: 160 * mib, want: map[string]string{"apart-launch": "result=2"}, skips: []string{"apart-launched", "apart-trimmed"}},
+		{mode: "context", room: 2 * gib, fill: true},
+		{mode: "mipmap", room: 256 * mib, fill: true},
+		{mode: "library", room: 64 * mib, want: map[string]string{"asked": "bytes=0 result=2", "again": "bytes=0 result=2"}},
+	} {
+		check(t, c.mode, 8*gib, nil, func(t *trial) {
+			var native map[string]string
+			var context uint64
+			t.inside(func(t *trial) { native, context = t.answers("natively", c.mode) })
+			t.open(context + c.room)
+			args := []string{c.mode}
+			if c.fill {
+				args = append(args, "fill")
+			}
+			inJob, _ := t.answers("in a job", args...)
+			for _, name := range slices.Sorted(maps.Keys(native)) {
+				want, special := c.want[name]
+				switch {
+				case slices.Contains(c.skips, name), name == "failed" && t.onStandIn(): // where no kernel fails
+				case c.mode == "mipmap" && native[name] == "result=0" && inJob[name] == "result=2": // there is no room for it
+				case special && !strings.HasPrefix(inJob[name], want), !special && inJob[name] != native[name]:
+					t.Fatalf("%s: %q in a job, and %q natively", name, inJob[name], native[name])
+				}
+			}
+		})
+	}
+}
+
+// answers runs the program answers and notes what it says at each step, and by how much the driver's
+// counts have changed since the first. It returns the answers by step, and what the driver counts at first.
+func (t *trial) answers(where string, args ...string) (said map[string]string, context uint64) {
+	said = map[string]string{}
+	free := uint64(0)
+	t.start(nil, t.native("answers", args...)...)
+	t.eachStep(func(steps []step) {
+		s, listed := steps[0], t.listedSum()
+		now, err := t.driver.Free(t.device)
+		t.must(err)
+		if s.name == "ready" {
+			context, free = listed, now
+			return
+		}
+		said[s.name] = s.text()
+		t.Logf("%s, %s: %s; %+d MiB for the process, %+d MiB for the device", where, s.name, s.text(),
+			(int64(listed)-int64(context))/int64(mib), (int64(free)-int64(now))/int64(mib))
+		if t.job.Name != "" && listed > t.limit+lazyLoad {
+			t.Fatalf("%s: the driver counts %s, which exceeds the limit of %s", s.name, humanfmt.Bytes(listed), humanfmt.Bytes(t.limit))
+		}
+	})
+	return said, context
+}
+
+// text returns the values of a step.
+func (s step) text() string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(s.values)) {
+		all = append(all, key+"="+s.values[key])
+	}
+	return strings.Join(all, " ")
+}
+
+// TestShareable checks that shareable memory is counted as long as a process of the job can reach it:
+// by a handle, a mapping, or a descriptor.
+func TestShareable(t *testing.T) {
+	const bytes = 256 * mib
+	check(t, "released", 6*gib, nil, func(t *trial) {
+		var contexts uint64
+		t.inside(func(t *trial) { contexts = t.shareMemory("natively", bytes) })
+		t.open(contexts + bytes + bytes/2)
+		t.shareMemory("in a job", bytes)
+		t.checkNothingLeft()
+	})
+}
+
+// shareMemory runs the program shareable, and notes at each step what the driver and ration count beyond the two
+// contexts. It returns what the driver counts for these.
+func (t *trial) shareMemory(where string, bytes uint64) (contexts uint64) {
+	var free, counted uint64
+	var wrong []string
+	t.start(nil, t.native("shareable", strconv.FormatUint(bytes, 10))...)
+	t.eachStep(func(steps []step) {
+		s := steps[0]
+		maker, err := strconv.Atoi(s.values["maker"])
+		t.must(err)
+		now, err := t.driver.Free(t.device)
+		t.must(err)
+		listed, reachable := t.listed(), s.bytes(t, "reachable")
+		if s.name == "made" {
+			contexts, free, counted = t.listedSum()-bytes, now+bytes, t.jobUsed()-min(bytes, t.jobUsed())
+		}
+		line := fmt.Sprintf("%d MiB reachable; by the driver %d MiB for the maker, %d MiB for all others, %+d MiB for the device; again=%s",
+			reachable/mib, listed[maker]/mib, (t.listedSum()-listed[maker])/mib, (int64(free)-int64(now))/int64(mib), s.values["again"])
+		if t.job.Name == "" {
+			t.Logf("%s, %s: %s", where, s.name, line)
+			return
+		}
+		held := int64(t.jobUsed()) - int64(counted)
+		t.Logf("%s, %s: %s; by ration %+d MiB", where, s.name, line, held/int64(mib))
+		if s.name != "orphan" && s.name != "ended" && held < int64(reachable)-int64(lazyLoad) {
+			wrong = append(wrong, fmt.Sprintf("%s (%d MiB)", s.name, held/int64(mib)))
+		}
+	})
+	if len(wrong) > 0 {
+		t.Fatalf("reachable memory is not counted at %s", strings.Join(wrong, ", "))
+	}
+	return contexts
+}
+
+// jobUsed returns what ration counts for the job on the tested device, or 0 without a job.
+func (t *trial) jobUsed() (used uint64) {
+	t.Helper()
+	if t.job.Name == "" {
+		return 0
+	}
+	status := node.ReadJob(t.job, node.Options{})
+	t.must(status.Err())
+	for _, p := range status.Processes {
+		for _, h := range p.Holdings {
+			if h.Device == t.device {
+				used += h.Total
+			}
+		}
+	}
+	return used
+}
