@@ -37,9 +37,7 @@ func (r release) add(version, suffix string, more ...string) string {
 		files[file] = "more\n"
 	}
 	script, err := os.ReadFile("uninstall")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, err)
 	files["lib/ration/uninstall"] = string(script)
 	files["lib/ration/files"] = ""
 	var list []string
@@ -54,27 +52,16 @@ func (r release) add(version, suffix string, more ...string) string {
 	archive := tar.NewWriter(zip)
 	for _, file := range list {
 		header := &tar.Header{Name: name + "/" + file, Mode: 0o755, Size: int64(len(files[file]))}
-		if err := archive.WriteHeader(header); err != nil {
-			r.t.Fatal(err)
-		}
-		if _, err := archive.Write([]byte(files[file])); err != nil {
-			r.t.Fatal(err)
-		}
+		expect.OK(r.t, archive.WriteHeader(header))
+		_, err := archive.Write([]byte(files[file]))
+		expect.OK(r.t, err)
 	}
-	if err := archive.Close(); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := zip.Close(); err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, archive.Close())
+	expect.OK(r.t, zip.Close())
 	path := filepath.Join(r.folder, name+".tar.gz")
-	if err := os.WriteFile(path, out.Bytes(), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, os.WriteFile(path, out.Bytes(), 0o600))
 	sums, err := os.OpenFile(filepath.Join(r.folder, "SHA256SUMS"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, err)
 	defer sums.Close()
 	fmt.Fprintf(sums, "%x  %s\n", sha256.Sum256(out.Bytes()), name+".tar.gz")
 	return path
@@ -280,9 +267,8 @@ func TestVersionsSort(t *testing.T) {
 			t.Skip("there is no dpkg")
 		}
 		for i, older := range versions[:len(versions)-1] {
-			if err := exec.Command("dpkg", "--compare-versions", older, "lt", versions[i+1]).Run(); err != nil {
-				t.Errorf("%s is not older than %s: %v", older, versions[i+1], err)
-			}
+			expect.Equal(t, exec.Command("dpkg", "--compare-versions", older, "lt", versions[i+1]).Run(), nil,
+				older, "is not older than", versions[i+1])
 		}
 	})
 	t.Run("rpm", func(t *testing.T) {
@@ -291,9 +277,7 @@ func TestVersionsSort(t *testing.T) {
 		}
 		for i, older := range versions[:len(versions)-1] {
 			out, err := exec.Command("rpm", "--eval", `%{lua:print(rpm.vercmp("`+older+`-1", "`+versions[i+1]+`-1"))}`).CombinedOutput()
-			if err != nil || strings.TrimSpace(string(out)) != "-1" {
-				t.Errorf("%s is not older than %s: %s, %v", older, versions[i+1], out, err)
-			}
+			expect.True(t, err == nil && strings.TrimSpace(string(out)) == "-1", older, "is not older than", versions[i+1], out, err)
 		}
 	})
 }

@@ -77,9 +77,7 @@ func (r root) command(name string, args ...string) *exec.Cmd {
 func (r root) run(name string, args ...string) string {
 	r.t.Helper()
 	out, err := r.command(name, args...).CombinedOutput()
-	if err != nil {
-		r.t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-	}
+	expect.OK(r.t, err, name, strings.Join(args, " "), out)
 	return string(out)
 }
 
@@ -87,13 +85,9 @@ func (r root) run(name string, args ...string) string {
 func (r root) copyIn(from, to string) {
 	r.t.Helper()
 	data, err := os.ReadFile(from)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, err)
 	to = filepath.Join(r.dir, to)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, data, 0o755)); err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, data, 0o755)))
 }
 
 // paths returns all paths of the root, but those in which the package manager keeps its
@@ -112,9 +106,7 @@ func (r root) paths() (list []string) {
 		list = append(list, name)
 		return nil
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, err)
 	return list
 }
 
@@ -122,9 +114,7 @@ func (r root) paths() (list []string) {
 func (r root) wantLeft(before ...string) {
 	r.t.Helper()
 	for _, path := range r.paths() {
-		if !slices.Contains(before, path) {
-			r.t.Errorf("left behind: %s", path)
-		}
+		expect.True(r.t, slices.Contains(before, path), "left behind", path)
 	}
 }
 
@@ -141,17 +131,11 @@ func (r root) startJob(args ...string) *job {
 	r.t.Helper()
 	j := &job{t: r.t, cmd: r.command("/usr/bin/ration", append(append([]string{"run"}, args...), "--", "sh")...)}
 	in, err := j.cmd.StdinPipe()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, err)
 	out, err := j.cmd.StdoutPipe()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, err)
 	j.in, j.out, j.cmd.Stderr = in, bufio.NewScanner(out), os.Stderr
-	if err := j.cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, j.cmd.Start())
 	r.t.Cleanup(func() { // if the test failed earlier; the input's end ends it
 		_ = in.Close()
 		_ = j.cmd.Wait()
@@ -162,15 +146,11 @@ func (r root) startJob(args ...string) *job {
 // want tells the job a line, and waits for its answer, whose first word it checks.
 func (j *job) want(answer, line string) {
 	j.t.Helper()
-	if _, err := io.WriteString(j.in, line+"\n"); err != nil {
-		j.t.Fatalf("telling the job %q: %v", line, err)
-	}
-	if !j.out.Scan() {
-		j.t.Fatalf("the job ended at %q: %v", line, j.out.Err())
-	}
-	if got, _, _ := strings.Cut(j.out.Text(), " "); got != answer {
-		j.t.Fatalf("%q: the job answered %q, want %s", line, j.out.Text(), answer)
-	}
+	_, err := io.WriteString(j.in, line+"\n")
+	expect.OK(j.t, err, "telling the job", line)
+	expect.Must(j.t, j.out.Scan(), "the job ended at", line, j.out.Err())
+	got, _, _ := strings.Cut(j.out.Text(), " ")
+	expect.Must(j.t, got == answer, line, "the job answered", j.out.Text(), answer)
 }
 
 // start runs a CUDA program in the job, which then gets the lines. A shell reads as much
@@ -184,9 +164,7 @@ func (j *job) start() {
 // end ends the shell.
 func (j *job) end() {
 	j.t.Helper()
-	if err := errors.Join(j.in.Close(), j.cmd.Wait()); err != nil {
-		j.t.Errorf("the job ended: %v", err)
-	}
+	expect.Equal(j.t, errors.Join(j.in.Close(), j.cmd.Wait()), nil, "the job ended")
 }
 
 // used returns what the processes of the job "train" hold, as ration ps sees it, and how
@@ -194,9 +172,7 @@ func (j *job) end() {
 func (r root) used() (bytes uint64, processes int) {
 	r.t.Helper()
 	out, err := r.command("ration", "ps", "--json").Output()
-	if err != nil {
-		r.t.Fatalf("ration ps: %v", err)
-	}
+	expect.OK(r.t, err, "ration ps")
 	var list struct {
 		Jobs []struct {
 			Job       string
@@ -204,9 +180,7 @@ func (r root) used() (bytes uint64, processes int) {
 			Processes []struct{ State string }
 		}
 	}
-	if err := json.Unmarshal(out, &list); err != nil {
-		r.t.Fatalf("reading what ration ps says: %v: %s", err, out)
-	}
+	expect.OK(r.t, json.Unmarshal(out, &list), "reading what ration ps says", out)
 	for _, j := range list.Jobs {
 		if j.Job == "train" && len(j.Devices) > 0 {
 			return j.Devices[0].Used, len(j.Processes)
@@ -342,18 +316,15 @@ func TestTarballRoot(t *testing.T) {
 func (r root) wantSlurm(prefix string) {
 	r.t.Helper()
 	for name, mode := range map[string]fs.FileMode{"Makefile": 0o644, "spank_ration.c": 0o644, "functions": 0o644, "prolog": 0o755, "epilog": 0o755, "task": 0o755} {
-		if st, err := os.Stat(filepath.Join(r.dir, prefix, "share/ration/slurm", name)); err != nil || st.Mode() != mode {
-			r.t.Errorf("for Slurm: %s is %v, %v, want %v", name, st, err, mode)
-		}
+		st, err := os.Stat(filepath.Join(r.dir, prefix, "share/ration/slurm", name))
+		expect.True(r.t, err == nil && st.Mode() == mode, "for Slurm", name, st, err, mode)
 	}
 }
 
 func (r root) copyDist(dist string) {
 	r.t.Helper()
 	entries, err := os.ReadDir(dist)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, err)
 	for _, e := range entries {
 		r.copyIn(filepath.Join(dist, e.Name()), "opt/dist/"+e.Name())
 	}

@@ -131,7 +131,7 @@ func TestRemovalStopsAgent(t *testing.T) {
 		expect.OK(t, err, test.script, test.arg, out)
 		got, _ := os.ReadFile(calls)
 		stops := string(got) == "--no-reload disable --now ration-agent.socket ration-agent.service\n"
-		expect.True(t, stops == test.stops && (stops || len(got) <= 0),
+		expect.True(t, stops == test.stops && (stops || len(got) == 0),
 			test.script, test.arg, "where systemd has", test.fragment, "it calls systemctl", got)
 	}
 }

@@ -41,9 +41,9 @@ func TestSysusers(t *testing.T) {
 	expect.Must(t, entry != nil, "the list of users", passwd)
 	folder, err := os.Stat(filepath.Join(root, "run/ration-agent"))
 	expect.OK(t, err)
-	if st := folder.Sys().(*syscall.Stat_t); folder.Mode() != os.ModeDir|0o700 || fmt.Sprint(st.Uid) != entry[1] || fmt.Sprint(st.Gid) != entry[2] {
-		t.Errorf("the folder is %v of %d:%d; the user is %s", folder.Mode(), st.Uid, st.Gid, entry[0])
-	}
+	st := folder.Sys().(*syscall.Stat_t)
+	expect.True(t, folder.Mode() == os.ModeDir|0o700 && fmt.Sprint(st.Uid) == entry[1] && fmt.Sprint(st.Gid) == entry[2],
+		"the folder is", folder.Mode(), "of", st.Uid, st.Gid, "the user is", entry[0])
 }
 
 // The packages make the user by what the system has for that, once, and the folder; and go on where there is

@@ -33,12 +33,8 @@ func newRepo(t *testing.T, scripts ...string) repo {
 func (r repo) write(name, text string) {
 	r.t.Helper()
 	path := filepath.Join(r.dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	expect.OK(r.t, os.WriteFile(path, []byte(text), 0o755))
 }
 
 func (r repo) run(name string, args ...string) (string, error) {
@@ -53,9 +49,7 @@ func (r repo) run(name string, args ...string) (string, error) {
 func (r repo) git(args ...string) string {
 	r.t.Helper()
 	out, err := r.run("git", args...)
-	if err != nil {
-		r.t.Fatalf("git %s: %v: %s", strings.Join(args, " "), err, out)
-	}
+	expect.OK(r.t, err, "git", strings.Join(args, " "), out)
 	return out
 }
 

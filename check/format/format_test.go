@@ -205,7 +205,7 @@ func dies(t *testing.T, path string) {
 	die := exec.Command(os.Args[0])
 	die.Env = append(os.Environ(), envDie+"="+path)
 	out, err := die.CombinedOutput()
-	expect.Must(t, err != nil && len(out) <= 0, "a process that was to die", err, out)
+	expect.Must(t, err != nil && len(out) == 0, "a process that was to die", err, out)
 }
 
 // expected returns the same, read by Go.

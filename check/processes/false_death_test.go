@@ -96,9 +96,8 @@ func stopOwner(t *testing.T, mix impls, p abi.Failpoint, n int) *falseDeath {
 func (d *falseDeath) goesOn() {
 	d.t.Helper()
 	d.v.Continue()
-	if got := d.v.Answer(); got.Verdict() == "error" && got.Code() != "evicted" {
-		d.t.Errorf("continued: %s", got)
-	}
+	got := d.v.Answer()
+	expect.True(d.t, got.Verdict() != "error" || got.Code() == "evicted", "continued", got)
 	d.v.Ask("charge 0 data 1").want("evicted", "after that")
 }
 
@@ -109,9 +108,7 @@ func (d *falseDeath) check(held int) {
 	used := balanced(d.t, d.path)
 	d.a.OK("charge 0 data %d", mib-int(used[0]))
 	d.a.Ask("charge 0 data 1").want("refused", "a byte beyond the limit")
-	if got := d.a.OK("used 0").Int("bytes"); got != mib {
-		d.t.Errorf("%d bytes are granted", got)
-	}
+	expect.Equal(d.t, d.a.OK("used 0").Int("bytes"), mib, "bytes are granted")
 	d.a.OK("return 0 data %d", mib-held)
 	d.v.Kill()
 	d.a.Quit()

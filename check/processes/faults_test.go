@@ -66,9 +66,8 @@ func (r *faultRun) run(s scenario) bool {
 				w = start(r.t, r.mix, len(r.workers))
 				r.workers[step.worker] = w
 			}
-			if got := w.Ask("%s", step.order); got.Verdict() == "error" {
-				r.t.Fatalf("%s: %s", step.order, got)
-			}
+			got := w.Ask("%s", step.order)
+			expect.Must(r.t, got.Verdict() != "error", step.order, got)
 		}
 	}
 	return false
@@ -100,9 +99,7 @@ func (r *faultRun) checkKilled(s scenario, followed bool) {
 	}
 	for d := range scenarioDevices {
 		a.OK("charge %d data %d", d, scenarioLimit)
-		if got := a.OK("used %d", d).Int("bytes"); got != scenarioLimit {
-			r.t.Errorf("device %d: %d bytes granted, but the survivor holds %d", d, got, scenarioLimit)
-		}
+		expect.Equal(r.t, a.OK("used %d", d).Int("bytes"), scenarioLimit, "device", d, "bytes granted, but the survivor holds")
 	}
 	a.OK("reap")
 	balanced(r.t, r.path)
@@ -132,9 +129,8 @@ func TestStoppedAtEveryPoint(t *testing.T) {
 
 		v := r.workers["v"]
 		v.Continue()
-		if got := v.Answer(); got.Verdict() == "error" {
-			r.t.Errorf("continued: %s", got)
-		}
+		got := v.Answer()
+		expect.True(r.t, got.Verdict() != "error", "continued", got)
 		balanced(r.t, r.path)
 		finish(r.t, r.path, v, a, other)
 	})

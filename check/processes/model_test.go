@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -139,9 +140,7 @@ func TestAgainstReference(t *testing.T) {
 				order, got, want := m.step(t, random, w, path)
 				history = append(history, fmt.Sprintf("%s: %s", order, got))
 				err := m.compare(w)
-				if got != want || err != nil {
-					t.Fatalf("want %s; %v; after\n%s", want, err, strings.Join(history[max(0, len(history)-20):], "\n"))
-				}
+				expect.Must(t, got == want && err == nil, want, err, "after", strings.Join(history[max(0, len(history)-20):], "\n"))
 			}
 			w.OK("reap")
 			finish(t, path, w)

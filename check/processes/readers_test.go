@@ -105,9 +105,7 @@ func TestDeathsAreVisible(t *testing.T) {
 		if len(d.Held) != 2 || d.Held[0] != (machine.DeathHeld{Device: 0, Bytes: piece}) || d.Held[1] != (machine.DeathHeld{Device: 1, Bytes: 2 * piece}) {
 			t.Errorf("it held %+v", d.Held)
 		}
-		if !strings.Contains(d.Sentence(), "no process has its PID") {
-			t.Error(d.Sentence())
-		}
+		expect.True(t, strings.Contains(d.Sentence(), "no process has its PID"), d.Sentence())
 		finish(t, path, a)
 	})
 }

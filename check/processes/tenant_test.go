@@ -301,17 +301,15 @@ func TestTenantLeavesALock(t *testing.T) {
 	t.Cleanup(func() { close(stop); holder.Wait() })
 	expect.OK(t, <-locked)
 	l := unix.Flock_t{Type: unix.F_WRLCK, Start: observer.Offset("Slots", slot), Len: 1}
-	if err := unix.FcntlFlock(bad.f.Fd(), unix.F_GETLK, &l); err != nil || int(l.Pid) != os.Getpid() {
-		t.Fatalf("the kernel names %d, not %d (%v)", l.Pid, os.Getpid(), err)
-	}
+	err := unix.FcntlFlock(bad.f.Fd(), unix.F_GETLK, &l)
+	expect.Must(t, err == nil && int(l.Pid) == os.Getpid(), "the kernel names", l.Pid, os.Getpid(), "(", err, ")")
 	for _, p := range readJob(t, path, 2).Processes {
 		expect.True(t, (p.Slot != slot || !p.Verified && p.State == machine.Live) && (p.Slot == slot || p.Verified), "shown as", p)
 		// What the kernel names comes before what the slot says, as a claim like that.
-		if p.Slot == slot && (region.OnHost() && p.HostPID != os.Getpid() || !region.OnHost() && p.PID != os.Getpid()) {
-			t.Errorf("the kernel names %d, and it is shown as %+v", os.Getpid(), p)
-		}
+		expect.True(t, p.Slot != slot || (!region.OnHost() || p.HostPID == os.Getpid()) && (region.OnHost() || p.PID == os.Getpid()),
+			"the kernel names", os.Getpid(), "and it is shown as", p)
 	}
-	err := job.Remove(job.Job{Path: path}, true)
+	err = job.Remove(job.Job{Path: path}, true)
 	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) || strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())+" (victim") {
 		t.Errorf("removing it: %v", err)
 	}

@@ -167,18 +167,14 @@ func (a answer) Text(name string) string {
 func (a answer) Int(name string) int {
 	a.t.Helper()
 	n, err := strconv.Atoi(a.Text(name))
-	if err != nil {
-		a.t.Fatalf("no %s in %q", name, a.line)
-	}
+	expect.OK(a.t, err, "no", name, a.line)
 	return n
 }
 
 // want checks the verdict, or the code of an error. what describes the order in words.
 func (a answer) want(verdict, what string) {
 	a.t.Helper()
-	if a.Verdict() != verdict && a.Code() != verdict {
-		a.t.Errorf("%s: %s; want %s", what, a, verdict)
-	}
+	expect.True(a.t, a.Verdict() == verdict || a.Code() == verdict, what, a, verdict)
 }
 
 // Answer waits for the answer to the oldest order without one.
@@ -224,9 +220,8 @@ func (w *worker) OK(format string, arg ...any) answer {
 func (w *worker) answers(n int) (a answer) {
 	w.t.Helper()
 	for range n {
-		if a = w.Answer(); a.Verdict() != "ok" {
-			w.t.Fatalf("worker %d: %s", w.PID(), a)
-		}
+		a = w.Answer()
+		expect.Must(w.t, a.Verdict() == "ok", "worker", w.PID(), a)
 	}
 	return a
 }
@@ -312,9 +307,7 @@ func finish(t testing.TB, path string, workers ...*worker) {
 // reaps has the worker reap, and checks how many slots it freed.
 func (w *worker) reaps(want int) {
 	w.t.Helper()
-	if got := w.OK("reap").Int("slots"); got != want {
-		w.t.Errorf("%d slots were reaped, want %d", got, want)
-	}
+	expect.Equal(w.t, w.OK("reap").Int("slots"), want, "slots were reaped")
 }
 
 // Kill kills the worker and waits until its PID is free.
@@ -331,7 +324,5 @@ func (w *worker) Continue() { w.t.Helper(); w.check(w.Process.Continue()) }
 
 func (w *worker) check(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Errorf("worker %d: %v", w.PID(), err)
-	}
+	expect.Equal(w.t, err, nil, "worker", w.PID())
 }

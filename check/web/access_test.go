@@ -194,15 +194,12 @@ func (b *tab) named() {
 				continue
 			}
 			found[role]++
-			if n.Name == nil || strings.Trim(string(n.Name.Value), `" `) == "" {
-				b.t.Errorf("a %s has no name (element %d)", role, n.BackendDOMNodeID)
-			}
+			expect.True(b.t, n.Name != nil && strings.Trim(string(n.Name.Value), `" `) != "",
+				"a", role, "has no name (element", n.BackendDOMNodeID, ")")
 		}
 		return err
 	}))
-	if found["heading"] == 0 {
-		b.t.Errorf("no headings: %v", found)
-	}
+	expect.True(b.t, found["heading"] != 0, "no headings", found)
 }
 
 // Everything can be reached and used by keys.

@@ -81,7 +81,7 @@ func open(t *testing.T, url string, before ...chromedp.Action) *tab {
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		expect.True(t, len(b.trouble) <= 0, "the page is in trouble", b.trouble)
+		expect.True(t, len(b.trouble) == 0, "the page is in trouble", b.trouble)
 		end()
 	})
 	expect.OK(t, chromedp.Run(ctx)) // the tab lives as long as the context of its first run
@@ -99,9 +99,7 @@ func (b *tab) run(actions ...chromedp.Action) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	if err := chromedp.Run(ctx, actions...); err != nil {
-		b.t.Fatal(err)
-	}
+	expect.OK(b.t, chromedp.Run(ctx, actions...))
 }
 
 // get evaluates an expression.

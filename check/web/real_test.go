@@ -110,9 +110,7 @@ func (s *site) start(says string, args ...string) *command {
 		if slices.ContainsFunc(said, func(line string) bool { return strings.Contains(line, says) }) {
 			return c
 		}
-		if ended {
-			s.t.Fatalf("%q did not say %q: %q", args, says, said)
-		}
+		expect.Must(s.t, !ended, args, "did not say", says, said)
 		<-next
 	}
 }
@@ -124,16 +122,11 @@ func (s *site) begin(args ...string) *command {
 	c.Env = s.env
 	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGTERM}
 	r, w, err := os.Pipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.OK(s.t, err)
 	c.Stdout, c.Stderr = w, w
-	if c.stdin, err = c.StdinPipe(); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	c.stdin, err = c.StdinPipe()
+	expect.OK(s.t, err)
+	expect.OK(s.t, c.Start())
 	_ = w.Close()
 	go c.output.read(r)
 	s.t.Cleanup(c.end)
@@ -165,19 +158,13 @@ func (s *site) web(args ...string) string {
 	if err == nil {
 		err = c.Start()
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.OK(s.t, err)
 	s.t.Cleanup(func() {
 		_ = c.Process.Signal(unix.SIGTERM)
-		if err := c.Wait(); err != nil {
-			s.t.Errorf("ration web ended with %v", err)
-		}
+		expect.Equal(s.t, c.Wait(), nil, "ration web ended with")
 	})
 	var page struct{ URL string }
-	if err := json.NewDecoder(out).Decode(&page); err != nil {
-		s.t.Fatal(err)
-	}
+	expect.OK(s.t, json.NewDecoder(out).Decode(&page))
 	return page.URL
 }
 
@@ -191,9 +178,7 @@ func (s *site) processes(name string) (pids []int) {
 	if err == nil {
 		err = json.Unmarshal(out, &m)
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.OK(s.t, err)
 	for _, p := range m.Jobs[0].Processes {
 		pids = append(pids, p.HostPID)
 	}
@@ -210,9 +195,7 @@ func (s *site) deathOf(name string) time.Time {
 	if err == nil {
 		err = json.Unmarshal(out, &j)
 	}
-	if err != nil || len(j.Deaths) == 0 {
-		s.t.Fatalf("%v, %s", err, out)
-	}
+	expect.Must(s.t, err == nil && len(j.Deaths) != 0, err, out)
 	return j.Deaths[0].Time
 }
 
@@ -292,9 +275,8 @@ var load = flag.String("load", "8x2", "`JOBSxPROCESSES` of TestUpdateTime")
 // shows its death. It asserts that each is shown, and only says how long it took.
 func TestUpdateTime(t *testing.T) {
 	var jobs, processes int
-	if _, err := fmt.Sscanf(*load, "%dx%d", &jobs, &processes); err != nil {
-		t.Fatal(err)
-	}
+	_, err := fmt.Sscanf(*load, "%dx%d", &jobs, &processes)
+	expect.OK(t, err)
 	s := newSite(t)
 	job := filepath.Join(s.folder, "job")
 	// Programs that have a context and 1 MiB, until their input ends.
@@ -354,9 +336,7 @@ func (c *command) awaitAnswers(t *testing.T, want int) {
 				done++
 			}
 		}
-		if ended || done != len(said) {
-			t.Fatalf("%q: %s", c.Args[4:], strings.Join(said, "\n"))
-		}
+		expect.Must(t, !ended && done == len(said), c.Args[4:], strings.Join(said, "\n"))
 		if done == want {
 			return
 		}

@@ -76,5 +76,5 @@ func TestProgram(t *testing.T) {
 			t.Errorf("got %s, which go.mod does not have", text)
 		}
 	}
-	expect.True(t, len(missing) <= 0, "the document lacks", missing)
+	expect.True(t, len(missing) == 0, "the document lacks", missing)
 }

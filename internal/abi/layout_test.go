@@ -29,9 +29,7 @@ func TestHotWordsHaveTheirOwnLines(t *testing.T) {
 		{header, "RefusalNext", "Counters"},
 		{header, "Counters", "HostPIDLock"},
 	} {
-		if line(c.t, c.a) == line(c.t, c.b) {
-			t.Errorf("%s.%s and %s share a cache line", c.t.Name(), c.a, c.b)
-		}
+		expect.True(t, line(c.t, c.a) != line(c.t, c.b), c.t.Name(), ".", c.a, c.b, "share a cache line")
 	}
 	// What a reader of the figures needs is on one line while the account is idle.
 	expect.Equal(t, line(account, "Phase"), line(account, "A"), "Account.Phase and A are on two cache lines")
@@ -51,13 +49,9 @@ func TestAlignment(t *testing.T) {
 		f := region.Field(i)
 		expect.True(t, f.Offset%PageSize == 0 || f.Name == "Compute", "Region.", f.Name, "begins at", f.Offset, "not on a page")
 	}
-	if region.Size()%PageSize != 0 {
-		t.Errorf("a region has %d bytes, not whole pages", region.Size())
-	}
+	expect.Equal(t, region.Size()%PageSize, 0, "a region has", region.Size(), "bytes, not whole pages")
 	for _, typ := range []reflect.Type{reflect.TypeFor[Account](), reflect.TypeFor[Slot](), reflect.TypeFor[Device](), reflect.TypeFor[Refusal]()} {
-		if typ.Size()%cacheLine != 0 {
-			t.Errorf("%s has %d bytes, not whole cache lines", typ.Name(), typ.Size())
-		}
+		expect.Equal(t, typ.Size()%cacheLine, 0, typ.Name(), "has", typ.Size(), "bytes, not whole cache lines")
 	}
 	expect.True(t, reflect.TypeFor[Limits]().Size() == PageSize && reflect.TypeFor[Header]().Size() == PageSize,
 		"Header and Limits are a page each")
@@ -80,9 +74,7 @@ func TestEveryStructureHasTheHostsLayout(t *testing.T) {
 			return
 		}
 		seen[typ] = true
-		if typ.Field(0).Type != mark {
-			t.Errorf("%s does not begin with structs.HostLayout", typ.Name())
-		}
+		expect.Equal(t, typ.Field(0).Type, mark, typ.Name(), "does not begin with structs.HostLayout")
 		for f := range typ.Fields() {
 			visit(f.Type)
 		}

@@ -13,22 +13,18 @@ func TestWordRoundTrip(t *testing.T) {
 		seq   uint64
 	}{{0, 0, 0}, {MaxUnits, Slots - 1, 1<<WordSeqBits - 1}, {1, 2, 3}} {
 		w := MakeLedgerWord(c.units, c.slot, c.seq)
-		if w.Units() != c.units || w.Slot() != c.slot || w.Seq() != c.seq {
-			t.Errorf("word %+v came back as %d, %d, %d", c, w.Units(), w.Slot(), w.Seq())
-		}
+		expect.True(t, w.Units() == c.units && w.Slot() == c.slot && w.Seq() == c.seq,
+			"word", c, "came back as", w.Units(), w.Slot(), w.Seq())
 	}
-	if w := MakeLedgerWord(7, 5, 1<<WordSeqBits); w.Seq() != 0 || w.Slot() != 5 {
-		t.Errorf("a long sequence spilled into the slot: %d, %d", w.Slot(), w.Seq())
-	}
+	w := MakeLedgerWord(7, 5, 1<<WordSeqBits)
+	expect.True(t, w.Seq() == 0 && w.Slot() == 5, "a long sequence spilled into the slot", w.Slot(), w.Seq())
 }
 
 func TestPendRoundTrip(t *testing.T) {
 	for _, delta := range []int64{0, 1, -1, MaxUnits, -MaxUnits} {
 		for _, seq := range []uint64{0, 1, longSeqMask} {
 			p := MakePend(seq, delta)
-			if p.Seq() != seq || p.Delta() != delta {
-				t.Errorf("pend (%d, %d) came back as (%d, %d)", seq, delta, p.Seq(), p.Delta())
-			}
+			expect.True(t, p.Seq() == seq && p.Delta() == delta, "pend (", seq, delta, ") came back as (", p.Seq(), p.Delta(), ")")
 		}
 	}
 	expect.Equal(t, NextSeq(longSeqMask), 0, "the sequence does not wrap to zero")
@@ -36,16 +32,12 @@ func TestPendRoundTrip(t *testing.T) {
 
 func TestUsedRoundTrip(t *testing.T) {
 	u := MakeUsed(longSeqMask, MaxUnits)
-	if u.Seq() != longSeqMask || u.Units() != MaxUnits {
-		t.Errorf("used came back as (%d, %d)", u.Seq(), u.Units())
-	}
+	expect.True(t, u.Seq() == longSeqMask && u.Units() == MaxUnits, "used came back as (", u.Seq(), u.Units(), ")")
 }
 
 func TestStatusRoundTrip(t *testing.T) {
 	s := MakeStatus(12345678901, SlotActive)
-	if s.Gen() != 12345678901 || s.State() != SlotActive {
-		t.Errorf("status came back as (%d, %d)", s.Gen(), s.State())
-	}
+	expect.True(t, s.Gen() == 12345678901 && s.State() == SlotActive, "status came back as (", s.Gen(), s.State(), ")")
 	expect.Equal(t, MakeStatus(0, SlotFree), 0, "a new file's zero is not a free slot")
 }
 
@@ -63,10 +55,8 @@ func TestLimit(t *testing.T) {
 		{"rounded down", MakeLimit(1023), true, true, 512, 1},
 		{"more than the ledger holds", MakeLimit(1 << 62), true, true, MaxUnits * Unit, MaxUnits},
 	} {
-		if c.l.IsSet() != c.set || c.l.Limited() != c.limited || c.l.Bytes() != c.bytes || c.l.Ceiling() != c.ceiling {
-			t.Errorf("%s: set %v limited %v bytes %d ceiling %d", c.name,
-				c.l.IsSet(), c.l.Limited(), c.l.Bytes(), c.l.Ceiling())
-		}
+		expect.True(t, c.l.IsSet() == c.set && c.l.Limited() == c.limited && c.l.Bytes() == c.bytes && c.l.Ceiling() == c.ceiling,
+			c.name, "set", c.l.IsSet(), "limited", c.l.Limited(), "bytes", c.l.Bytes(), "ceiling", c.l.Ceiling())
 	}
 }
 

@@ -253,9 +253,8 @@ func quietJob(t *testing.T, name string) (setLimit func(bytes uint64)) {
 	r, err := region.Open(path, region.Options{})
 	expect.OK(t, err)
 	t.Cleanup(func() { _ = r.Close() })
-	if _, err := r.Claim("member"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = r.Claim("member")
+	expect.OK(t, err)
 	return func(bytes uint64) {
 		t.Helper()
 		expect.OK(t, r.SetLimit(0, abi.MakeLimit(bytes)))
@@ -424,9 +423,7 @@ func TestEventsSurvive(t *testing.T) {
 	first, second := ids(), ids()
 	expect.Equal(t, len(first), 4, first) // a start, two refusals, a death
 	for id, n := range first {
-		if n != 1 || second[id] != 1 || len(second) != len(first) {
-			t.Errorf("%+v: %d times, and then %d times", id, n, second[id])
-		}
+		expect.True(t, n == 1 && second[id] == 1 && len(second) == len(first), id, n, "times, and then", second[id], "times")
 	}
 }
 
@@ -448,7 +445,6 @@ func TestEventRing(t *testing.T) {
 	got += len(some)
 	expect.Equal(t, got, maxEvents+100, "a follower got")
 	all, _ := r.since(0)
-	if len(all) != maxEvents || all[0].Path != "100" || len(r.known) != maxEvents {
-		t.Errorf("%d events from %s, %d known", len(all), all[0].Path, len(r.known))
-	}
+	expect.True(t, len(all) == maxEvents && all[0].Path == "100" && len(r.known) == maxEvents,
+		len(all), "events from", all[0].Path, len(r.known), "known")
 }

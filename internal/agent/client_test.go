@@ -111,7 +111,7 @@ func TestSilentTotals(t *testing.T) {
 	hangingAgent(t, folder, "")
 	j := machine.Job{Path: "p"}
 	got, err := Booked(&j)
-	expect.True(t, len(got) <= 0 && errors.Is(err, ErrSilent), got, err)
+	expect.True(t, len(got) == 0 && errors.Is(err, ErrSilent), got, err)
 	totals := Totals{rest: time.Now().Add(time.Hour)}
 	err = totals.Add(&machine.Machine{})
 	expect.True(t, err == nil && totals.Resting(), err)

@@ -34,9 +34,8 @@ func TestEventRingOfFloodingUser(t *testing.T) {
 	count := func(events []machine.Event) (n int) {
 		for i := range events {
 			if events[i].UID == ada {
-				if events[i].Death.Time.UnixNano() != int64(n) && events[i].Death.Time.UnixNano() != own {
-					t.Errorf("number %d is %+v", n, events[i].Death)
-				}
+				expect.True(t, events[i].Death.Time.UnixNano() == int64(n) || events[i].Death.Time.UnixNano() == own,
+					"number", n, events[i].Death)
 				n++
 			}
 		}
@@ -78,9 +77,8 @@ func TestEventLog(t *testing.T) {
 		t.Errorf("%d of eve, %d of root, %d of ada", count("of eve"), count("of root"), count("of ada"))
 	}
 	l.begin(now.Add(logSpan))
-	if count(fmt.Sprintf("%d events of jobs of eve were not written", 9*maxLines)) != 1 || count("level=WARN") != 1 || len(l.lines) != 0 {
-		t.Errorf("got %s", out.String()[strings.LastIndex(out.String(), "level="):])
-	}
+	expect.True(t, count(fmt.Sprintf("%d events of jobs of eve were not written", 9*maxLines)) == 1 && count("level=WARN") == 1 && len(l.lines) == 0,
+		out.String()[strings.LastIndex(out.String(), "level="):])
 	for range maxLines + 1 {
 		l.write(&machine.Event{Kind: machine.ProcessDied, UID: eve, Owner: "eve"}, now)
 	}

@@ -33,9 +33,7 @@ func TestHistory(t *testing.T) {
 	if j.Used[19] != nil || *j.Used[20] != 40 || *j.Used[historyLength-1] != historyLength+19 || *j.Refused[historyLength-1] != 9 || *j.Died[historyLength-1] != 3 || j.Device != 2 {
 		t.Errorf("device %d: %v, %v, %v", j.Device, j.Used[19:21], *j.Used[historyLength-1], *j.Died[historyLength-1])
 	}
-	if *out.Devices[0].Used[0] != 20 || *out.Devices[0].Utilization[5] != 50 {
-		t.Errorf("got %+v", out.Devices[0])
-	}
+	expect.True(t, *out.Devices[0].Used[0] == 20 && *out.Devices[0].Utilization[5] == 50, out.Devices[0])
 	expect.Equal(t, len(h.jobs), 1, "series are kept")
 	for i := range 2 * maxHistory { // however many jobs there are
 		h.addJob(&machine.Job{Path: fmt.Sprint(i), Devices: []machine.Device{{Used: 1}}}, 1)

@@ -78,7 +78,7 @@ func TestToldNowhere(t *testing.T) {
 	a.await(t, machine.JobStarted, 1)
 	_, err = os.Lstat(filepath.Join(job.Folder(), job.AgentJournal))
 	expect.True(t, os.IsNotExist(err), "there is a list of what was told", err)
-	expect.True(t, len(a.journal.entries) <= 0, "it keeps", len(a.journal.entries), "facts")
+	expect.True(t, len(a.journal.entries) == 0, "it keeps", len(a.journal.entries), "facts")
 }
 
 // toldEvent is an event of a user's.
@@ -125,15 +125,14 @@ func TestToldCut(t *testing.T) {
 		expect.OK(t, os.WriteFile(path, whole[:cut], 0o600))
 		list := reopen(t, folder)
 		lines := bytes.Count(whole[:cut], []byte("}"))
-		if list.has(toldEvent(0, 1)) != (lines >= 1) || list.has(toldEvent(0, 2)) != (lines == 2) {
-			t.Fatalf("cut to %q it is not the %d lines", whole[:cut], lines)
-		}
+		expect.Must(t, list.has(toldEvent(0, 1)) == (lines >= 1) && list.has(toldEvent(0, 2)) == (lines == 2),
+			"cut to", whole[:cut], "it is not the", lines, "lines")
 		list.tell(t, toldEvent(0, 3))
 		list.tell(t, toldEvent(0, 4))
 		list.close()
-		if list = reopen(t, folder); !list.has(toldEvent(0, 3)) || !list.has(toldEvent(0, 4)) || list.has(toldEvent(0, 1)) != (lines >= 1) {
-			t.Fatalf("after %q nothing is remembered", whole[:cut])
-		}
+		list = reopen(t, folder)
+		expect.Must(t, list.has(toldEvent(0, 3)) && list.has(toldEvent(0, 4)) && list.has(toldEvent(0, 1)) == (lines >= 1),
+			"after", whole[:cut], "nothing is remembered")
 		list.close()
 	}
 }
@@ -225,9 +224,8 @@ func TestToldTrim(t *testing.T) {
 		expect.OK(t, list.save(&m))
 	}
 	expect.True(t, len(list.entries) <= 3*maxEntriesOfUser, len(list.entries), "facts are kept")
-	if st, err := os.Stat(list.path); err != nil || st.Size() > 4<<20 {
-		t.Errorf("%v, %v", st.Size(), err)
-	}
+	st, err := os.Stat(list.path)
+	expect.True(t, err == nil && st.Size() <= 4<<20, st.Size(), err)
 	list.trim(&m)
 	expect.OK(t, list.rewrite())
 	after := reopen(t, folder)

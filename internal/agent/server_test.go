@@ -72,9 +72,7 @@ func TestClient(t *testing.T) {
 	expect.OK(t, err)
 	m, err := c.Machine()
 	expect.True(t, err == nil && len(m.Jobs) == 1 && m.Jobs[0].Name == "train", m, err)
-	if c.Version() != "0.3.0" {
-		t.Errorf("it is of version %q", c.Version())
-	}
+	expect.Equal(t, c.Version(), "0.3.0", "it is of version")
 	// A later ration may ask what this agent does not know: then it does without.
 	err = c.get("/v9/machine", &m)
 	expect.True(t, errors.Is(err, ErrVersion), err)
@@ -130,7 +128,6 @@ func TestNotify(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", path)
 	Notify("READY=1")
 	buf := make([]byte, 100)
-	if n, err := c.Read(buf); err != nil || string(buf[:n]) != "READY=1" {
-		t.Errorf("%q, %v", buf[:n], err)
-	}
+	n, err := c.Read(buf)
+	expect.True(t, err == nil && string(buf[:n]) == "READY=1", buf[:n], err)
 }

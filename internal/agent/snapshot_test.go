@@ -101,7 +101,7 @@ func TestDeltas(t *testing.T) {
 			have := asJSON(t, got.Machine)
 			expect.Must(t, have == whole, "step", step, "user", f.who.uid, "has", have, "and not", whole)
 			again := now.since(now.last, f.who)
-			expect.Must(t, len(again.Jobs) <= 0, "step", step, "of", fresh, "jobs", len(again.Jobs), "are sent again")
+			expect.Must(t, len(again.Jobs) == 0, "step", step, "of", fresh, "jobs", len(again.Jobs), "are sent again")
 			f.seen = now.last
 		}
 	}

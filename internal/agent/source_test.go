@@ -30,9 +30,7 @@ func TestSource(t *testing.T) {
 	await := func(what, note string) {
 		t.Helper()
 		for end := time.Now().Add(30 * time.Second); s.Note() != note; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: the note is %q", what, s.Note())
-			}
+			expect.Must(t, !time.Now().After(end), what, "the note is", s.Note())
 		}
 		m, events, _ := s.Latest()
 		refused := 0

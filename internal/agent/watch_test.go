@@ -41,7 +41,7 @@ func TestPublicPage(t *testing.T) {
 	source := publicSource{a}
 	m, events, _ := source.Latest()
 	h, err := source.History()
-	expect.True(t, err == nil && len(a.Machine().Jobs) == 1 && len(m.Jobs)+len(m.Outside)+len(h.Jobs)+len(events) <= 0, m, events, h, err)
+	expect.True(t, err == nil && len(a.Machine().Jobs) == 1 && len(m.Jobs)+len(m.Outside)+len(h.Jobs)+len(events) == 0, m, events, h, err)
 	s := httptest.NewServer(a.publicHandler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))
 	defer s.Close()
 	get := func(path, host string) (int, string) {

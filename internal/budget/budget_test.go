@@ -28,17 +28,14 @@ func TestBudget(t *testing.T) {
 		p := clock.For(100 * ms)
 		part, shorter := p.Part(time.Minute), p.Part(ms)
 		now, done = now.Add(c.after), done+c.worked
-		if p.Left() != c.left || part.Left() != c.left {
-			t.Errorf("%s: %v and a part %v", name, p.Left(), part.Left())
-		}
+		expect.True(t, p.Left() == c.left && part.Left() == c.left, name, p.Left(), "and a part", part.Left())
 		expect.True(t, c.after <= 4*ms || !shorter.Left(), name, "a short part is not spent")
 		expect.True(t, p.Again(ms).Left(), name, "there is none for another")
 		clock.Worked = nil
 		now = time.Unix(1, 0)
 		p = clock.For(100 * ms)
-		if now = now.Add(c.after); p.Left() != (c.after < 100*ms) {
-			t.Errorf("%s: %v by the time alone", name, p.Left())
-		}
+		now = now.Add(c.after)
+		expect.Equal(t, p.Left(), c.after < 100*ms, name, "by the time alone")
 	}
 	expect.True(t, !(Budget{}).Left(), "the zero value is not spent")
 }

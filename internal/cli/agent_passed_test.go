@@ -83,14 +83,11 @@ func ask(t *testing.T, path string) question {
 func (q question) wantTrain() {
 	q.t.Helper()
 	answer, err := http.ReadResponse(bufio.NewReader(q), nil)
-	if err != nil {
-		q.t.Fatal(err)
-	}
+	expect.OK(q.t, err)
 	defer answer.Body.Close()
 	var m machine.Machine
-	if err := json.NewDecoder(answer.Body).Decode(&m); err != nil || len(m.Jobs) != 1 || m.Jobs[0].Name != "train" {
-		q.t.Errorf("got %+v, %v", m, err)
-	}
+	err = json.NewDecoder(answer.Body).Decode(&m)
+	expect.True(q.t, err == nil && len(m.Jobs) == 1 && m.Jobs[0].Name == "train", m, err)
 }
 
 // An agent takes the socket that systemd listens on, answers who has asked before it was there, when it
@@ -140,9 +137,8 @@ func wantNoneInherited(t *testing.T, pid int) {
 		}
 		var flags int
 		_, text, _ := strings.Cut(string(info), "flags:")
-		if _, err := fmt.Sscanf(text, "%o", &flags); err != nil || flags&unix.O_CLOEXEC == 0 {
-			t.Errorf("children get socket %s, %v:\n%s", e.Name(), err, info)
-		}
+		_, err = fmt.Sscanf(text, "%o", &flags)
+		expect.True(t, err == nil && flags&unix.O_CLOEXEC != 0, "children get socket", e.Name(), err, info)
 	}
 }
 
@@ -185,9 +181,7 @@ func TestAgentDoesNotCome(t *testing.T) {
 			if first, rest, _ := strings.Cut(got, "\n"); strings.Contains(first, "the agent does not answer") {
 				got = rest
 			}
-			if got != alone[i] {
-				t.Errorf("%q: got\n%s, and where nobody listens\n%s", args, got, alone[i])
-			}
+			expect.Equal(t, got, alone[i], args, "and where nobody listens")
 		})
 	}
 	all.Wait()

@@ -81,17 +81,12 @@ func (a *rootsAgent) wantTold(want string) {
 	_ = a.told.SetReadDeadline(time.Now().Add(time.Minute))
 	text, oob := make([]byte, 100), make([]byte, 100)
 	n, noob, _, _, err := a.told.ReadMsgUnix(text, oob)
-	if err != nil {
-		a.t.Fatalf("waiting for %s: %v\n%s", want, err, a.stderr.String())
-	}
+	expect.OK(a.t, err, "waiting for", want, a.stderr.String())
 	messages, err := unix.ParseSocketControlMessage(oob[:noob])
-	if err != nil || len(messages) != 1 {
-		a.t.Fatal(messages, err)
-	}
+	expect.Must(a.t, err == nil && len(messages) == 1, messages, err)
 	from, err := unix.ParseUnixCredentials(&messages[0])
-	if err != nil || string(text[:n]) != want || int(from.Pid) != a.cmd.Process.Pid {
-		a.t.Errorf("process %+v tells %q, %v; want %s of %d", from, text[:n], err, want, a.cmd.Process.Pid)
-	}
+	expect.True(a.t, err == nil && string(text[:n]) == want && int(from.Pid) == a.cmd.Process.Pid,
+		"process", from, "tells", text[:n], err, want, "of", a.cmd.Process.Pid)
 }
 
 // children returns the processes that the agent has started.
@@ -115,9 +110,7 @@ func (a *rootsAgent) children() (pids []int) {
 func (a *rootsAgent) reader() (pid, fd int) {
 	a.t.Helper()
 	all := a.children()
-	if len(all) != 1 {
-		a.t.Fatalf("the agent has started %d, want one reader", all)
-	}
+	expect.Must(a.t, len(all) == 1, "the agent has started", all, "want one reader")
 	fd, err := unix.PidfdOpen(all[0], 0)
 	expect.OK(a.t, err)
 	a.t.Cleanup(func() { _ = unix.Close(fd) })

@@ -44,23 +44,17 @@ func visibleCommands() (out []*cobra.Command) {
 // Every command has a description and an example.
 func TestCommandsHaveHelp(t *testing.T) {
 	for _, c := range visibleCommands() {
-		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
-			t.Errorf("%s: Short is %q, want a line without a full stop", c.CommandPath(), c.Short)
-		}
+		expect.True(t, c.Short != "" && !strings.HasSuffix(c.Short, "."),
+			c.CommandPath(), "Short is", c.Short, "want a line without a full stop")
 		long := c.Long
 		if c.Parent().Name() != "ration" {
 			continue // its parent has the description
 		}
-		if !strings.HasSuffix(strings.TrimSpace(long), ".") {
-			t.Errorf("%s: Long ends in %q, want sentences", c.CommandPath(), long)
-		}
-		if !strings.HasPrefix(c.Example, "  ") || !strings.Contains(c.Example, "ration "+c.Name()) {
-			t.Errorf("%s: Example is %q, want indented command lines", c.CommandPath(), c.Example)
-		}
+		expect.True(t, strings.HasSuffix(strings.TrimSpace(long), "."), c.CommandPath(), "Long ends in", long, "want sentences")
+		expect.True(t, strings.HasPrefix(c.Example, "  ") && strings.Contains(c.Example, "ration "+c.Name()),
+			c.CommandPath(), "Example is", c.Example, "want indented command lines")
 		for line := range strings.SplitSeq(long, "\n") {
-			if len([]rune(line)) > 80 {
-				t.Errorf("%s: does not fit a terminal: %q", c.CommandPath(), line)
-			}
+			expect.True(t, len([]rune(line)) <= 80, c.CommandPath(), "does not fit a terminal", line)
 		}
 	}
 }
@@ -76,7 +70,7 @@ func TestBrokenPipe(t *testing.T) {
 		cmd.Stdout, cmd.Stderr = writer, &said
 		err = cmd.Run()
 		writer.Close()
-		expect.True(t, cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 141 && said.Len() <= 0,
+		expect.True(t, cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 141 && said.Len() == 0,
 			"ration", args, err, "and said", said.String())
 	}
 }

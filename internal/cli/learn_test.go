@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/harness/cuda"
 )
 
@@ -35,16 +36,12 @@ func startLearn(t *testing.T, args ...string) (s *screen, folder string) {
 func (s *screen) leftNothing(status int, folder string) {
 	s.t.Helper()
 	s.ends(status)
-	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-		s.t.Errorf("left %v, %v", left, err)
-	}
-	if left := processesIn(folder); len(left) > 0 {
-		s.t.Errorf("processes go on: %v", left)
-	}
+	left, err := os.ReadDir(folder)
+	expect.True(s.t, err == nil && len(left) == 0, "left", left, err)
+	living := processesIn(folder)
+	expect.Equal(s.t, len(living), 0, "processes go on", living)
 	now, err := unix.IoctlGetTermios(int(s.line.Fd()), unix.TCGETS)
-	if err != nil || *now != *s.first {
-		s.t.Errorf("terminal left as %+v, %v; it was %+v", now, err, s.first)
-	}
+	expect.True(s.t, err == nil && *now == *s.first, "terminal left as", now, err, "it was", s.first)
 }
 
 // processesIn returns the processes that have a folder in their environment.

@@ -110,9 +110,8 @@ func (s *screen) waitUntil(what string, fulfilled func(text string) bool) string
 
 func (s *screen) press(keys string) {
 	s.t.Helper()
-	if _, err := s.tty.WriteString(keys); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := s.tty.WriteString(keys)
+	expect.OK(s.t, err)
 }
 
 func (s *screen) resize(columns, rows uint16) {
@@ -136,9 +135,7 @@ func (s *screen) ends(status int) {
 	if errors.As(err, &exit) {
 		got = exit.ExitCode()
 	}
-	if got != status {
-		s.t.Errorf("exit status %d, want %d:\n%s", got, status, s.text())
-	}
+	expect.Equal(s.t, got, status, "exit status", s.text())
 }
 
 // exits waits for the end of the program, and checks that it restored the terminal.
@@ -146,9 +143,7 @@ func (s *screen) exits(status int) {
 	s.t.Helper()
 	s.ends(status)
 	now, err := unix.IoctlGetTermios(int(s.line.Fd()), unix.TCGETS)
-	if err != nil || *now != *s.first {
-		s.t.Errorf("terminal left as %+v, %v; it was %+v", now, err, s.first)
-	}
+	expect.True(s.t, err == nil && *now == *s.first, "terminal left as", now, err, "it was", s.first)
 	const primary, cursor = "\x1b[?1049l", "\x1b[?25h"
 	for range 200 { // its last output may still be unread
 		s.Lock()

@@ -21,13 +21,10 @@ func TestFlagsComplete(t *testing.T) {
 			if f.Value.Type() == "bool" {
 				return
 			}
-			if _, there := c.GetFlagCompletionFunc(f.Name); !there {
-				t.Errorf("%s --%s completes to files, whatever it takes", c.CommandPath(), f.Name)
-			}
+			_, there := c.GetFlagCompletionFunc(f.Name)
+			expect.True(t, there, c.CommandPath(), "--", f.Name, "completes to files, whatever it takes")
 		})
-		if strings.Contains(c.Use, "JOB") && c.ValidArgsFunction == nil {
-			t.Errorf("%s does not complete jobs", c.CommandPath())
-		}
+		expect.True(t, !strings.Contains(c.Use, "JOB") || c.ValidArgsFunction != nil, c.CommandPath(), "does not complete jobs")
 	}
 	_, directive := completeCommand(nil, []string{"python"}, "tr")
 	expect.Equal(t, directive, cobra.ShellCompDirectiveDefault, "arguments of the command are not completed as files")

@@ -261,7 +261,5 @@ func TestWatchOnTerminal(t *testing.T) {
 	s.shows(`device 0  █+·+  5 GiB of 10 GiB \(50 %\)`)
 	s.shows(` rank-0`)
 	expect.Equal(t, <-s.ended, nil)
-	if n := strings.Count(s.text(), "rank-0"); n != 1 {
-		t.Errorf("drawn %d times:\n%s", n, s.text())
-	}
+	expect.Equal(t, strings.Count(s.text(), "rank-0"), 1, "drawn", s.text())
 }

@@ -31,9 +31,7 @@ func TestLimiter(t *testing.T) {
 	for _, u := range first {
 		u.release()
 	}
-	if l.users[1000] != nil || l.open != before-perUser {
-		t.Errorf("user 1000 is %v, and %d connections are open", l.users[1000], l.open)
-	}
+	expect.True(t, l.users[1000] == nil && l.open == before-perUser, "user 1000 is", l.users[1000], l.open, "connections are open")
 }
 
 // A connection counts for the account of the user at its other end, until it is closed.

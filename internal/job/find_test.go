@@ -197,7 +197,7 @@ func TestFoldersInFlood(t *testing.T) {
 			}
 		}
 		most := c.want + c.listed
-		expect.True(t, !all && len(missing) <= 0 && len(found) >= c.want && len(found) <= most, name, "without", missing, found, all)
+		expect.True(t, !all && len(missing) == 0 && len(found) >= c.want && len(found) <= most, name, "without", missing, found, all)
 	}
 }
 

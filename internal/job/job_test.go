@@ -29,9 +29,8 @@ func TestMake(t *testing.T) {
 		expect.Must(t, err == nil && path == filepath.Join(folder, "train", "region"), path, err)
 	}
 	for _, dir := range []string{folder, filepath.Join(folder, "train")} {
-		if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
-			t.Errorf("%s: got %v, %v, want mode 0700", dir, st.Mode(), err)
-		}
+		st, err := os.Stat(dir)
+		expect.True(t, err == nil && st.Mode().Perm() == 0o700, dir, st.Mode(), err, "want mode 0700")
 	}
 	_, err := MakeFolder("../train")
 	expect.True(t, errors.Is(err, limit.ErrName), err, "want ErrName")

@@ -108,9 +108,7 @@ func TestPrune(t *testing.T) {
 	left, err := os.ReadDir(Folder())
 	expect.True(t, err == nil && len(left) == Kept+2, len(left), err, Kept+2)
 	for _, e := range left {
-		if e.Name() == "ended-0" || e.Name() == fmt.Sprint("ended-", Kept-2) {
-			t.Errorf("%s is still there", e.Name())
-		}
+		expect.True(t, e.Name() != "ended-0" && e.Name() != fmt.Sprint("ended-", Kept-2), e.Name(), "is still there")
 	}
 }
 
@@ -157,9 +155,8 @@ func TestRemovedJobGrantsNothing(t *testing.T) {
 			var word [8]byte
 			_, err := f.ReadAt(word[:], observer.Offset("Limits", "Device", d, "Memory")-observer.Offset("Limits"))
 			expect.OK(t, err)
-			if l := abi.Limit(binary.LittleEndian.Uint64(word[:])); !l.Limited() || l.Ceiling() != 0 {
-				t.Errorf("%s: device %d still has %d units", how, d, l.Ceiling())
-			}
+			l := abi.Limit(binary.LittleEndian.Uint64(word[:]))
+			expect.True(t, l.Limited() && l.Ceiling() == 0, how, "device", d, "still has", l.Ceiling(), "units")
 		}
 	}
 }

@@ -104,9 +104,7 @@ func TestManyLocks(t *testing.T) {
 	files, all = divideLocked(parseLocks([]byte(text.String())), maxLockedFile, owner)
 	expect.True(t, !all && len(files) == maxLockedFile && slices.ContainsFunc(files, func(f LockedFile) bool { return f.ID.ino == 7 }),
 		"two more", len(files), "files, all", all)
-	if asked[4711] != 1 {
-		t.Errorf("a process was asked for %d times", asked[4711])
-	}
+	expect.Equal(t, asked[4711], 1, "questions to a process")
 }
 
 func TestParseUID(t *testing.T) {

@@ -35,9 +35,7 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("got %q and %q", e.get("B"), e.get("D"))
 	}
 	for _, tt := range [][3]string{{"", "", ""}, {"a", "", "a"}, {"", "b", "b"}, {"a", "b", "a:b"}} {
-		if got := joinPaths(tt[0], tt[1]); got != tt[2] {
-			t.Errorf("got %q, want %q", got, tt[2])
-		}
+		expect.Equal(t, joinPaths(tt[0], tt[1]), tt[2])
 	}
 }
 

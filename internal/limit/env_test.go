@@ -101,8 +101,7 @@ func FuzzEnv(f *testing.F) {
 			}
 			return
 		}
-		if back, err := FromEnv(settings.Environ()); err != nil || back != settings {
-			t.Errorf("%q reads back as %v, %v; want %v", settings.Environ(), back, err, settings)
-		}
+		back, err := FromEnv(settings.Environ())
+		expect.True(t, err == nil && back == settings, settings.Environ(), "reads back as", back, err, settings)
 	})
 }

@@ -50,7 +50,7 @@ func deadIn(t *testing.T, name string) job.Job {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), envDie+"="+path)
 	out, err := cmd.CombinedOutput()
-	expect.Must(t, err != nil && len(out) <= 0, "a process that was to die", err, out)
+	expect.Must(t, err != nil && len(out) == 0, "a process that was to die", err, out)
 	return job.Job{Name: name, Path: path}
 }
 
@@ -100,7 +100,7 @@ func TestReturn(t *testing.T) {
 	expect.OK(t, os.WriteFile(path, nil, 0o600))
 	text, err := os.ReadFile(path)
 	e := Return(path)
-	expect.True(t, e != nil && err == nil && len(text) <= 0, "a region that is not made yet was reaped", e, err)
+	expect.True(t, e != nil && err == nil && len(text) == 0, "a region that is not made yet was reaped", e, err)
 }
 
 func TestRead(t *testing.T) {

@@ -41,7 +41,5 @@ func TestReplace(t *testing.T) {
 	expect.OK(t, errors.Join(os.WriteFile(path, []byte("old"), 0o640), replace(path, []byte("new"))))
 	text, err := os.ReadFile(path)
 	st, err2 := os.Stat(path)
-	if err != nil || err2 != nil || string(text) != "new" || st.Mode() != 0o640 {
-		t.Errorf("got %q, %v, %v", text, st.Mode(), errors.Join(err, err2))
-	}
+	expect.True(t, err == nil && err2 == nil && string(text) == "new" && st.Mode() == 0o640, text, st.Mode(), errors.Join(err, err2))
 }

@@ -36,9 +36,8 @@ func TestTake(t *testing.T) {
 	} {
 		own := c.ration
 		run := take(&own, c.had)
-		if run != c.wantRun || own != c.wantOwn {
-			t.Errorf("%s: the run has %v %v %v, and %v %v %v are left", c.name, run.Memory[0], run.Compute[0], run.ComputeMax[0], own.Memory[0], own.Compute[0], own.ComputeMax[0])
-		}
+		expect.True(t, run == c.wantRun && own == c.wantOwn,
+			c.name, "the run has", run.Memory[0], run.Compute[0], run.ComputeMax[0], own.Memory[0], own.Compute[0], own.ComputeMax[0], "are left")
 	}
 }
 
@@ -71,10 +70,8 @@ func TestCheckRun(t *testing.T) {
 
 // Limits of nothing are none of what a ration limits, and those of no ration are not made.
 func TestNothing(t *testing.T) {
-	if got := nothing(limits(8<<30, 50, 60)); got != limits(0, 0, 1) {
-		t.Errorf("got %v %v %v", got.Memory[0], got.Compute[0], got.ComputeMax[0])
-	}
-	if got := nothing(limits(-1, 0, 0)); got != limits(-1, 0, 0) {
-		t.Errorf("got %v %v %v", got.Memory[0], got.Compute[0], got.ComputeMax[0])
-	}
+	got := nothing(limits(8<<30, 50, 60))
+	expect.Equal(t, got, limits(0, 0, 1), got.Memory[0], got.Compute[0], got.ComputeMax[0])
+	got = nothing(limits(-1, 0, 0))
+	expect.Equal(t, got, limits(-1, 0, 0), got.Memory[0], got.Compute[0], got.ComputeMax[0])
 }

@@ -17,9 +17,7 @@ func TestHandle(t *testing.T) {
 	h, err := Open(cmd.Process.Pid)
 	expect.OK(t, err)
 	defer h.Close()
-	if !h.Alive() || h.PID() != cmd.Process.Pid {
-		t.Errorf("pid %d, alive: %v", h.PID(), h.Alive())
-	}
+	expect.True(t, h.Alive() && h.PID() == cmd.Process.Pid, "pid", h.PID(), "alive", h.Alive())
 	expect.Equal(t, h.Signal(unix.SIGKILL), nil)
 	// Wait until it has ended, and leave it a zombie.
 	fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}

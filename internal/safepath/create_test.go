@@ -45,9 +45,8 @@ func TestCreate(t *testing.T) {
 	expect.OK(t, write(filepath.Join(dir, "own")))
 	expect.OK(t, w.Close())
 	var b [8]byte
-	if n, err := r.Read(b[:]); string(b[:n]) != "word" {
-		t.Errorf("by a descriptor: %q, %v", b[:n], err)
-	}
+	n, err := r.Read(b[:])
+	expect.Equal(t, string(b[:n]), "word", "by a descriptor", b[:n], err)
 }
 
 // What another user can have put there is neither followed, emptied, waited for nor opened.

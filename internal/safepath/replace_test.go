@@ -21,9 +21,7 @@ func TestReplace(t *testing.T) {
 		expect.OK(t, Replace(filepath.Join(folder, name), []byte(name), 0o644))
 		got, err := os.ReadFile(filepath.Join(folder, name))
 		st, err2 := os.Lstat(filepath.Join(folder, name))
-		if errors.Join(err, err2) != nil || string(got) != name || st.Mode() != 0o644 {
-			t.Errorf("%s: %q, %v, %v, %v", name, got, st.Mode(), err, err2)
-		}
+		expect.True(t, errors.Join(err, err2) == nil && string(got) == name && st.Mode() == 0o644, name, got, st.Mode(), err, err2)
 	}
 	before, err := os.ReadDir(folder)
 	expect.OK(t, err)

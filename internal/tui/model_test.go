@@ -306,7 +306,7 @@ func TestSettings(t *testing.T) {
 		expect.True(t, s.Jobs.Sort == "busy" && s.Processes.Sort == "bytes", text, s)
 	}
 	left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "top-*"))
-	expect.True(t, len(left) <= 0, "left behind", left)
+	expect.True(t, len(left) == 0, "left behind", left)
 	// A folder that others can write, or that is another user's, is not used.
 	shared := t.TempDir()
 	expect.OK(t, os.Chmod(shared, 0o777))
@@ -339,7 +339,6 @@ func TestEventsOfTomorrow(t *testing.T) {
 	}
 	s.Jobs = append(s.Jobs, evil)
 	events := modelOf(s, 80, 24).events()
-	if len(events) != 53 || strings.Contains(events[0].text, "evil") || !events[0].refusal || !strings.Contains(events[3].text, "evil") {
-		t.Errorf("%d events, the first is %q", len(events), events[0].text)
-	}
+	expect.True(t, len(events) == 53 && !strings.Contains(events[0].text, "evil") && events[0].refusal && strings.Contains(events[3].text, "evil"),
+		len(events), "events, the first is", events[0].text)
 }

@@ -52,9 +52,7 @@ func serve(t *testing.T, m *machine.Machine, change func(*Options)) *page {
 func (p *page) ask(method, path string, form url.Values, change func(*http.Request)) (int, string, http.Header) {
 	p.t.Helper()
 	r, err := http.NewRequest(method, p.url+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	expect.OK(p.t, err)
 	r.AddCookie(&http.Cookie{Name: cookieName, Value: token})
 	if method == http.MethodPost {
 		r.Header.Set("Origin", p.server.URL)
@@ -67,14 +65,10 @@ func (p *page) ask(method, path string, form url.Values, change func(*http.Reque
 	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second) // a stream that is not refused does not end
 	defer cancel()
 	answer, err := http.DefaultClient.Do(r.WithContext(ctx))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	expect.OK(p.t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		p.t.Fatalf("%s: %v", path, err)
-	}
+	expect.OK(p.t, err, path)
 	return answer.StatusCode, string(text), answer.Header
 }
 
@@ -156,17 +150,14 @@ type reader struct {
 func (p *page) stream(since string) *reader {
 	p.t.Helper()
 	r, err := http.NewRequest("GET", p.url+"stream", nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	expect.OK(p.t, err)
 	r.AddCookie(&http.Cookie{Name: cookieName, Value: token})
 	if since != "" {
 		r.Header.Set("Last-Event-ID", since)
 	}
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil || answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != "text/event-stream" {
-		p.t.Fatalf("%+v, %v", answer, err)
-	}
+	expect.Must(p.t, err == nil && answer.StatusCode == http.StatusOK && answer.Header.Get("Content-Type") == "text/event-stream",
+		answer, err)
 	p.t.Cleanup(func() { _ = answer.Body.Close() })
 	lines := bufio.NewScanner(answer.Body)
 	lines.Buffer(nil, 16<<20)
@@ -182,9 +173,7 @@ func (r *reader) next() (u update) {
 		}
 		if data, is := strings.CutPrefix(r.lines.Text(), "data: "); is {
 			r.size = len(data)
-			if err := json.Unmarshal([]byte(data), &u); err != nil {
-				r.t.Fatal(err)
-			}
+			expect.OK(r.t, json.Unmarshal([]byte(data), &u))
 			return u
 		}
 	}
@@ -198,9 +187,7 @@ func TestStream(t *testing.T) {
 	p := serve(t, webtest.Machine(2, 200, 8), nil)
 	s := p.stream("")
 	first := s.next()
-	if len(first.Set) < 200 || len(first.Lists["jobs"]) != 200 {
-		t.Fatalf("%d fragments, %d jobs", len(first.Set), len(first.Lists["jobs"]))
-	}
+	expect.Must(t, len(first.Set) >= 200 && len(first.Lists["jobs"]) == 200, len(first.Set), "fragments", len(first.Lists["jobs"]), "jobs")
 	whole, begin := s.size, s.id
 	p.source.Change(func(m *machine.Machine) { webtest.Refuse(&m.Jobs[150], time.Now(), 9<<30) })
 	u := s.next()
@@ -236,9 +223,8 @@ func TestStream(t *testing.T) {
 	for u = s.next(); u.Lists["jobs"] == nil; {
 		u = s.next()
 	}
-	if len(u.Lists["jobs"]) != 198 || len(u.Lists["ended"]) != 1 || u.Lists["ended"][0] != id {
-		t.Errorf("%d jobs, %v ended", len(u.Lists["jobs"]), u.Lists["ended"])
-	}
+	expect.True(t, len(u.Lists["jobs"]) == 198 && len(u.Lists["ended"]) == 1 && u.Lists["ended"][0] == id,
+		len(u.Lists["jobs"]), "jobs", u.Lists["ended"], "ended")
 }
 
 // busySource has always changed.

@@ -105,9 +105,7 @@ func checkNothingLeft(t *testing.T, n *Node) {
 		entries, err := os.ReadDir(folder)
 		expect.True(t, err == nil || errors.Is(err, os.ErrNotExist), err)
 		for _, e := range entries {
-			if e.Name() != "lock" && e.Name() != embedded.FolderName {
-				t.Errorf("%s is left in %s", e.Name(), folder)
-			}
+			expect.True(t, e.Name() == "lock" || e.Name() == embedded.FolderName, e.Name(), "is left in", folder)
 		}
 	}
 }
@@ -164,9 +162,8 @@ func TestPrepare(t *testing.T) {
 	next.Containers = n.Containers
 	again, err := next.Prepare(p)
 	expect.True(t, err == nil && reflect.DeepEqual(again, first), "again it is", again, err)
-	if same, err := machine.ReadJob(JobPrefix + uid); err != nil || same.Created != j.Created {
-		t.Errorf("the job was made anew: %v", err)
-	}
+	same, err := machine.ReadJob(JobPrefix + uid)
+	expect.True(t, err == nil && same.Created == j.Created, "the job was made anew", err)
 	k = job.ReadKubernetes(JobPrefix + uid)
 	expect.True(t, k != nil && len(k.Pods) == 2 && len(k.Pods[0].Containers) == 1 && len(k.Pods[1].Containers) == 1,
 		"the job does not know the second pod, or not the first", k)

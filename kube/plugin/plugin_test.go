@@ -79,9 +79,7 @@ func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
 func (c *cluster) start() {
 	c.t.Helper()
 	p, _, err := Start(c.t.Context(), c.config)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.OK(c.t, err)
 	c.plugin = p
 	c.register()
 }
@@ -99,9 +97,7 @@ func (c *cluster) dial(path string) *grpc.ClientConn {
 		grpc.WithContextDialer(func(ctx context.Context, path string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.OK(c.t, err)
 	c.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -110,20 +106,15 @@ func (c *cluster) dial(path string) *grpc.ClientConn {
 func (c *cluster) register() {
 	c.t.Helper()
 	sockets, err := filepath.Glob(filepath.Join(c.config.KubeletRoot, "plugins_registry", "*.sock"))
-	if err != nil || len(sockets) != 1 {
-		c.t.Fatalf("sockets in the registry: %v, %v", sockets, err)
-	}
+	expect.Must(c.t, err == nil && len(sockets) == 1, "sockets in the registry", sockets, err)
 	registration := registerapi.NewRegistrationClient(c.dial(sockets[0]))
 	info, err := registration.GetInfo(c.t.Context(), &registerapi.InfoRequest{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.OK(c.t, err)
 	if info.Type != registerapi.DRAPlugin || info.Name != kubeslices.Driver || !slices.Contains(info.SupportedVersions, drapb.DRAPluginService) {
 		c.t.Errorf("got %v", info)
 	}
-	if _, err := registration.NotifyRegistrationStatus(c.t.Context(), &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
-		c.t.Fatal(err)
-	}
+	_, err = registration.NotifyRegistrationStatus(c.t.Context(), &registerapi.RegistrationStatus{PluginRegistered: true})
+	expect.OK(c.t, err)
 	c.dra, c.health = drapb.NewDRAPluginClient(c.dial(info.Endpoint)), health.NewDRAResourceHealthClient(c.dial(info.Endpoint))
 }
 
@@ -134,9 +125,7 @@ func (c *cluster) prepare(claims ...*resourceapi.ResourceClaim) map[string]*drap
 		r.Claims = append(r.Claims, &drapb.Claim{Namespace: cl.Namespace, Name: cl.Name, Uid: string(cl.UID)})
 	}
 	out, err := c.dra.NodePrepareResources(c.t.Context(), r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.OK(c.t, err)
 	return out.Claims
 }
 
@@ -147,13 +136,9 @@ func (c *cluster) unprepare(claims ...*resourceapi.ResourceClaim) {
 		r.Claims = append(r.Claims, &drapb.Claim{Namespace: cl.Namespace, Name: cl.Name, Uid: string(cl.UID)})
 	}
 	out, err := c.dra.NodeUnprepareResources(c.t.Context(), r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.OK(c.t, err)
 	for uid, r := range out.Claims {
-		if r.Error != "" {
-			c.t.Errorf("claim %s: %s", uid, r.Error)
-		}
+		expect.Equal(c.t, r.Error, "", "claim", uid)
 	}
 }
 
@@ -174,18 +159,15 @@ func newClaim(c *cluster, number int, memory string) *resourceapi.ResourceClaim 
 func (c *cluster) add(claims ...*resourceapi.ResourceClaim) {
 	c.t.Helper()
 	for _, cl := range claims {
-		if _, err := c.client.ResourceV1().ResourceClaims(cl.Namespace).Create(c.t.Context(), cl, metav1.CreateOptions{}); err != nil {
-			c.t.Fatal(err)
-		}
+		_, err := c.client.ResourceV1().ResourceClaims(cl.Namespace).Create(c.t.Context(), cl, metav1.CreateOptions{})
+		expect.OK(c.t, err)
 	}
 }
 
 func (c *cluster) records() int {
 	c.t.Helper()
 	records, err := c.config.Node.Records()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	expect.OK(c.t, err)
 	return len(records)
 }
 

@@ -79,14 +79,10 @@ func request(memory, compute string, count int64) *resourceapi.ResourceClaim {
 func (s *scheduler) place(claim *resourceapi.ResourceClaim) (results []resourceapi.DeviceRequestAllocationResult) {
 	s.t.Helper()
 	a, err := structured.NewAllocator(context.Background(), structured.Features{ConsumableCapacity: true}, s.state, s.classes, s.slices, s.cache)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.OK(s.t, err)
 	for _, node := range s.nodes {
 		found, err := a.Allocate(context.Background(), node, []*resourceapi.ResourceClaim{claim})
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		expect.OK(s.t, err)
 		if len(found) == 1 {
 			results = found[0].Devices.Results
 			break
@@ -106,9 +102,8 @@ func (s *scheduler) book(r resourceapi.DeviceRequestAllocationResult, sign int64
 	if s.used[id] += uint64(sign * memory.Value()); s.used[id] > s.capacity(id) {
 		s.t.Fatalf("%d bytes of %v are handed out, and it has %d", s.used[id], id, s.capacity(id))
 	}
-	if s.compute[id] += sign * compute.Value(); s.compute[id] > 100 {
-		s.t.Fatalf("%d%% of %v are handed out", s.compute[id], id)
-	}
+	s.compute[id] += sign * compute.Value()
+	expect.Must(s.t, s.compute[id] <= 100, s.compute[id], "% of", id, "are handed out")
 	consumed := structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity)
 	if shared := structured.MakeSharedDeviceID(id, r.ShareID); sign > 0 {
 		s.state.AllocatedSharedDeviceIDs.Insert(shared)
@@ -156,9 +151,7 @@ func TestAllocate(t *testing.T) {
 					q := results[0].ConsumedCapacity[Memory]
 					got = q.String()
 				}
-				if got != tt.got[i] {
-					t.Errorf("request %d, for %v, got %q, want %q", i, asked, got, tt.got[i])
-				}
+				expect.Equal(t, got, tt.got[i], "request", i, "for", asked)
 			}
 		})
 	}

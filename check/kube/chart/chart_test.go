@@ -28,9 +28,7 @@ func typed(t *testing.T, objects []*unstructured.Unstructured) (out []runtime.Ob
 		if err == nil {
 			err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, object, true)
 		}
-		if err != nil {
-			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
-		}
+		expect.OK(t, err, o.GetKind(), o.GetName())
 		out = append(out, object)
 	}
 	return out

@@ -85,9 +85,9 @@ func (w *world) settled(wanted map[string]want) {
 				left := free[device{r.Pool, r.Device}]
 				for _, name := range []resourceapi.QualifiedName{slices.Memory, slices.Compute} {
 					quantity := r.ConsumedCapacity[name]
-					if left[name] -= quantity.Value(); left[name] < 0 {
-						w.Fatalf("device %s of %s: claims have %d of %s more than there is", r.Device, r.Pool, -left[name], name)
-					}
+					left[name] -= quantity.Value()
+					expect.Must(w, left[name] >= 0,
+						"device", r.Device, "of", r.Pool, "claims have", -left[name], "of", name, "more than there is")
 				}
 				w.rounded(claim.Name, wanted, r.ConsumedCapacity)
 			}
@@ -125,9 +125,9 @@ func (w *world) rounded(claim string, wanted map[string]want, has map[resourceap
 	if !known {
 		return
 	}
-	if memory := has[slices.Memory]; memory.Value() != roundUp(resource.MustParse(asked.memory)) {
-		w.Fatalf("claim %s asked for %s and has %d", claim, asked.memory, memory.Value())
-	}
+	memory := has[slices.Memory]
+	expect.Must(w, memory.Value() == roundUp(resource.MustParse(asked.memory)),
+		"claim", claim, "asked for", asked.memory, "and has", memory.Value())
 }
 
 // Pods of all sizes, with and without a share of the time, come and go at once from twenty clients. No device ever

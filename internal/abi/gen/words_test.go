@@ -24,9 +24,8 @@ func TestRangeOf(t *testing.T) {
 		{reflect.TypeFor[abi.Limit](), "Ceiling", bitRange{}, false}, // not zero for zero
 		{reflect.TypeFor[abi.ContextCost](), "Of", bitRange{}, false},
 	} {
-		if r, ok := rangeOf(c.word, c.method); ok != c.ok || ok && r != c.want {
-			t.Errorf("%s.%s: %+v, %v; want %+v, %v", c.word.Name(), c.method, r, ok, c.want, c.ok)
-		}
+		r, ok := rangeOf(c.word, c.method)
+		expect.True(t, ok == c.ok && (!ok || r == c.want), c.word.Name(), ".", c.method, r, ok, c.want, c.ok)
 	}
 }
 
@@ -42,14 +41,10 @@ func TestPartsDoNotOverlap(t *testing.T) {
 				continue
 			}
 			bits := (uint64(1)<<r.width - 1) << r.low
-			if taken&bits != 0 {
-				t.Errorf("%s.%s shares bits with another part", word.Name(), method)
-			}
+			expect.Equal(t, taken&bits, 0, word.Name(), ".", method, "shares bits with another part")
 			taken |= bits
 			parts++
 		}
-		if parts < 2 {
-			t.Errorf("%s has %d parts: it needs no packing", word.Name(), parts)
-		}
+		expect.True(t, parts >= 2, word.Name(), "has", parts, "parts: it needs no packing")
 	}
 }

@@ -68,20 +68,15 @@ func (r *fakeReader) end() {
 
 func (r *fakeReader) write(text string) {
 	r.t.Helper()
-	if _, err := r.conn.Write([]byte(text)); err != nil {
-		r.t.Error(err)
-	}
+	_, err := r.conn.Write([]byte(text))
+	expect.Equal(r.t, err, nil)
 }
 
 // answer returns the next answer.
 func (r *fakeReader) answer() (a answer) {
 	r.t.Helper()
-	if !r.lines.Scan() {
-		r.t.Fatalf("no answer: %v", r.lines.Err())
-	}
-	if err := json.Unmarshal(r.lines.Bytes(), &a); err != nil {
-		r.t.Fatalf("%v: %q", err, r.lines.Bytes())
-	}
+	expect.Must(r.t, r.lines.Scan(), "no answer", r.lines.Err())
+	expect.OK(r.t, json.Unmarshal(r.lines.Bytes(), &a), r.lines.Bytes())
 	return a
 }
 
@@ -89,14 +84,10 @@ func (r *fakeReader) answer() (a answer) {
 func (r *fakeReader) ask(id uint64, uid any, paths ...string) string {
 	r.t.Helper()
 	line, err := json.Marshal(map[string]any{"id": id, "uid": uid, "paths": paths})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	expect.OK(r.t, err)
 	r.write(string(line) + "\n")
 	a := r.answer()
-	if a.ID != id {
-		r.t.Errorf("answer %d, want %d", a.ID, id)
-	}
+	expect.Equal(r.t, a.ID, id, "answer")
 	return a.Error
 }
 
