@@ -119,11 +119,11 @@ lint-module = cd $(1) && export GOFLAGS="$$GOFLAGS $(2)" && go vet ./... && $(CU
 
 # Each part prints a line, and its output goes to build/log. What takes long is in test-slow.
 MAKE_QUIET := $(MAKE) --no-print-directory
-TOOLS      := spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq
+TOOLS      := spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq musl-gcc systemd-analyze
 test: ## everything that runs without a GPU, with the long walks shortened: start here
 	@scripts/need $(TOOLS)
 	@scripts/steps 'make $@' 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'lint=$(MAKE_QUIET) lint' \
-		'models=models/run --quick' 'go=scripts/gotest -short ./...' \
+		'models=models/run --quick' 'go=RATION_TEST_MADE=1 scripts/gotest -short ./...' \
 		$(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test')
 
 # The packages with tests that -short shortens.

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // release is a folder with the files of a release, whose program is a script.
@@ -229,9 +230,8 @@ func TestInstallScriptRefuses(t *testing.T) {
 
 // TestMakeInstall installs what make built, and removes it.
 func TestMakeInstall(t *testing.T) {
-	if _, err := os.Stat("../bin/ration"); err != nil {
-		t.Skipf("not built: %v (make builds it)", err)
-	}
+	_, err := os.Stat("../bin/ration")
+	testenv.Made(t, err)
 	dest := t.TempDir()
 	run := func(target string) string {
 		t.Helper()
@@ -264,7 +264,7 @@ func TestVersionsSort(t *testing.T) {
 	versions := []string{"0.1.9", "0.2.0~dev", "0.2.0~dev.9+g0123abc", "0.2.0~dev.10+g0000000", "0.2.0~dev.10+g0000000.dirty", "0.2.0", "0.2.1~dev.1+gfffffff", "0.2.1", "0.10.0"}
 	t.Run("dpkg", func(t *testing.T) {
 		if _, err := exec.LookPath("dpkg"); err != nil {
-			t.Skip("there is no dpkg")
+			t.Skip("there is no dpkg: this is no Debian")
 		}
 		for i, older := range versions[:len(versions)-1] {
 			expect.Equal(t, exec.Command("dpkg", "--compare-versions", older, "lt", versions[i+1]).Run(), nil,

@@ -10,14 +10,13 @@ import (
 	"testing"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // unit writes a unit with a program that is there, and returns its path.
 func unit(t *testing.T, name string) string {
 	t.Helper()
-	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Skip("there is no systemd-analyze")
-	}
+	testenv.HasTool(t, "systemd-analyze")
 	text, err := os.ReadFile("systemd/" + name)
 	expect.OK(t, err)
 	program, err := exec.LookPath("true")

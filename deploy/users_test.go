@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // systemd makes the user as whom the agent reads, and its folder, from our files: in a root of the test's own.
@@ -19,11 +20,8 @@ func TestSysusers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make users")
 	}
-	for _, program := range []string{"systemd-sysusers", "systemd-tmpfiles"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(err)
-		}
-	}
+	testenv.HasTool(t, "systemd-sysusers")
+	testenv.HasTool(t, "systemd-tmpfiles")
 	root := t.TempDir()
 	for from, to := range map[string]string{"sysusers.conf": "usr/lib/sysusers.d/ration.conf", "tmpfiles.conf": "usr/lib/tmpfiles.d/ration.conf"} {
 		text, err := os.ReadFile(from)

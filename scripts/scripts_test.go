@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // repo is a new git repository with one of the scripts in it.
@@ -182,9 +183,7 @@ func TestSteps(t *testing.T) {
 
 // gotest prints why tests were skipped, and of tests that failed what they wrote.
 func TestGoTest(t *testing.T) {
-	if _, err := exec.LookPath("jq"); err != nil {
-		t.Skip("there is no jq, which make test installs")
-	}
+	testenv.HasTool(t, "jq")
 	r := newRepo(t, "gotest")
 	r.write("go.mod", "module m\n")
 	test := "package m\nimport \"testing\"\nfunc TestQuiet(t *testing.T) { t.Log(\"quiet\") }\nfunc TestSkip(t *testing.T) { t.Skip(\"no reason\") }\n"

@@ -3,6 +3,7 @@
 package testenv
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,6 +26,25 @@ func NeedsHost(t testing.TB) {
 	if err := syscall.Stat("/proc/self/ns/pid", &st); err != nil || st.Ino != hostPIDs {
 		t.Skipf("in PID namespace %d, not the host's (%v)", st.Ino, err)
 	}
+}
+
+// Made skips a test that needs what make builds or installs, if one of the errors says that
+// it is not there. make test has made it all, and says so: then the test fails.
+func Made(t testing.TB, errs ...error) {
+	t.Helper()
+	err := errors.Join(errs...)
+	if err != nil && os.Getenv("RATION_TEST_MADE") != "" {
+		t.Fatal(err)
+	} else if err != nil {
+		t.Skipf("%v (make test builds and installs what tests need)", err)
+	}
+}
+
+// HasTool skips a test that needs a command which make test installs.
+func HasTool(t testing.TB, name string) {
+	t.Helper()
+	_, err := exec.LookPath(name)
+	Made(t, err)
 }
 
 // emulated reports whether the tests run in an emulator of a processor: see check/emulate.

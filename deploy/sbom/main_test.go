@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // The document of this test, which is a Go program like another, is read as a tool would: by the names
@@ -58,9 +59,8 @@ func TestDocument(t *testing.T) {
 // The document of the program that make builds has the modules of go.mod.
 func TestProgram(t *testing.T) {
 	const program = "../../bin/ration"
-	if _, err := os.Stat(program); err != nil {
-		t.Skipf("not built: %v (make builds it)", err)
-	}
+	_, err := os.Stat(program)
+	testenv.Made(t, err)
 	d, err := makeDocument("0.2.0", "amd64", "", program, nil, time.Unix(1, 0))
 	expect.OK(t, err)
 	mod, err := os.ReadFile("../../go.mod")

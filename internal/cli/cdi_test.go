@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 	"ration/internal/embedded"
 	"ration/internal/launch"
 )
@@ -24,11 +25,7 @@ var updateCDI = flag.Bool("update-cdi", false, "write testdata/cdi.json")
 // by itself.
 func createJob(t *testing.T, name string) (folder string, spec launch.CDISpec, text []byte) {
 	t.Helper()
-	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU} {
-		if err := b.Built(); err != nil {
-			t.Skip(err)
-		}
-	}
+	testenv.Made(t, embedded.Ration.Built(), embedded.FakeGPU.Built())
 	t.Setenv("RATION_DIR", filepath.Join(t.TempDir(), "jobs"))
 	t.Setenv("FAKEGPU_QUIET", "1")
 	folder = t.TempDir()

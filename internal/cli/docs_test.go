@@ -176,9 +176,7 @@ var number = regexp.MustCompile(`[\d,.]*\d( (s|ms|µs|GiB|MiB|B)\b)?`)
 
 // The README has what the demo prints, but for its numbers.
 func TestDemoIsDocumented(t *testing.T) {
-	if err := cuda.Built(); err != nil {
-		t.Skip(err)
-	}
+	testenv.Made(t, cuda.Built())
 	lines := strings.Split(docPages(t)["../../README.md"], "\n")
 	i := slices.IndexFunc(blocks(lines), func(b block) bool { return b.kind == "text demo" })
 	expect.Must(t, i >= 0, "the README does not show the demo")
@@ -287,11 +285,7 @@ func masked(line string) string {
 
 // TestDocSessions runs the sessions of all pages.
 func TestDocSessions(t *testing.T) {
-	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU, embedded.Probe} {
-		if err := b.Built(); err != nil {
-			t.Skip(err)
-		}
-	}
+	testenv.Made(t, embedded.Ration.Built(), embedded.FakeGPU.Built(), embedded.Probe.Built())
 	for path, page := range docPages(t) {
 		lines := strings.Split(page, "\n")
 		if strings.Contains(page, "```console") || strings.Contains(page, "```sh session") {

@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 	"ration/check/harness/cuda"
 )
 
 // startLearn starts a lesson on a terminal, with a folder of its own for what it leaves.
 func startLearn(t *testing.T, args ...string) (s *screen, folder string) {
 	t.Helper()
-	if err := cuda.Built(); err != nil {
-		t.Skip(err)
-	}
+	testenv.Made(t, cuda.Built())
 	folder = t.TempDir()
 	t.Cleanup(func() { // a lesson that a failed test killed could not clean up
 		for _, left := range processesIn(folder) {

@@ -21,16 +21,10 @@ import (
 // TestRun runs real programs through the real library, against the stand-in
 // driver.
 func TestRun(t *testing.T) {
-	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU, embedded.Probe} {
-		if err := b.Built(); err != nil {
-			t.Skip(err)
-		}
-	}
+	testenv.Made(t, embedded.Ration.Built(), embedded.FakeGPU.Built(), embedded.Probe.Built())
 	makeMountPoints(t)
 	bin := t.TempDir()
-	if err := compile(bin); err != nil {
-		t.Skip(err)
-	}
+	testenv.Made(t, compile(bin))
 	runScripts(t, "testdata/run", func(env *testscript.Env) error {
 		work := env.Getenv("WORK")
 		env.Defer(func() { unmountAll(t, work) })

@@ -115,9 +115,7 @@ func TestTop(t *testing.T) {
 // is the picture in README.md.
 func TestTopMachine(t *testing.T) {
 	testenv.NeedsHost(t)
-	if err := cuda.Built(); err != nil {
-		t.Skip(err)
-	}
+	testenv.Made(t, cuda.Built())
 	jobs := jobsFolder(t)
 	env := append(environ(jobs, "FAKEGPU_QUIET=1"), machineEnviron(t, filepath.Dir(jobs))...)
 	startUntil(t, "holding", env, "ration", "run", "--mem", "20g", "--name", "train", "--", "fake-train", "--hold", "12g", "10g")

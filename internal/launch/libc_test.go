@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 func TestLoaderOf(t *testing.T) {
@@ -34,22 +35,18 @@ func TestLoaderOf(t *testing.T) {
 
 // A program of musl would not start with the library preloaded: it is refused in a sentence.
 func TestMuslProgram(t *testing.T) {
-	compiler, err := exec.LookPath("musl-gcc")
-	if err != nil {
-		t.Skip("there is no musl-gcc (apt install musl-tools)")
-	}
+	testenv.HasTool(t, "musl-gcc")
 	dir := t.TempDir()
 	source, program, script := filepath.Join(dir, "a.c"), filepath.Join(dir, "a"), filepath.Join(dir, "script")
 	expect.OK(t, errors.Join(os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o600), os.WriteFile(script, []byte("#!"+program+"\n"), 0o755)))
-	if out, err := exec.Command(compiler, "-o", program, source).CombinedOutput(); err != nil {
-		t.Skipf("musl-gcc does not work: %v %s", err, out)
-	}
+	out, err := exec.Command("musl-gcc", "-o", program, source).CombinedOutput()
+	expect.OK(t, err, out)
 	for _, path := range []string{program, script} {
 		err := checkLibc(path)
 		expect.True(t, errors.Is(err, ErrOtherLibc) && errors.Is(err, ErrNotRunnable), path, err)
 	}
 	// A static program is harmless where there is glibc: what it starts is limited.
-	out, err := exec.Command(compiler, "-static", "-o", program, source).CombinedOutput()
+	out, err = exec.Command("musl-gcc", "-static", "-o", program, source).CombinedOutput()
 	expect.OK(t, err, out)
 	err = checkLibc(program)
 	expect.True(t, !hasGlibc() || err == nil, err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 	"ration/check/harness"
 	"ration/internal/region"
 )
@@ -18,9 +19,7 @@ const bound = time.Minute
 
 func machine(t *testing.T) *Machine {
 	t.Helper()
-	if err := Built(); err != nil {
-		t.Skip(err)
-	}
+	testenv.Made(t, Built())
 	t.Setenv("RATION_LIB", filepath.Join(t.TempDir(), "r", "lib"))
 	m := &Machine{GPU: "small:1g", Region: filepath.Join(t.TempDir(), "region"), Limit: 256 << 20, Context: 1 << 20}
 	expect.OK(t, m.Unpack())
