@@ -173,6 +173,16 @@ static CUDA_ARRAY3D_DESCRIPTOR array_next_level(CUDA_ARRAY3D_DESCRIPTOR d)
 	return d;
 }
 
+/* As seen on an H200: at least one level, and no more than there are. */
+static unsigned array_levels(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels)
+{
+	bool layered = (d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+	unsigned n = 1;
+	for (; n < levels && n < MAX_LEVELS && (d.Width > 1 || d.Height > 1 || (d.Depth > 1 && !layered)); n++)
+		d = array_next_level(d);
+	return n;
+}
+
 static uint64_t array_mipmap_size(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels)
 {
 	uint64_t sum = 0;
@@ -191,7 +201,10 @@ CUresult mipmap_new(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, 
 	uint64_t size, cost;
 
 	TRY(current_context(&c));
-	if (out == NULL || desc == NULL || levels == 0 || levels > MAX_LEVELS || (size = array_mipmap_size(*desc, levels)) == 0)
+	if (out == NULL || desc == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	levels = array_levels(*desc, levels);
+	if ((size = array_mipmap_size(*desc, levels)) == 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	*out = NULL;
 	cost = charge ? array_cost(desc, size) : 0;

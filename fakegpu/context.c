@@ -308,7 +308,9 @@ API cuCtxSynchronize_v2(CUcontext c) { ENTRY(cuCtxSynchronize, context_synchroni
 API cuCtxGetApiVersion(CUcontext named, unsigned *version)
 {
 	struct context *c;
-	TRY(context_chosen(named, &c));
+	CUresult r = context_chosen(named, &c);
+	if (r != CUDA_SUCCESS)
+		return r == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : r; /* as an H200's driver */
 	if (version == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	*version = c->api_version;

@@ -109,6 +109,17 @@ static uint64_t device_ask_block(CUdevice ordinal)
 	return block;
 }
 
+/* device_ask_residents asks how many threads the device can run at a time, for each of which there is a stack. */
+static uint64_t device_ask_residents(CUdevice ordinal)
+{
+	int processors = 0, each = 0;
+	if (REAL(cuDeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal) != CUDA_SUCCESS ||
+	    REAL(cuDeviceGetAttribute, &each, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, ordinal) != CUDA_SUCCESS ||
+	    processors < 0 || each < 0)
+		return 0;
+	return (uint64_t)processors * (unsigned)each;
+}
+
 /* device_add fills in a device that is used for the first time, and returns its state.
  * Under the lock. */
 static uint32_t device_add(struct device *d, CUdevice ordinal, const uint64_t uuid[2], const char *text, unsigned preferred)
@@ -121,6 +132,7 @@ static uint32_t device_add(struct device *d, CUdevice ordinal, const uint64_t uu
 		total = 0;
 	d->total_bytes = total;
 	d->block_bytes = device_ask_block(ordinal);
+	d->residents = device_ask_residents(ordinal);
 	int index = region_assign_device(attach_region(), uuid, total, preferred, device_indexes);
 	if (index < 0) {
 		log_error("device %d: the region has no room for another device (it has %u)", ordinal, RATION_DEVICES);

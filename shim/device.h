@@ -12,10 +12,11 @@
 
 struct device {
 	uint32_t state;       /* 0 until the device is first used; atomic, written under LOCK_DEVICE */
-	CUdevice ordinal;     /* CUDA's. This and the next four are written once, before state */
+	CUdevice ordinal;     /* CUDA's. This and the next five are written once, before state */
 	unsigned index;       /* the region's */
 	uint64_t total_bytes; /* by the driver; 0: not known */
 	uint64_t block_bytes; /* the driver rounds large allocations up to whole blocks */
+	uint64_t residents;   /* how many threads the device can run at a time; 0: not known */
 	uint64_t uuid[2];     /* as the region has it */
 	struct nvml_device nvml;
 
@@ -27,14 +28,20 @@ struct device {
 	 * worth taking. further_cost is, too: what a context beside another takes, in bytes, as
 	 * it was measured here; 0: not known. The others are under LOCK_OVERHEAD. */
 	uint32_t has_context;
-	uint32_t making;   /* calls under way that make or end what no call tells the size of */
-	uint32_t measured; /* how many of them have measured; it wraps */
+	uint32_t making;        /* calls under way that make or end what no call tells the size of */
+	uint32_t measured;      /* how many of them have measured; it wraps */
+	uint32_t loading;       /* loads that have taken their turn, and not left: see overhead_take_turn */
+	uint32_t turn;          /* counts loads that have left, and times that the others were passed over; it wraps */
+	uint32_t passed;        /* turn, when the loads that were under way then were passed over */
+	uint64_t loading_bytes; /* what those that are loading may take */
+	uint64_t largest_load;  /* bytes of the largest that was measured */
 	uint64_t further_cost;
 	uint64_t deferred_bytes;                  /* charged for what the driver takes when it is first used */
 	uint64_t unseen_bytes;                    /* of that, absent: no reading has shown it */
 	uint64_t estimated_bytes[RATION_KINDS];   /* of living records with RECORD_UNCONFIRMED */
 	uint64_t unconfirmed_bytes[RATION_KINDS]; /* of that, no exact reading has confirmed */
 	uint64_t corrected_bytes[RATION_KINDS];   /* of that, returned since, and still part of records */
+	uint64_t lowered_bytes;                   /* of contexts: of stacks that were lowered, which the driver frees when it likes */
 };
 
 /* device_of finds the device with a CUDA ordinal: 1; 0 where there is none, which the

@@ -82,6 +82,8 @@ static uint64_t overhead_correct_kind(struct device *d, unsigned kind, uint64_t 
 		return less;
 	d->unconfirmed_bytes[kind] -= back;
 	d->corrected_bytes[kind] += back;
+	if (kind == RATION_CONTEXT)
+		d->lowered_bytes = overhead_above(d->lowered_bytes, back);
 	log_info("device %d: %llu bytes were charged too much for a %s, and are returned", d->ordinal, (unsigned long long)back,
 		 kind == RATION_CONTEXT ? "context" : "module");
 	charge_leaving(d->index, back);
@@ -137,10 +139,11 @@ static bool overhead_sync(struct device *d)
 		return true;
 	/* A remembered cost of less than half of what a context took is forgotten, so that the
 	 * next process measures; anything nearer may be code that was loaded since. */
-	uint64_t unconfirmed = d->unconfirmed_bytes[RATION_CONTEXT];
+	uint64_t unconfirmed = overhead_above(d->unconfirmed_bytes[RATION_CONTEXT], d->lowered_bytes);
 	if (unconfirmed && charged + more >= unconfirmed)
 		region_forget_cost(attach_region(), d->index, d->uuid, unconfirmed);
-	d->unconfirmed_bytes[RATION_CONTEXT] = d->unconfirmed_bytes[RATION_MODULE] = 0;
+	d->unconfirmed_bytes[RATION_CONTEXT] = d->lowered_bytes;
+	d->unconfirmed_bytes[RATION_MODULE] = 0;
 	return true;
 }
 
@@ -177,6 +180,51 @@ void overhead_begin(struct overhead_making *m, struct device *d, unsigned kind)
 	if (started)
 		overhead_note_absent(m);
 	overhead_join(m);
+	mutex_unlock(&overhead_lock);
+}
+
+/* A load that has not moved in so many looks is passed over; a thread that has waited for so many others goes on. */
+enum { OVERHEAD_LOOKS = 500, OVERHEAD_TURNS = 1024 };
+
+/* overhead_may_load reports whether a load may begin beside those that are under way. Under the lock. */
+static bool overhead_may_load(const struct device *d, uint64_t bytes)
+{
+	return !d->loading || !charge_would_refuse(d->index, d->loading_bytes + bytes);
+}
+
+void overhead_take_turn(struct overhead_turn *t, struct device *d, uint64_t expected)
+{
+	unsigned looks = 0, turns = 0;
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	*t = (struct overhead_turn){.device = d, .bytes = expected > d->largest_load ? expected : d->largest_load};
+	for (uint32_t turn = d->turn; !overhead_may_load(d, t->bytes) && turns < OVERHEAD_TURNS;) {
+		mutex_unlock(&overhead_lock);
+		nanosleep(&(struct timespec){0, looks < 10 ? 50000 : 1000000}, NULL);
+		mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+		looks = d->turn == turn ? looks + 1 : 0;
+		turns += d->turn != turn;
+		turn = d->turn;
+		if (looks >= OVERHEAD_LOOKS) {
+			d->passed = ++d->turn;
+			d->loading = 0;
+			d->loading_bytes = 0;
+		}
+	}
+	d->loading++;
+	d->loading_bytes += t->bytes;
+	t->turn = d->turn;
+	mutex_unlock(&overhead_lock);
+}
+
+void overhead_leave_turn(struct overhead_turn *t)
+{
+	struct device *d = t->device;
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	if ((int32_t)(t->turn - d->passed) >= 0) { /* it has not been passed over */
+		d->loading--;
+		d->loading_bytes -= t->bytes;
+	}
+	d->turn++;
 	mutex_unlock(&overhead_lock);
 }
 
@@ -261,6 +309,8 @@ static bool overhead_claim(struct overhead_making *m, bool stays, int *refused)
 		/* Anything else that is charged on this device could hide part of it. */
 		if (m->first_context && m->exact && !charge_held(d->index, RATION_DATA) && !charge_held(d->index, RATION_MODULE))
 			region_remember_cost(attach_region(), d->index, d->uuid, m->claimed_bytes);
+		if (m->kind == RATION_MODULE && m->claimed_bytes > d->largest_load)
+			d->largest_load = m->claimed_bytes;
 		charge_claim(d->index, m->kind, m->claimed_bytes);
 		*refused = charge_claimed(d->index, m->kind, m->claimed_bytes, stays);
 		m->refused = *refused && !stays;
@@ -302,7 +352,9 @@ void overhead_end(struct overhead_making *m)
 	if (m->refused)
 		charge_unclaim(d->index, m->kind, m->claimed_bytes);
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	d->making--;
+	/* The last one reads what all of them have, if theirs may have been too much: nothing else need follow. */
+	if (!--d->making && d->unconfirmed_bytes[RATION_MODULE] && nvml_started())
+		overhead_sync(d);
 	mutex_unlock(&overhead_lock);
 }
 
@@ -335,6 +387,17 @@ void overhead_doubt(struct device *d, unsigned kind, uint64_t bytes)
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
 	d->unconfirmed_bytes[kind] += bytes;
 	mutex_unlock(&overhead_lock);
+}
+
+bool overhead_lower(struct device *d, uint64_t bytes)
+{
+	bool started = nvml_pid_known() && nvml_start();
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	d->unconfirmed_bytes[RATION_CONTEXT] += bytes;
+	d->lowered_bytes += bytes;
+	bool listed = started && overhead_sync(d);
+	mutex_unlock(&overhead_lock);
+	return listed;
 }
 
 uint64_t overhead_drop_unconfirmed(struct device *d, unsigned kind, uint64_t bytes)

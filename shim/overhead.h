@@ -38,6 +38,19 @@ struct overhead_making {
 	bool refused;           /* the caller undoes it before overhead_end */
 };
 
+/* A load's turn. No call tells what a load takes, so the limit is exceeded by those that are refused, until they are undone. Where
+ * those that are under way and this one could exceed it, they load one after the other. */
+struct overhead_turn {
+	struct device *device;
+	uint64_t bytes; /* what it may take: what the caller expects, or as much as the largest load so far */
+	uint32_t turn;  /* the device's, when it was taken */
+};
+
+/* overhead_take_turn waits for others' loads, if need be; but not for one that does not move. Not under a lock. Between it and
+ * overhead_leave_turn are the load and, if it was refused, its undoing. */
+void overhead_take_turn(struct overhead_turn *t, struct device *d, uint64_t expected);
+void overhead_leave_turn(struct overhead_turn *t);
+
 /* overhead_begin takes a reading before a context is made, and charges as overhead what the
  * driver has taken until now. It may start NVML: not under a lock, unless nvml_tried. */
 void overhead_begin(struct overhead_making *m, struct device *d, unsigned kind);
@@ -66,11 +79,14 @@ void overhead_resume(struct device *d);
 
 /* overhead_add_unconfirmed says that a record with RECORD_UNCONFIRMED has bytes more, of
  * which corrected have been returned: the readings to come confirm or correct the others.
- * overhead_doubt lets them do so again, with bytes that were confirmed.
+ * overhead_doubt lets them do so again, with bytes that were confirmed; overhead_lower lets all
+ * readings to come, with those of a context's stacks: the driver frees them when it likes. It is
+ * false where there will be none.
  * overhead_drop_unconfirmed says that bytes are about to be returned, and gives back how
  * many of them have been. */
 void overhead_add_unconfirmed(struct device *d, unsigned kind, uint64_t bytes, uint64_t corrected);
 void overhead_doubt(struct device *d, unsigned kind, uint64_t bytes);
+bool overhead_lower(struct device *d, uint64_t bytes);
 uint64_t overhead_drop_unconfirmed(struct device *d, unsigned kind, uint64_t bytes);
 
 /* overhead_add_deferred says of bytes, before charge_arrived, that the driver takes them when

@@ -57,13 +57,21 @@ static uint64_t array_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d)
 	return (n + ARRAY_ALIGNMENT - 1) / ARRAY_ALIGNMENT * ARRAY_ALIGNMENT;
 }
 
+/* array_levels is how many levels the driver makes of those asked for: at least one, and at most down to the one of one element. */
+static unsigned array_levels(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
+{
+	bool layers = d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
+	unsigned most = 64 - (unsigned)__builtin_clzll(d->Width | d->Height | (layers ? 0 : d->Depth) | 1);
+	return levels == 0 ? 1 : levels < most ? levels : most;
+}
+
 static uint64_t array_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels)
 {
 	uint64_t sum = 0;
 	/* Memory of these is mapped to them later, and was charged where it was made. */
 	if (d.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
 		return 0;
-	for (unsigned i = 0; i < levels && i < 64; i++) {
+	for (unsigned i = array_levels(&d, levels); i > 0; i--) {
 		if (__builtin_add_overflow(sum, array_level_bytes(&d), &sum))
 			return UINT64_MAX;
 		d.Width = d.Width > 1 ? d.Width / 2 : d.Width;
@@ -97,6 +105,10 @@ static int array_begin(struct array_alloc *a, const void *out, const CUDA_ARRAY3
 	if (refused || !a->target.device)
 		return refused;
 	a->bytes = array_bytes(*desc, levels);
+	if (charge_would_refuse(a->target.device->index, a->bytes) && context_failed()) {
+		a->target.device = NULL;
+		return CUDA_SUCCESS;
+	}
 	refused = charge_add(a->target.device->index, RATION_DATA, a->bytes);
 	if (refused)
 		a->target.device = NULL;
@@ -158,30 +170,10 @@ int cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 	return array_end(&a, REAL_UNLESS(array_begin(&a, out, desc, 1), cuArray3DCreate_v2, out, desc), (void **)out, false);
 }
 
-/* array_levels is how many levels a mipmapped array can have: the last one is of one element. */
-static unsigned array_levels(const CUDA_ARRAY3D_DESCRIPTOR *d)
-{
-	return 64 - (unsigned)__builtin_clzll(d->Width | d->Height | d->Depth | 1);
-}
-
-/* array_ask_driver is for a mipmapped array that the job has no room for and the driver may not make at all: its
- * error is the answer. Should it make the array, that is undone. */
-static int array_ask_driver(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, int refused)
-{
-	int result = REAL(cuMipmappedArrayCreate, out, desc, levels);
-	if (result != CUDA_SUCCESS)
-		return result;
-	REAL(cuMipmappedArrayDestroy, *out);
-	*out = NULL;
-	return refused;
-}
-
 int cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
 	struct array_alloc a;
 	int refused = array_begin(&a, out, desc, levels);
-	if (refused == CUDA_ERROR_OUT_OF_MEMORY && levels > array_levels(desc))
-		return array_ask_driver(out, desc, levels, refused);
 	return array_end(&a, REAL_UNLESS(refused, cuMipmappedArrayCreate, out, desc, levels), (void **)out, true);
 }
 

@@ -74,14 +74,20 @@ void context_add_green(CUcontext handle, CUcontext primary, struct device *d)
 		context_add(handle, d, c->number);
 }
 
+/* Seen on an H200: a context that was destroyed has a device, and none of its limits; nor has a context in which a kernel has failed. */
+bool context_failed(void)
+{
+	size_t limit;
+	return REAL(cuCtxGetLimit, &limit, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS;
+}
+
 /* context_target_new finds the target for a current context that is not in the table: it
  * was just made, or before this process was attached; or it has been destroyed, and then only the driver's
- * error counts. The driver tells the device of such a context, too, but none of its limits. */
+ * error counts. */
 static int context_target_new(CUcontext handle, struct alloc_target *t)
 {
 	CUdevice ordinal;
-	size_t limit;
-	if (REAL(cuCtxGetDevice, &ordinal) != CUDA_SUCCESS || REAL(cuCtxGetLimit, &limit, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS)
+	if (REAL(cuCtxGetDevice, &ordinal) != CUDA_SUCCESS || context_failed())
 		return 0;
 	int found = device_of(ordinal, &t->device);
 	if (found <= 0)

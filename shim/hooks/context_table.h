@@ -33,6 +33,10 @@ static inline int context_enter(struct alloc_target *t)
 	return unlikely(context_target(t) < 0) ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
+/* context_failed reports whether the current context is of no use any more: it was destroyed, or a kernel of it has failed. Then the
+ * driver's error is the answer, whether there is room or not. It asks the driver, so it is for refusals. */
+bool context_failed(void);
+
 /* A context in the table. */
 struct context {
 	CUcontext handle;      /* NULL: not found by handle, as it is being ended. Atomic */

@@ -1,9 +1,9 @@
 /* cuCtxSetLimit: the memory that the kernels of a context have for their stacks and for
  * malloc, which a program may ask for in any size.
  *
- * Stacks are there when the call returns, for as many threads as the device can run. No
- * call tells how much that is: it is measured like a context, and set back where it does
- * not fit. The heap comes with the first kernel that allocates, when it is too late to
+ * Stacks are there when the call returns, for as many threads as the device can run. The driver
+ * frees those of a lower limit when it likes: they stay charged until a reading shows that they
+ * have gone. The heap comes with the first kernel that allocates, when it is too late to
  * refuse it: it is charged when it is asked for. Other limits take nothing, or little:
  * printf's buffer is the host's. */
 #include "charge.h"
@@ -28,32 +28,52 @@ static void limit_keep(const struct alloc_record *r)
 		context_keep(&context_limits, r, RATION_CONTEXT);
 }
 
+/* limit_stacks returns what all stacks of a context take beyond the first KiB of each, which the context brings along. No stack is
+ * larger than half a MiB. */
+static uint64_t limit_stacks(const struct device *d, size_t value)
+{
+	enum { FIRST = 1024, MOST = 512 << 10 };
+	return value <= FIRST ? 0 : d->residents * ((value < MOST ? value : MOST) - FIRST);
+}
+
+/* limit_lower_stack is for stacks that the driver may free from now on. Where no reading can show that, they count as gone. */
+static void limit_lower_stack(struct device *d, struct alloc_record *r, uint64_t less)
+{
+	if (overhead_lower(d, less))
+		return;
+	less = less / RATION_UNIT * RATION_UNIT;
+	r->bytes -= less;
+	context_drop(&(struct alloc_record){.bytes = less, .device = r->device, .flags = r->flags}, RATION_CONTEXT);
+}
+
+/* limit_set_stack charges before the driver is asked: on an H200 a stack that was refused afterwards, and set back, stayed. What is
+ * unconfirmed, the next reading corrects. */
 static int limit_set_stack(const struct alloc_target *t, size_t value)
 {
 	struct device *d = t->device;
-	struct overhead_making m;
-	uint64_t more = 0;
-	size_t old;
+	size_t old = 0;
+	/* A context that is dead has no limits: the driver says so. */
 	bool known = REAL(cuCtxGetLimit, &old, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS;
+	uint64_t now = limit_stacks(d, old), then = limit_stacks(d, value);
+	uint64_t more = known && then > now ? units_for(then - now) * RATION_UNIT : 0;
+	int result = more ? charge_add(d->index, RATION_CONTEXT, more) : CUDA_SUCCESS;
+	if (result != CUDA_SUCCESS)
+		return result;
 	struct alloc_record r = limit_take(t, CU_LIMIT_STACK_SIZE);
-	overhead_begin(&m, d, RATION_CONTEXT);
-	int result = REAL(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, value);
-	int refused = result == CUDA_SUCCESS ? overhead_charge(&m, !known, &more) : CUDA_SUCCESS;
-	if (m.refused) {
-		REAL(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, old);
-		more = 0;
-	}
-	/* A lower limit shows in the next reading, which returns what is no longer there of
-	 * what is unconfirmed. */
-	overhead_doubt(d, RATION_CONTEXT, r.bytes);
-	if (m.exact)
+	result = REAL(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, value);
+	if (result == CUDA_SUCCESS) {
+		charge_arrived(d->index, more);
 		overhead_add_unconfirmed(d, RATION_CONTEXT, more, 0);
-	r.bytes += more;
-	r.flags |= RECORD_UNCONFIRMED;
+		r.bytes += more;
+		r.flags |= RECORD_UNCONFIRMED;
+		if (known && then < now)
+			limit_lower_stack(d, &r, now - then < r.bytes ? now - then : r.bytes);
+	} else if (more) {
+		charge_return(d->index, RATION_CONTEXT, more);
+	}
 	limit_keep(&r);
-	overhead_end(&m);
 	overhead_refresh(d);
-	return result ? result : refused;
+	return result;
 }
 
 static int limit_set_heap(const struct alloc_target *t, size_t value)

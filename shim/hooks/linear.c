@@ -23,6 +23,10 @@ static int linear_begin(struct linear_alloc *a, bool valid, uint64_t bytes, uint
 		return refused;
 	a->flags = flags;
 	a->bytes = flags & RECORD_MANAGED ? bytes : device_rounded(a->target.device, bytes);
+	if (unlikely(charge_would_refuse(a->target.device->index, a->bytes)) && context_failed()) {
+		a->target.device = NULL;
+		return CUDA_SUCCESS;
+	}
 	refused = charge_add(a->target.device->index, RATION_DATA, a->bytes);
 	if (unlikely(refused))
 		a->target.device = NULL;

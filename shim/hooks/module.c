@@ -5,22 +5,30 @@
 #include "hooks/context_table.h"
 #include "hooks/departure.h"
 #include "hooks/managed.h"
+#include "image.h"
 #include "overhead.h"
 #include "region/atomics.h"
+
+/* What the variables of a library take at least, where its image tells: by handle. */
+static struct alloc_table module_libraries;
+static uint32_t module_any_library; /* there is, or was, one; atomic */
 
 /* A load, from the reading before to the charge after. */
 struct module_load {
 	struct alloc_target target; /* its device is NULL where nothing is measured */
 	struct overhead_making making;
+	struct overhead_turn turn;
 };
 
 /* module_begin takes the reading: CUDA_SUCCESS, or what the call must return. Without a
  * context there is nothing to measure, and nothing is loaded yet. */
-static int module_begin(struct module_load *m)
+static int module_begin(struct module_load *m, const void *image)
 {
 	int denied = context_enter(&m->target);
-	if (m->target.device)
+	if (m->target.device) {
+		overhead_take_turn(&m->turn, m->target.device, image_variables(image));
 		overhead_begin_load(&m->making, m->target.device, RATION_MODULE);
+	}
 	return denied;
 }
 
@@ -51,34 +59,35 @@ static int module_end(struct module_load *m, int result, void **out, bool librar
 		module_keep(m, *out, bytes, library ? *out : NULL);
 	}
 	overhead_end(&m->making);
+	overhead_leave_turn(&m->turn);
 	return refused ? refused : result;
 }
 
 int cuModuleLoad(CUmodule *out, const char *path)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuModuleLoad, out, path);
+	int result = REAL_UNLESS(module_begin(&m, NULL), cuModuleLoad, out, path);
 	return module_end(&m, result, (void **)out, false);
 }
 
 int cuModuleLoadData(CUmodule *out, const void *image)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuModuleLoadData, out, image);
+	int result = REAL_UNLESS(module_begin(&m, image), cuModuleLoadData, out, image);
 	return module_end(&m, result, (void **)out, false);
 }
 
 int cuModuleLoadFatBinary(CUmodule *out, const void *image)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuModuleLoadFatBinary, out, image);
+	int result = REAL_UNLESS(module_begin(&m, image), cuModuleLoadFatBinary, out, image);
 	return module_end(&m, result, (void **)out, false);
 }
 
 int cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned count, int *options, void **values)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuModuleLoadDataEx, out, image, count, options, values);
+	int result = REAL_UNLESS(module_begin(&m, image), cuModuleLoadDataEx, out, image, count, options, values);
 	return module_end(&m, result, (void **)out, false);
 }
 
@@ -86,22 +95,29 @@ int cuLibraryLoadData(CUlibrary *out, const void *code, int *jit, void **jit_val
 		      unsigned count)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuLibraryLoadData, out, code, jit, jit_values, jit_count, options, values, count);
-	return module_end(&m, result, (void **)out, true);
+	int result = REAL_UNLESS(module_begin(&m, code), cuLibraryLoadData, out, code, jit, jit_values, jit_count, options, values, count);
+	result = module_end(&m, result, (void **)out, true);
+	uint64_t bytes = result == CUDA_SUCCESS && attach_on() ? image_variables(code) : 0;
+	if (bytes) {
+		__atomic_store_n(&module_any_library, 1, __ATOMIC_RELAXED);
+		alloc_table_put(&module_libraries, &(struct alloc_record){.key = (uintptr_t)*out, .bytes = bytes});
+	}
+	return result;
 }
 
 int cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit, void **jit_values, unsigned jit_count, int *options, void **values,
 			  unsigned count)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin(&m), cuLibraryLoadFromFile, out, path, jit, jit_values, jit_count, options, values, count);
+	int result =
+		REAL_UNLESS(module_begin(&m, NULL), cuLibraryLoadFromFile, out, path, jit, jit_values, jit_count, options, values, count);
 	return module_end(&m, result, (void **)out, true);
 }
 
 /* Calls that load what a library holds back until it is asked for, also where they do not
  * find what they look for. It is unloaded only with the library, so where it does not fit it
  * is not undone: it is charged by force, and the call says so, as the driver does when it
- * runs out of memory here. */
+ * runs out of memory here. Where the image tells that it will not fit, the driver is not asked. */
 static int module_end_lazy(struct module_load *m, int result, CUlibrary library)
 {
 	static uint64_t parts;
@@ -116,11 +132,45 @@ static int module_end_lazy(struct module_load *m, int result, CUlibrary library)
 	return result ? result : refused;
 }
 
+/* A library in a context. */
+struct module_place {
+	uintptr_t library;
+	uint32_t context;
+	uint64_t charged;
+};
+
+static bool module_look_for(struct alloc_record *r, void *arg)
+{
+	struct module_place *p = arg;
+	if (r->other == p->library && r->context == p->context)
+		p->charged += r->bytes;
+	return true;
+}
+
+/* module_refuse asks the job for what a library takes at least, where it is not loaded yet: CUDA_SUCCESS, or what the call must
+ * return. What the load really takes is charged after it. */
+static int module_refuse(const struct alloc_target *t, CUlibrary library)
+{
+	struct alloc_record known;
+	if (!alloc_table_get(&module_libraries, (uintptr_t)library, &known) || !charge_would_refuse(t->device->index, known.bytes))
+		return CUDA_SUCCESS;
+	struct module_place p = {(uintptr_t)library, t->context, 0};
+	alloc_table_sweep(&context_modules, module_look_for, &p);
+	if (p.charged >= known.bytes || context_failed())
+		return CUDA_SUCCESS;
+	int refused = charge_add(t->device->index, RATION_MODULE, known.bytes);
+	if (!refused)
+		charge_return(t->device->index, RATION_MODULE, known.bytes);
+	return refused;
+}
+
 /* module_begin_lazy is module_begin for them. They are often called, and most often load
  * nothing: that shows in the room that the device has left. */
-static int module_begin_lazy(struct module_load *m)
+static int module_begin_lazy(struct module_load *m, CUlibrary library)
 {
 	int denied = context_enter(&m->target);
+	if (!denied && m->target.device && library && (denied = module_refuse(&m->target, library)) != CUDA_SUCCESS)
+		m->target.device = NULL;
 	if (m->target.device)
 		overhead_begin_lazy(&m->making, m->target.device, RATION_MODULE);
 	return denied;
@@ -129,14 +179,14 @@ static int module_begin_lazy(struct module_load *m)
 int cuLibraryGetModule(CUmodule *out, CUlibrary library)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin_lazy(&m), cuLibraryGetModule, out, library);
+	int result = REAL_UNLESS(module_begin_lazy(&m, library), cuLibraryGetModule, out, library);
 	return module_end_lazy(&m, result, library);
 }
 
 int cuLibraryGetGlobal(CUdeviceptr *out, size_t *bytes, CUlibrary library, const char *name)
 {
 	struct module_load m;
-	int result = REAL_UNLESS(module_begin_lazy(&m), cuLibraryGetGlobal, out, bytes, library, name);
+	int result = REAL_UNLESS(module_begin_lazy(&m, library), cuLibraryGetGlobal, out, bytes, library, name);
 	return module_end_lazy(&m, result, library);
 }
 
@@ -160,8 +210,11 @@ int cuKernelGetFunction(CUfunction *out, CUkernel kernel)
 {
 	struct module_load m;
 	CUlibrary library = NULL;
-	int result = REAL_UNLESS(module_begin_lazy(&m), cuKernelGetFunction, out, kernel);
-	if (result == CUDA_SUCCESS && REAL(cuKernelGetLibrary, &library, kernel) != CUDA_SUCCESS)
+	bool asked = __atomic_load_n(&module_any_library, __ATOMIC_RELAXED);
+	if (asked && (!kernel || REAL(cuKernelGetLibrary, &library, kernel) != CUDA_SUCCESS))
+		library = NULL;
+	int result = REAL_UNLESS(module_begin_lazy(&m, library), cuKernelGetFunction, out, kernel);
+	if (result == CUDA_SUCCESS && !asked && REAL(cuKernelGetLibrary, &library, kernel) != CUDA_SUCCESS)
 		library = NULL;
 	return module_end_lazy(&m, result, library);
 }
@@ -204,13 +257,16 @@ int cuLibraryUnload(CUlibrary library)
 {
 	struct module_sweep modules = {.from = (uintptr_t)library, .to = (uintptr_t)&modules | 1, .departure.kind = RATION_MODULE};
 	struct module_sweep managed = {.from = modules.from, .to = modules.to, .departure.kind = RATION_DATA};
+	struct alloc_record known;
 	if (!library || !attach_on())
 		return REAL(cuLibraryUnload, library);
+	alloc_table_take(&module_libraries, (uintptr_t)library, &known);
 	alloc_table_sweep(&context_modules, module_change_owner, &modules);
 	alloc_table_sweep(&context_managed, module_change_owner, &managed);
 	departure_begin(&modules.departure);
 	departure_begin(&managed.departure);
 	int result = REAL(cuLibraryUnload, library);
+	alloc_table_freed(&module_libraries, &known, result == CUDA_SUCCESS);
 	struct module_sweep back = {.from = modules.to, .to = result == CUDA_SUCCESS ? 0 : modules.from};
 	alloc_table_sweep(&context_modules, module_change_owner, &back);
 	alloc_table_sweep(&context_managed, module_change_owner, &back);
