@@ -41,11 +41,11 @@ func Compare(env Env, self string) (rows []Comparison, driver string, err error)
 		d.Close()
 	}
 	err = inRegion(func(path string) error {
-		m := cuda.Machine{GPU: "h200", Region: path, Limit: 4 << 30, Context: 518 << 20, Real: real}
+		m := cuda.StandIn{GPU: "h200", Region: path, Limit: 4 << 30, Context: 518 << 20, Real: real}
 		if err := m.Unpack(); err != nil {
 			return err
 		}
-		for _, part := range []func(Env, *cuda.Machine) ([]Comparison, error){compareCalls, compareStart} {
+		for _, part := range []func(Env, *cuda.StandIn) ([]Comparison, error){compareCalls, compareStart} {
 			more, err := part(env, &m)
 			if err != nil {
 				return err
@@ -107,7 +107,7 @@ func spreadOf(values []float64) benchpage.Spread {
 }
 
 // start starts a program on a side.
-func start(m *cuda.Machine, side int) (*cuda.Program, error) {
+func start(m *cuda.StandIn, side int) (*cuda.Program, error) {
 	if side == inJob {
 		return m.Start(true)
 	}
@@ -115,7 +115,7 @@ func start(m *cuda.Machine, side int) (*cuda.Program, error) {
 }
 
 // compareCalls measures driver calls, one by one.
-func compareCalls(env Env, m *cuda.Machine) (rows []Comparison, err error) {
+func compareCalls(env Env, m *cuda.StandIn) (rows []Comparison, err error) {
 	const calls, bytes = 500, 1 << 20
 	var programs [sides]*cuda.Program
 	for side := range programs {
@@ -152,7 +152,7 @@ func compareCalls(env Env, m *cuda.Machine) (rows []Comparison, err error) {
 }
 
 // compareStart measures cuInit and a first context, each time in a new process.
-func compareStart(env Env, m *cuda.Machine) ([]Comparison, error) {
+func compareStart(env Env, m *cuda.StandIn) ([]Comparison, error) {
 	all, err := perSide(env.pick(15, 2), func(side int) ([]float64, error) {
 		env.Say("cuInit and a context")
 		p, err := start(m, side)

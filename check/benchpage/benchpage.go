@@ -25,7 +25,7 @@ type Page struct {
 	Machine     []Fact
 	Comparisons []Comparison // native against in a job
 	Groups      []Group
-	Checks      []Check
+	Checks      []TestResult
 }
 
 // Fact is something about the machine.
@@ -68,8 +68,8 @@ type Value struct {
 	Note               string
 }
 
-// Check is a check and its result.
-type Check struct{ Name, Verdict, Text string }
+// TestResult is a test and its result.
+type TestResult struct{ Name, Verdict, Text string }
 
 //go:embed page.html
 var files embed.FS

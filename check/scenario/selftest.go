@@ -37,8 +37,8 @@ const (
 	Skip = "skip" // cannot be checked here; Detail says why
 )
 
-// Check is the outcome of one check.
-type Check struct {
+// Promise is the result of checking one promise of ration.
+type Promise struct {
 	Name    string           `json:"name"`
 	Verdict string           `json:"verdict"` // pass, fail or skip
 	Detail  string           `json:"detail"`  // the measured values, as text
@@ -47,10 +47,10 @@ type Check struct {
 
 // SelftestReport is the outcome of a self-test.
 type SelftestReport struct {
-	Processes int     `json:"processes"`
-	Limit     uint64  `json:"limit_bytes"`
-	Passed    bool    `json:"passed"`
-	Checks    []Check `json:"checks"`
+	Processes int       `json:"processes"`
+	Limit     uint64    `json:"limit_bytes"`
+	Passed    bool      `json:"passed"`
+	Checks    []Promise `json:"checks"`
 }
 
 // values are the measured values of a check.
@@ -62,7 +62,7 @@ func (r *SelftestReport) judge(name string, ok bool, measured values, detail str
 	if ok {
 		verdict = Pass
 	}
-	r.Checks = append(r.Checks, Check{name, verdict, fmt.Sprintf(detail, args...), measured})
+	r.Checks = append(r.Checks, Promise{name, verdict, fmt.Sprintf(detail, args...), measured})
 }
 
 // selftest is a self-test in progress.
@@ -94,7 +94,7 @@ func Selftest(n int, progress func(string)) (SelftestReport, error) {
 			t.judge("no deadlock", false, nil, "%v", err)
 		}
 	})
-	t.Passed = !slices.ContainsFunc(t.Checks, func(c Check) bool { return c.Verdict == Fail })
+	t.Passed = !slices.ContainsFunc(t.Checks, func(c Promise) bool { return c.Verdict == Fail })
 	return t.SelftestReport, err
 }
 
@@ -205,7 +205,7 @@ func (t *selftest) work() {
 func (t *selftest) checkHostPIDs() {
 	const name = "host PIDs"
 	if !region.OnHost() {
-		t.Checks = append(t.Checks, Check{name, Skip, "this is a PID namespace of its own; run it on the host to see", nil})
+		t.Checks = append(t.Checks, Promise{name, Skip, "this is a PID namespace of its own; run it on the host to see", nil})
 		return
 	}
 	var found int64
@@ -231,7 +231,7 @@ func (t *selftest) checkDeviceSize() {
 
 // killNeighbour has one more program take all that is free, kills it while it
 // allocates and frees, and has another one ask for the same bytes at once.
-func (t *selftest) killNeighbour() Check {
+func (t *selftest) killNeighbour() Promise {
 	t.progress("killing a neighbour")
 	victim, survivor := t.guest(), t.guest()
 	free := t.Limit - t.region.Used(0)
@@ -242,7 +242,7 @@ func (t *selftest) killNeighbour() Check {
 	bytes := free + contextCost // all that the victim held
 	kill, got, fromKill := t.kill(victim, survivor, bytes)
 	quit(survivor)
-	c := Check{Name: "killed neighbour", Verdict: Pass, Values: values{
+	c := Promise{Name: "killed neighbour", Verdict: Pass, Values: values{
 		"bytes": int64(bytes), "from_kill_ns": int64(fromKill), "from_death_ns": kill.After,
 	}}
 	c.Detail = fmt.Sprintf("all its %v went to a survivor %s after its death", limit.Size(bytes), humanfmt.Duration(time.Duration(kill.After)))

@@ -54,7 +54,7 @@ func catch(err *error) {
 
 // stage is a job on a stand-in GPU, its programs, and the views of it from outside.
 type stage struct {
-	machine cuda.Machine
+	machine cuda.StandIn
 	started []*cuda.Program // all of them
 	workers []*cuda.Program // that work and were not killed
 	region  *region.Region  // read-only; nil before observe
@@ -71,7 +71,7 @@ func onStage(gpu string, limit, context uint64, play func(*stage)) (err error) {
 	path, remove, err := job.Scratch()
 	need(err)
 	defer remove()
-	s := &stage{machine: cuda.Machine{GPU: gpu, Region: path, Limit: limit, Context: context}}
+	s := &stage{machine: cuda.StandIn{GPU: gpu, Region: path, Limit: limit, Context: context}}
 	need(s.machine.Unpack())
 	s.driver = must(s.machine.Start(false))
 	defer s.driver.Close()

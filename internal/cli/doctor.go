@@ -28,7 +28,7 @@ it is counted, and which of the calls that it looked up are not. Its output goes
 to standard error.
 
 --fix repairs what is safe to repair: it removes jobs that have ended, and
-returns what dead processes hold to their jobs.
+returns the memory of dead processes to their jobs.
 
 Exit status: 0 if no check failed, 1 if one did. A warning is not a failure.`,
 		Example: "  ration doctor\n  ration doctor --fix\n  ration doctor --fake-gpu h200\n  ration doctor -- python train.py --steps 1",

@@ -21,8 +21,8 @@ import (
 	"ration/internal/limit"
 )
 
-// Machine is a stand-in machine with one device, and a job on it.
-type Machine struct {
+// StandIn is a stand-in machine with one device, and a job on it.
+type StandIn struct {
 	GPU     string // fakegpu's name for the device: h200, or h100:80g
 	Region  string // path of the job's region; the device's state is in the same folder
 	Limit   uint64 // memory limit of the job, in bytes
@@ -40,7 +40,7 @@ var bundles = [...]embedded.Bundle{embedded.Ration, embedded.FakeGPU, embedded.W
 
 // Unpack unpacks the files that the machine needs. The error matches
 // embedded.ErrNotBuilt if this ration was built without them.
-func (m *Machine) Unpack() error {
+func (m *StandIn) Unpack() error {
 	if err := launch.CheckGlibc(); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ const (
 )
 
 // environ returns the environment of a program.
-func (m *Machine) environ(where place) []string {
+func (m *StandIn) environ(where place) []string {
 	libraries := os.Getenv("LD_LIBRARY_PATH")
 	var env []string
 	if !m.Real {
@@ -133,7 +133,7 @@ var memoryColumn = sync.OnceValue(func() *regexp.Regexp {
 
 // SMI runs fake-smi, fakegpu's nvidia-smi, inside the job or outside, and returns
 // what it shows of the device.
-func (m *Machine) SMI(inJob bool) (Memory, error) {
+func (m *StandIn) SMI(inJob bool) (Memory, error) {
 	const name, within = "fake-smi", time.Minute
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()

@@ -26,12 +26,12 @@ type Answer struct {
 }
 
 // Start starts a program inside the job or outside.
-func (m *Machine) Start(inJob bool) (*Program, error) { return m.start(in(inJob)) }
+func (m *StandIn) Start(inJob bool) (*Program, error) { return m.start(in(inJob)) }
 
 // StartNative starts a program outside the job whose context takes what it takes inside.
-func (m *Machine) StartNative() (*Program, error) { return m.start(native) }
+func (m *StandIn) StartNative() (*Program, error) { return m.start(native) }
 
-func (m *Machine) start(where place) (*Program, error) {
+func (m *StandIn) start(where place) (*Program, error) {
 	m.started++
 	cmd := exec.Command(m.program)
 	cmd.Env = m.environ(where)
