@@ -29,8 +29,8 @@ type Comparison struct {
 // within is how long a program may take to answer.
 const within = time.Minute
 
-// Compare measures ordinary CUDA programs without ration and with it: on this machine's
-// driver, or on the stand-in where there is none. It returns which driver that was.
+// Compare measures ordinary CUDA programs without ration and with it: on this machine's driver, or
+// on the stand-in if there is none. It returns which driver was used.
 func Compare(env Env, self string) (rows []Comparison, driver string, err error) {
 	driver = StandIn
 	real := false
@@ -59,11 +59,11 @@ func Compare(env Env, self string) (rows []Comparison, driver string, err error)
 	return rows, driver, err
 }
 
-// StandIn is the driver that Compare returns where there is no other.
+// StandIn is what Compare returns if it used the stand-in driver.
 const StandIn = "stand-in"
 
-// The three that are compared: two native ones, to see how much those differ, and one in a
-// job. They take turns, and each goes first as often as the others.
+// Three programs are compared: two native ones, to see how much they differ, and one in a job. They
+// alternate, and each is first equally often.
 const (
 	nativeOne = iota
 	nativeTwo
@@ -190,7 +190,7 @@ func compareRun(env Env, self, folder string) (Comparison, error) {
 			cmd.Args[0] = "ration"
 			cmd.Env = append(os.Environ(), job.EnvFolder+"="+jobs)
 		}
-		cmd.Stderr = io.Discard // that there is no driver
+		cmd.Stderr = io.Discard // it warns that there is no driver
 		from := time.Now()
 		if err := cmd.Run(); err != nil {
 			return nil, fmt.Errorf("running %v: %w", cmd.Args, err)
