@@ -72,7 +72,7 @@ because the address is taken.`,
 	}
 	cmd.Flags().StringVar(&f.listen, "listen", "", "serve it at this `address` (default "+defaultWebListen+", or a free port if that is taken)")
 	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: neither limits, nor the memory of dead processes")
-	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "ask no agent")
+	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not use an agent")
 	return cmd
 }
 
