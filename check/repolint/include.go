@@ -181,22 +181,22 @@ func (c *checker) cEdges() map[string][]cEdge {
 // search in the order of names.
 func (c *checker) checkCircles() {
 	var (
-		walk  func(unit string)
-		way   []string // the units from the start to here, each with its reason
-		units []string
-		edges = c.cEdges()
-		done  = make(map[string]bool)
-		told  = make(map[string]bool) // by pair of units
+		walk     func(unit string)
+		way      []string // the units from the start to here, each with its reason
+		units    []string
+		edges    = c.cEdges()
+		done     = make(map[string]bool)
+		reported = make(map[string]bool) // by pair of units
 	)
 	walk = func(unit string) {
 		units = append(units, unit)
 		for _, e := range edges[unit] {
 			way = append(way, unit+" "+e.why)
 			if at := slices.Index(units, e.to); at >= 0 && e.to != unit {
-				if !told[unit+" "+e.to] {
+				if !reported[unit+" "+e.to] {
 					c.report(e.file, e.line, "a circle: %s %s", strings.Join(way[at:], " "), e.to)
 				}
-				told[unit+" "+e.to] = true
+				reported[unit+" "+e.to] = true
 			} else if at < 0 && !done[e.to] {
 				walk(e.to)
 			}

@@ -89,11 +89,11 @@ func (k *Kubelets) Add(ctx context.Context, name string, gpus []slices.GPU) erro
 	k.mu.Lock()
 	k.nodes[name] = newNode(name, gpus)
 	k.mu.Unlock()
-	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000"), corev1.ResourceMemory: resource.MustParse("4Ti"), corev1.ResourcePods: resource.MustParse("2000")}
+	capacity := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000"), corev1.ResourceMemory: resource.MustParse("4Ti"), corev1.ResourcePods: resource.MustParse("2000")}
 	nodes := k.client.CoreV1().Nodes()
 	_, err := nodes.Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64"}},
-		Status: corev1.NodeStatus{Capacity: room, Allocatable: room,
+		Status: corev1.NodeStatus{Capacity: capacity, Allocatable: capacity,
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
