@@ -245,11 +245,11 @@ test-web: all build/staticcheck ## the page, in a real browser: Chromium, which 
 	$(call lint-module,check/web,-mod=mod)
 	cd check/web && $(CURDIR)/scripts/gotest -mod=mod -count=1 -timeout=7m . -args $(WEB)
 
-# The folder from which install.sh of this release fetches, if it is told no other.
+# The default folder from which install.sh of this release downloads.
 RELEASE_URL ?=
 export RELEASE_URL
 
-# Where make install puts it; DESTDIR goes before it, for those who make packages.
+# Where make install installs; packages set DESTDIR, which is put before it.
 PREFIX ?= /usr/local
 
 install: ## install what make built, in PREFIX=/usr/local

@@ -2,15 +2,14 @@
 # Installs ration from a release: fetches the tarball for this machine, checks it against
 # the release's SHA256SUMS, and puts it under ~/.local, or /usr/local for root. It needs
 # no root, and installs nothing else; for root, in /usr or /usr/local, it makes the user
-# ration, as whom root's agent reads. Variables:
+# ration, which root's agent runs as. Variables:
 #
 #   RATION_URL      the folder with the release's files: https://... or file://...
 #   RATION_VERSION  which version, where the folder has several
 #   RATION_PREFIX   another folder than ~/.local or /usr/local
 #   RATION_STATIC   1: the static program, as on a system without glibc
 #
-# All of it is in a function, so that half a script, of a download that broke off, does
-# nothing.
+# All of it is in a function, so that an incomplete download of this script does nothing.
 set -eu
 
 # make dist RELEASE_URL=... writes the release's own here.
@@ -49,8 +48,8 @@ sha256() {
 	fi | sed 's/ .*//'
 }
 
-# The user as whom root's agent reads. It stays when ration is removed: its number must not
-# become another's.
+# Root's agent reads as this user. The user stays when ration is removed, so that its UID is not
+# reused.
 make_user() {
 	if command -v useradd >/dev/null; then
 		useradd --system --user-group --no-create-home --home-dir / --shell /usr/sbin/nologin --comment "Agent of ration" ration
@@ -102,8 +101,8 @@ main() {
 	tree=$(echo "$download"/tree/*)
 	"$tree/bin/ration" version >/dev/null || fail "$names does not run on this machine; nothing was installed (RATION_STATIC=1 installs a program that needs no C library)"
 
-	# What an older version had and this one has not goes, and each new file is put in
-	# place by a rename, so that a program which runs keeps its file.
+	# Remove files that only the older version has. Put each new file in place by a rename, so that
+	# a running program keeps its file.
 	old=
 	if [ -f "$prefix/lib/ration/files" ]; then
 		old=$("$prefix/bin/ration" version 2>/dev/null | sed 's/^ration \([^ ]*\).*/\1/' || true)

@@ -143,7 +143,7 @@ func TestFloodOfJobs(t *testing.T) {
 	check(once.readOnce().jobs)
 	r := newScanner(scan.Options{})
 	defer r.Close()
-	r.places, r.allUsers = places, func() bool { return true }
+	r.userPaths, r.allUsers = places, func() bool { return true }
 	for range 2 {
 		m, _, err := r.scan(true)
 		if err != nil {

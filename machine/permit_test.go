@@ -64,7 +64,7 @@ func TestLooksTakePlaces(t *testing.T) {
 // no other of that user's from being looked at.
 func TestScannerOfRemovedRegions(t *testing.T) {
 	r, _ := scannerAt(t)
-	r.allUsers, r.places = func() bool { return true }, job.Paths{}
+	r.allUsers, r.userPaths = func() bool { return true }, job.Paths{}
 	var paths []string
 	for range 3 {
 		path := filepath.Join(t.TempDir(), job.RegionName)

@@ -51,12 +51,12 @@ type scanner struct {
 	hintMu sync.Mutex
 	hints  map[string]bool // guarded by hintMu: folders in which something has happened
 
-	places   job.Paths
-	allUsers func() bool
-	now      func() time.Time
-	timeout  time.Duration // how long a Scan waits for all users together
-	files    int           // how many files of jobs may be open, for all users together
-	active   int           // how many unfinished jobs of one user are scanned
+	userPaths job.Paths
+	allUsers  func() bool
+	now       func() time.Time
+	timeout   time.Duration // how long a Scan waits for all users together
+	files     int           // how many files of jobs may be open, for all users together
+	active    int           // how many unfinished jobs of one user are scanned
 }
 
 const (
@@ -95,7 +95,7 @@ func newScanner(opts scan.Options) *scanner {
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	s := &scanner{opts: opts, files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userScan{}, outside: map[job.FileID]*userScan{},
 		quotas: map[int]*quota{}, hints: map[string]bool{}, permits: make(chan struct{}, maxScans),
-		places: job.SystemPaths, allUsers: job.AllUsers, now: time.Now, timeout: userTimeout}
+		userPaths: job.SystemPaths, allUsers: job.AllUsers, now: time.Now, timeout: userTimeout}
 	if opts.Once {
 		s.active = math.MaxInt
 	}
@@ -318,9 +318,9 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 		return false
 	}
 	s.found, s.notes = now, nil
-	folders, all := s.places.Folders()
+	folders, all := s.userPaths.Folders()
 	if !all {
-		s.notes = append(s.notes, Finding{Kind: Unanswering, Device: -1, Text: s.places.Temp + " holds more names than are read of it; jobs of users without a process may be missing",
+		s.notes = append(s.notes, Finding{Kind: Unanswering, Device: -1, Text: s.userPaths.Temp + " holds more names than are read of it; jobs of users without a process may be missing",
 			Remedy: "look for the user who makes so many, and remove them"})
 	}
 	there := map[int]bool{ownUser: true}

@@ -135,9 +135,9 @@ func TestScannerShowsStandingJobs(t *testing.T) {
 // A user who is not there any more is forgotten, with the jobs; one who does not answer is not.
 func TestScannerForgetsUsers(t *testing.T) {
 	r, dir := scannerAt(t)
-	r.places = job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	r.userPaths = job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
 	r.allUsers = func() bool { return true }
-	folder := filepath.Join(r.places.Runtime, "61000", "ration", "train")
+	folder := filepath.Join(r.userPaths.Runtime, "61000", "ration", "train")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestScannerForgetsUsers(t *testing.T) {
 	if of, kept := hasUser(); !of || !kept || len(r.users[61000].last.jobs) != 1 {
 		t.Fatalf("%v, %v", of, kept)
 	}
-	if err := os.RemoveAll(filepath.Join(r.places.Runtime, "61000")); err != nil {
+	if err := os.RemoveAll(filepath.Join(r.userPaths.Runtime, "61000")); err != nil {
 		t.Fatal(err)
 	}
 	u := r.users[61000]
@@ -170,11 +170,11 @@ func TestScannerForgetsUsers(t *testing.T) {
 // not called by the folder's name: who asks for that user's job by its name would get another's.
 func TestScannerCallsNoOthersJobByTheFolder(t *testing.T) {
 	r, dir := scannerAt(t)
-	r.places = job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	r.userPaths = job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
 	r.allUsers = func() bool { return true }
 	own, other := unix.Geteuid(), unix.Geteuid()+61000
 	for _, uid := range []int{own, other} { // the regions of both folders are this user's
-		folder := filepath.Join(r.places.Runtime, fmt.Sprint(uid), "ration", "train")
+		folder := filepath.Join(r.userPaths.Runtime, fmt.Sprint(uid), "ration", "train")
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +189,7 @@ func TestScannerCallsNoOthersJobByTheFolder(t *testing.T) {
 	}
 	m, _ := mustScan(t, r)
 	for uid, name := range map[int]string{own: "train", other: ""} {
-		path := filepath.Join(r.places.Runtime, fmt.Sprint(uid), "ration", "train", job.RegionName)
+		path := filepath.Join(r.userPaths.Runtime, fmt.Sprint(uid), "ration", "train", job.RegionName)
 		at := slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == path })
 		if at < 0 || m.Jobs[at].Name != name || m.Jobs[at].UID != own {
 			t.Errorf("want %q of user %d at %s: %+v", name, own, path, m.Jobs)

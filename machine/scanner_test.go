@@ -427,7 +427,7 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 func TestScannerOfAllUsers(t *testing.T) {
 	r, dir := scannerAt(t)
 	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
-	r.places, r.allUsers = places, func() bool { return true }
+	r.userPaths, r.allUsers = places, func() bool { return true }
 	folder := filepath.Join(places.Runtime, "61000", "ration", "theirs")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)

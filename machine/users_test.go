@@ -74,7 +74,7 @@ func readUsers(t testing.TB, places job.Paths, timeout time.Duration) Machine {
 	t.Helper()
 	s := newScanner(scan.Options{Once: true})
 	defer s.Close()
-	s.places, s.allUsers, s.timeout = places, func() bool { return true }, timeout
+	s.userPaths, s.allUsers, s.timeout = places, func() bool { return true }, timeout
 	m, _, err := s.scan(true)
 	if err != nil {
 		t.Fatal(err)

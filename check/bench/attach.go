@@ -9,9 +9,9 @@ import (
 	"ration/internal/region"
 )
 
-// attach measures how long a process takes to attach to a region and claim a slot:
-// to a region that is ready, to one that does not exist yet; and what processes
-// that start and exit fast leave behind.
+// attach measures how long a process takes to attach to a region and claim a slot, for an
+// initialised region and for one that does not exist yet. It also counts what processes leave
+// behind that start and exit fast.
 func attach(env Env) (Result, error) {
 	var result Result
 	for _, racing := range []struct {
@@ -52,7 +52,7 @@ func attach(env Env) (Result, error) {
 	return result, nil
 }
 
-// race has n workers carry out an order at once, calls then, if it is not nil, and ends them.
+// race makes n workers execute an order at once, calls then if it is not nil, and ends them.
 func race(lang language, n int, order string, then func(*crew) error) ([][]float64, error) {
 	c, err := newCrew(lang, n)
 	if err != nil {
@@ -94,7 +94,7 @@ func attachReady(env Env, n, rounds int, most time.Duration, target string) (row
 					}
 				}
 			}
-			// The control: as many processes released at once, which use as much CPU time and no
+			// For comparison: as many processes released at once, which use as much CPU time and no
 			// region.
 			slices.Sort(spent[inC])
 			answers, err := race(inC, n, fmt.Sprintf("burn %.0f", spent[inC].Percentile(50)), nil)

@@ -16,9 +16,9 @@ import (
 	"ration/internal/job"
 )
 
-// Report is the result of a run.
-type Report struct {
-	Machine Machine  `json:"machine"`
+// Measurement is the result of a run of benchmarks.
+type Measurement struct {
+	Machine Host     `json:"machine"`
 	Date    string   `json:"date"`    // RFC 3339
 	Command string   `json:"command"` // that makes the same run
 	Seconds float64  `json:"seconds"` // duration of the run
@@ -115,9 +115,9 @@ var Benches = []Bench{
 }
 
 // Run runs the named benchmarks.
-func Run(names []string, env Env) (Report, error) {
+func Run(names []string, env Env) (Measurement, error) {
 	began := time.Now()
-	report := Report{Date: began.Format(time.RFC3339), Command: "ration bench " + strings.Join(names, " ")}
+	report := Measurement{Date: began.Format(time.RFC3339), Command: "ration bench " + strings.Join(names, " ")}
 	if len(names) == len(Benches) {
 		report.Command = "ration bench all"
 	}
@@ -125,7 +125,7 @@ func Run(names []string, env Env) (Report, error) {
 		report.Command += " --quick"
 	}
 	var err error
-	if report.Machine, err = ThisMachine(); err != nil {
+	if report.Machine, err = ThisHost(); err != nil {
 		return report, err
 	}
 	for _, name := range names {

@@ -29,8 +29,8 @@ type Comparison struct {
 // within is how long a program may take to answer.
 const within = time.Minute
 
-// Compare measures ordinary CUDA programs without ration and with it: on this machine's
-// driver, or on the stand-in where there is none. It returns which driver that was.
+// Compare measures ordinary CUDA programs without ration and with it: on this machine's driver, or
+// on the stand-in if there is none. It returns which driver was used.
 func Compare(env Env, self string) (rows []Comparison, driver string, err error) {
 	driver = StandIn
 	real := false
@@ -41,11 +41,11 @@ func Compare(env Env, self string) (rows []Comparison, driver string, err error)
 		d.Close()
 	}
 	err = inRegion(func(path string) error {
-		m := cuda.Machine{GPU: "h200", Region: path, Limit: 4 << 30, Context: 518 << 20, Real: real}
+		m := cuda.StandIn{GPU: "h200", Region: path, Limit: 4 << 30, Context: 518 << 20, Real: real}
 		if err := m.Unpack(); err != nil {
 			return err
 		}
-		for _, part := range []func(Env, *cuda.Machine) ([]Comparison, error){compareCalls, compareStart} {
+		for _, part := range []func(Env, *cuda.StandIn) ([]Comparison, error){compareCalls, compareStart} {
 			more, err := part(env, &m)
 			if err != nil {
 				return err
@@ -59,11 +59,11 @@ func Compare(env Env, self string) (rows []Comparison, driver string, err error)
 	return rows, driver, err
 }
 
-// StandIn is the driver that Compare returns where there is no other.
+// StandIn is what Compare returns if it used the stand-in driver.
 const StandIn = "stand-in"
 
-// The three that are compared: two native ones, to see how much those differ, and one in a
-// job. They take turns, and each goes first as often as the others.
+// Three programs are compared: two native ones, to see how much they differ, and one in a job. They
+// alternate, and each is first equally often.
 const (
 	nativeOne = iota
 	nativeTwo
@@ -107,7 +107,7 @@ func spreadOf(values []float64) benchpage.Spread {
 }
 
 // start starts a program on a side.
-func start(m *cuda.Machine, side int) (*cuda.Program, error) {
+func start(m *cuda.StandIn, side int) (*cuda.Program, error) {
 	if side == inJob {
 		return m.Start(true)
 	}
@@ -115,7 +115,7 @@ func start(m *cuda.Machine, side int) (*cuda.Program, error) {
 }
 
 // compareCalls measures driver calls, one by one.
-func compareCalls(env Env, m *cuda.Machine) (rows []Comparison, err error) {
+func compareCalls(env Env, m *cuda.StandIn) (rows []Comparison, err error) {
 	const calls, bytes = 500, 1 << 20
 	var programs [sides]*cuda.Program
 	for side := range programs {
@@ -152,7 +152,7 @@ func compareCalls(env Env, m *cuda.Machine) (rows []Comparison, err error) {
 }
 
 // compareStart measures cuInit and a first context, each time in a new process.
-func compareStart(env Env, m *cuda.Machine) ([]Comparison, error) {
+func compareStart(env Env, m *cuda.StandIn) ([]Comparison, error) {
 	all, err := perSide(env.pick(15, 2), func(side int) ([]float64, error) {
 		env.Say("cuInit and a context")
 		p, err := start(m, side)
@@ -190,7 +190,7 @@ func compareRun(env Env, self, folder string) (Comparison, error) {
 			cmd.Args[0] = "ration"
 			cmd.Env = append(os.Environ(), job.EnvFolder+"="+jobs)
 		}
-		cmd.Stderr = io.Discard // that there is no driver
+		cmd.Stderr = io.Discard // it warns that there is no driver
 		from := time.Now()
 		if err := cmd.Run(); err != nil {
 			return nil, fmt.Errorf("running %v: %w", cmd.Args, err)

@@ -14,8 +14,8 @@ import (
 	"ration/internal/embedded"
 )
 
-// language is what a worker is written in. CUDA programs run the region in C, the library's own;
-// the one in Go is what ration itself uses.
+// language is the language of a worker. CUDA programs run the library's region in C; ration itself
+// uses the one in Go.
 type language string
 
 // The languages, in the order of the tables.
@@ -32,10 +32,10 @@ const answerWithin = 2 * time.Minute
 // errRefused is the answer of a worker whose charge was refused.
 var errRefused = errors.New("refused")
 
-// crew is workers of one language.
+// crew is a group of workers in one language.
 type crew struct {
 	workers []*harness.Process
-	gate    *harness.Gate // lets all workers go on at once
+	gate    *harness.Gate // releases all workers at once
 	path    string        // of the region, of a pair
 }
 
@@ -83,7 +83,7 @@ func (c *crew) close() {
 	}
 }
 
-// order gives worker i an order, and returns its answer.
+// order sends worker i an order, and returns its answer.
 func (c *crew) order(i int, format string, args ...any) ([]float64, error) {
 	c.workers[i].Tell(format, args...)
 	return c.answer(i)
@@ -108,7 +108,7 @@ func (c *crew) answer(i int) (numbers []float64, err error) {
 	return numbers, nil
 }
 
-// all gives every worker an order, one after the other, and returns the answers.
+// all sends every worker an order, one after the other, and returns the answers.
 func (c *crew) all(order func(i int) string) ([][]float64, error) {
 	for i, p := range c.workers {
 		p.Tell("%s", order(i))
@@ -116,7 +116,7 @@ func (c *crew) all(order func(i int) string) ([][]float64, error) {
 	return c.answers()
 }
 
-// atOnce is all, with workers that begin at one moment. A crew can do that once.
+// atOnce is like all, but all workers begin at the same moment. A crew can do that once.
 func (c *crew) atOnce(order func(i int) string) ([][]float64, error) {
 	if _, err := c.all(always("gate")); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (c *crew) answers() (all [][]float64, err error) {
 	return all, nil
 }
 
-// end ends all workers: those that have a slot end without leaving it.
+// end ends all workers. Those with a slot end without leaving it.
 func (c *crew) end() error {
 	for _, p := range c.workers {
 		p.Tell("exit")
@@ -158,7 +158,8 @@ func always(format string, args ...any) func(int) string {
 	return func(int) string { return fmt.Sprintf(format, args...) }
 }
 
-// pair is a worker in each language, on regions of their own. The baselines are the worker's in C.
+// pair is a worker in each language, each on its own region. The worker in C measures the
+// baselines.
 type pair map[language]*crew
 
 // withPair calls f with two workers that have a slot each.
@@ -181,7 +182,7 @@ func withPair(limit uint64, f func(pair) error) error {
 	})
 }
 
-// both gives the order to both workers.
+// both sends the order to both workers.
 func (p pair) both(format string, args ...any) error {
 	for _, lang := range languages {
 		if _, err := p[lang].order(0, format, args...); err != nil {
@@ -202,8 +203,8 @@ func (p pair) ask(lang language, order string) func() (float64, error) {
 	}
 }
 
-// compare measures an order in both languages and a baseline, in turns, each of which goes first
-// as often as the others. It returns the row of the baseline, and those of the languages.
+// compare measures an order in both languages and a baseline, in alternating order. It returns the
+// row of the baseline, and those of the languages.
 func (p pair) compare(rounds int, name, order, baseline string) (bare Row, rows []Row, err error) {
 	samples, err := alternate(rounds, p.ask(inC, baseline), p.ask(inC, order), p.ask(inGo, order))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"ration/internal/job"
 )
 
-// Machine describes the machine of a run.
-type Machine struct {
+// Host describes the machine of a run.
+type Host struct {
 	CPU        string `json:"cpu"`
 	Cores      int    `json:"cores"`
 	Kernel     string `json:"kernel"`
@@ -24,9 +24,9 @@ type Machine struct {
 	Load       string `json:"load_average"` // when the run began: 1, 5 and 15 minutes
 }
 
-// ThisMachine describes the machine this runs on.
-func ThisMachine() (Machine, error) {
-	m := Machine{CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(), Arch: runtime.GOARCH}
+// ThisHost describes the machine that this runs on.
+func ThisHost() (Host, error) {
+	m := Host{CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(), Arch: runtime.GOARCH}
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return m, fmt.Errorf("asking for the kernel's name: %w", err)

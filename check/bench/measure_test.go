@@ -54,6 +54,6 @@ func TestTargets(t *testing.T) {
 }
 
 func TestMachine(t *testing.T) {
-	m, err := ThisMachine()
+	m, err := ThisHost()
 	expect.True(t, err == nil && m.Cores >= 1 && m.CPU != "" && strings.HasPrefix(m.Kernel, "Linux ") && m.FileSystem != "", m, err)
 }

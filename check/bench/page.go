@@ -10,7 +10,7 @@ import (
 )
 
 // Page returns the report as a page.
-func (r Report) Page(version string) benchpage.Page {
+func (r Measurement) Page(version string) benchpage.Page {
 	p := benchpage.Page{
 		Title:   "What ration costs on this machine",
 		Date:    r.Date,
@@ -47,7 +47,7 @@ func (r Report) Page(version string) benchpage.Page {
 }
 
 // Facts describes the machine.
-func (m Machine) Facts() []benchpage.Fact {
+func (m Host) Facts() []benchpage.Fact {
 	return []benchpage.Fact{
 		{Name: "CPU", Text: fmt.Sprintf("%d × %s (%s)", m.Cores, m.CPU, m.Arch)},
 		{Name: "kernel", Text: m.Kernel},

@@ -24,8 +24,8 @@ func TestComparison(t *testing.T) {
 }
 
 func TestPage(t *testing.T) {
-	r := Report{
-		Machine: Machine{CPU: "Xeon", Cores: 2}, Command: "ration bench report", Driver: StandIn,
+	r := Measurement{
+		Machine: Host{CPU: "Xeon", Cores: 2}, Command: "ration bench report", Driver: StandIn,
 		Comparisons: []Comparison{
 			{Name: "clear", Native: benchpage.Spread{Low: 90, Median: 100, High: 110}, Job: benchpage.Spread{Low: 140, Median: 150, High: 160}, More: benchpage.Spread{Low: 40, Median: 50, High: 60}, Noise: 0.01},
 			{Name: "lost in noise", Native: benchpage.Spread{Low: 90, Median: 100, High: 110}, Job: benchpage.Spread{Low: 90, Median: 103, High: 120}, More: benchpage.Spread{Low: -5, Median: 3, High: 10}, Noise: 0.05},

@@ -4,11 +4,11 @@ import (
 	"fmt"
 )
 
-// opsPerRound is how many operations are timed at once: about a millisecond, so
-// that a preemption disturbs one of many rounds and not the median.
+// opsPerRound is how many operations are timed together: about a millisecond, so that a preemption
+// affects one of many rounds and not the median.
 const opsPerRound = 20_000
 
-// largeLimit is the limit of regions in which nothing is refused, in bytes.
+// largeLimit is a limit that is never reached, in bytes.
 const largeLimit = 1 << 40
 
 // update measures one charge.
@@ -60,8 +60,8 @@ func alone(env Env, p pair) ([]Row, error) {
 
 func orderOf(name string) string { return fmt.Sprintf("%s %d", name, opsPerRound) }
 
-// neighbours measures a charge that finds another slot's change in the ledger word,
-// and has to note that change first.
+// neighbours measures a charge that finds another slot's change in the ledger word, and must note
+// that change first.
 func neighbours(env Env, p pair) ([]Row, error) {
 	env.Say("two slots taking turns")
 	if err := p.both("slots 2"); err != nil {
@@ -74,8 +74,8 @@ func neighbours(env Env, p pair) ([]Row, error) {
 	return rows, p.both("slots 1")
 }
 
-// threads measures several threads of one process in one slot, compared with as
-// many that add to one word.
+// threads measures several threads of one process in one slot, compared with as many threads that
+// add to one word.
 func threads(env Env, p pair) (all []Row, err error) {
 	for _, n := range []int{2, 4, 8} {
 		env.Say(fmt.Sprintf("%d threads in one slot", n))
@@ -99,8 +99,8 @@ func manyCharges(env Env, p pair) ([]Row, error) {
 	return grows(env, p, "live", 10, 100_000, 0, "charge, %d live", "≤ 1.5 × 10")
 }
 
-// grows measures a charge with few and with many of something, which the order sets: it must
-// not take longer with many.
+// grows measures a charge with few and with many of something, which the order sets. It must not
+// take longer with many.
 func grows(env Env, p pair, order string, few, many, none int, name, target string) (all []Row, err error) {
 	for _, n := range []int{few, many} {
 		env.Say(fmt.Sprintf(name, n))

@@ -1,6 +1,5 @@
-// Package benchpage writes what was measured as one page for a browser: HTML with its plots
-// in it as SVG, light or dark as the reader's system is. It needs no script, and nothing from
-// anywhere else, so that it can be sent to a colleague as it is.
+// Package benchpage writes benchmark results as one HTML page, with its plots as SVG, light or dark
+// like the reader's system. It needs no script and no other file, so it can be sent to a colleague.
 package benchpage
 
 import (
@@ -15,39 +14,39 @@ import (
 	"ration/internal/humanfmt"
 )
 
-// Page is what is shown.
+// Page is the content of the page.
 type Page struct {
 	Title       string
-	Warning     string // what the reader must know before everything else
-	Lead        string // what this is, in a sentence or two
+	Warning     string // shown before everything else
+	Lead        string // introduction, in a sentence or two
 	Date        string
-	Command     string // that makes such a page
+	Command     string // command that makes such a page
 	Machine     []Fact
 	Comparisons []Comparison // native against in a job
 	Groups      []Group
-	Checks      []Check
+	Checks      []TestResult
 }
 
 // Fact is something about the machine.
 type Fact struct{ Name, Text string }
 
-// Spread is a median with the 10th and the 90th percentile, or the least and the largest.
+// Spread is a median with the 10th and 90th percentile, or with the smallest and largest value.
 type Spread struct {
 	Low    float64 `json:"low"`
 	Median float64 `json:"median"`
 	High   float64 `json:"high"`
 }
 
-// Comparison is a cost without ration and with it. The texts are as the reader sees them.
+// Comparison compares a cost without ration and with it. The texts are shown unchanged.
 type Comparison struct {
 	Name         string
 	Native       Spread
-	Job          Spread // zero where nothing was measured in a job
+	Job          Spread // zero if nothing was measured in a job
 	NativeText   string
 	JobText      string
-	More         string // what is more in a job
+	More         string // the difference in a job
 	MoreSpread   string
-	Noise        string // how much two native programs differ
+	Noise        string // the difference of two native programs
 	Target       string
 	Verdict      string
 	WithoutValue string // why there are no values
@@ -68,8 +67,8 @@ type Value struct {
 	Note               string
 }
 
-// Check is a check and its result.
-type Check struct{ Name, Verdict, Text string }
+// TestResult is a test and its result.
+type TestResult struct{ Name, Verdict, Text string }
 
 //go:embed page.html
 var files embed.FS
@@ -88,7 +87,7 @@ func Write(w io.Writer, p Page) error {
 	return nil
 }
 
-// verdictClass returns how a verdict is shown.
+// verdictClass returns the CSS class of a verdict.
 func verdictClass(verdict string) string {
 	switch strings.ToLower(verdict) {
 	case "ok", "kept", "pass":

@@ -38,7 +38,7 @@ func fixed() benchpage.Page {
 			}},
 			{Name: "counts", About: "No times.", Values: []benchpage.Value{{Name: "torn", Text: "0", Target: "0", Verdict: "ok"}}},
 		},
-		Checks: []benchpage.Check{{"limit/plain", "pass", "held"}, {"limit/torch", "fail", "<script>alert(1)</script>"}, {"nccl", "skip", "one GPU"}},
+		Checks: []benchpage.TestResult{{"limit/plain", "pass", "held"}, {"limit/torch", "fail", "<script>alert(1)</script>"}, {"nccl", "skip", "one GPU"}},
 	}
 }
 

@@ -1,14 +1,13 @@
-// Command emulate runs a command on a machine that executes the programs of
-// another processor: all that the command starts, in any language and with any
-// environment, runs in qemu-user if it is a program for arm64.
+// Command emulate runs a command on a machine that also executes programs for another processor:
+// every program for arm64 that the command starts, in any language and with any environment, runs
+// in qemu-user.
 //
 //	emulate QEMU SYSROOT COMMAND [ARGUMENT...]
 //
-// The kernel is told so by a binfmt_misc of its own in a user namespace, which
-// takes Linux 6.7 and no privilege, and which no other process sees. The C library
-// of SYSROOT is laid over this machine's folder of libraries. QEMU must be linked
-// statically, so that variables of the dynamic linker (LD_PRELOAD) mean the program
-// alone.
+// It uses a binfmt_misc of its own in a user namespace, which needs Linux 6.7 and no privilege, and
+// which no other process sees. The C library of SYSROOT is mounted over this machine's folder of
+// libraries. QEMU must be linked statically, so that variables of the dynamic linker (LD_PRELOAD)
+// affect only the program.
 package main
 
 import (
@@ -22,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside is the name by which the command starts itself in the namespaces.
+// inside is the name with which the command starts itself in the namespaces.
 const inside = "emulate: inside"
 
 const binfmt = "/proc/sys/fs/binfmt_misc"
@@ -55,8 +54,8 @@ func main() {
 	}
 }
 
-// enter starts this program in namespaces of its own, in which users have the
-// numbers that they have outside: all of them for root, and root for another user.
+// enter starts this program in new namespaces. Users have the same numbers there as outside; for a
+// user other than root, root is the only one.
 func enter(args []string) error {
 	users := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 	groups := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
@@ -75,7 +74,7 @@ func enter(args []string) error {
 	return cmd.Run()
 }
 
-// become makes the namespaces such a machine, and becomes the command.
+// become sets up the namespaces and executes the command.
 func become(qemu, sysroot string, command []string) error {
 	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making the mounts private: %w", err)

@@ -31,7 +31,7 @@ type results struct {
 
 // add adds the result of a check.
 func (r *results) add(name, verdict, text string) {
-	r.page.Checks = append(r.page.Checks, benchpage.Check{Name: name, Verdict: verdict, Text: text})
+	r.page.Checks = append(r.page.Checks, benchpage.TestResult{Name: name, Verdict: verdict, Text: text})
 }
 
 // sort brings failed checks and missed targets to the front, then what was skipped or
@@ -40,7 +40,7 @@ func (r *results) sort() {
 	order := func(verdict string) int {
 		return slices.Index([]string{"", kept, pass, unclear, skip, missed, fail}, verdict)
 	}
-	slices.SortStableFunc(r.page.Checks, func(a, b benchpage.Check) int { return cmp.Compare(order(b.Verdict), order(a.Verdict)) })
+	slices.SortStableFunc(r.page.Checks, func(a, b benchpage.TestResult) int { return cmp.Compare(order(b.Verdict), order(a.Verdict)) })
 	slices.SortStableFunc(r.page.Comparisons, func(a, b benchpage.Comparison) int {
 		return cmp.Compare(order(b.Verdict), order(a.Verdict))
 	})

@@ -123,7 +123,7 @@ func (b *testbed) facts() []benchpage.Fact {
 		version, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 		facts = append(facts, benchpage.Fact{Name: "ration", Text: version})
 	}
-	if m, err := bench.ThisMachine(); err == nil {
+	if m, err := bench.ThisHost(); err == nil {
 		facts = append(facts, m.Facts()...)
 	}
 	for _, module := range frameworks {

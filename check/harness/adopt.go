@@ -14,9 +14,8 @@ import (
 // descendantsWithin bounds KillDescendants, in case the kernel cannot end a process.
 const descendantsWithin = 10 * time.Second
 
-// Adopt makes this program the parent of all processes below it whose own parent has
-// ended, such as those that a shell left in the background, so that KillDescendants
-// finds them.
+// Adopt makes this program the parent of all descendants whose own parent has ended, such as
+// background processes of a shell, so that KillDescendants finds them.
 func Adopt() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("adopting the processes that a shell leaves behind: %w", err)
@@ -27,9 +26,9 @@ func Adopt() error {
 	return nil
 }
 
-// KillDescendants kills all processes below this one and waits for their end. It does
-// nothing before Adopt. A process keeps its PID until its parent waits for it, so no
-// other process is killed by mistake.
+// KillDescendants kills all descendants of this process and waits for their end. It does nothing
+// before Adopt. A process keeps its PID until its parent waits for it, so no other process is
+// killed by mistake.
 func KillDescendants() {
 	started.Lock()
 	adopting := started.adopting
@@ -41,7 +40,7 @@ func KillDescendants() {
 		for _, pid := range childPIDs() {
 			_ = unix.Kill(pid, unix.SIGKILL) // it may be a zombie already
 		}
-		for { // the children of those that end become ours
+		for { // children of processes that end become ours
 			pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
 			if errors.Is(err, unix.ECHILD) {
 				return
@@ -60,7 +59,7 @@ func childPIDs() (pids []int) {
 		var pid, parent int
 		var state string
 		stat, _ := os.ReadFile(file) // empty if the process has ended
-		// PID (NAME) STATE PARENT: the name may hold anything.
+		// PID (NAME) STATE PARENT: the name may contain any character.
 		_, _ = fmt.Sscan(string(stat), &pid)
 		_, _ = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &parent)
 		if parent == os.Getpid() {

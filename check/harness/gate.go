@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gate lets many processes go on at one moment. It is a pipe that the processes inherit
-// and read from. Its end, when the gate opens, wakes all of them in one step.
+// Gate releases many processes at the same moment. It is a pipe that the processes inherit and read
+// from. Opening the gate closes the pipe, which wakes all of them at once.
 type Gate struct{ in, out *os.File }
 
 // NewGate makes a closed gate.
@@ -23,15 +23,14 @@ func NewGate() (*Gate, error) {
 // File returns the end that processes inherit, in ExtraFiles of their command.
 func (g *Gate) File() *os.File { return g.in }
 
-// Open opens the gate: all processes that wait at it go on, and none waits there again.
+// Open opens the gate: all waiting processes continue, and none waits there again.
 func (g *Gate) Open() { _ = g.out.Close() }
 
 // Close releases the gate.
 func (g *Gate) Close() { _, _ = g.in.Close(), g.out.Close() }
 
-// WaitAtGate returns when the gate with this index in ExtraFiles is open. It blocks in
-// the kernel, on a thread of its own, so that the Go scheduler does not delay what
-// follows.
+// WaitAtGate returns when the gate with this index in ExtraFiles is open. It blocks in the kernel,
+// on a thread of its own, so that the Go scheduler adds no delay.
 func WaitAtGate(index int) {
 	const firstExtraFile = 3
 	var b [1]byte

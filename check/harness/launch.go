@@ -18,10 +18,10 @@ import (
 // ErrEnding is returned by Start after KillAll.
 var ErrEnding = errors.New("the program is about to end")
 
-// killWithin is how long KillAll waits for the processes it killed.
+// killWithin bounds how long KillAll waits for the processes it killed.
 const killWithin = time.Second
 
-// started are the processes that were started and not waited for.
+// started has the processes that were started and not waited for.
 var started = struct {
 	sync.Mutex
 	running map[*Process]bool
@@ -44,8 +44,8 @@ func launch(p *Process, beside int) error {
 	return nil
 }
 
-// launchThread runs functions on one thread that lasts as long as this program:
-// the kernel kills the children of a thread when that thread ends.
+// launchThread runs functions on one thread that lives as long as this program, because the kernel
+// kills the children of a thread when that thread ends.
 var launchThread = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -57,9 +57,8 @@ var launchThread = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// startOnLaunchThread starts a command that the kernel kills when this program
-// dies. Most processes would end at the end of their input, but a stopped one
-// does not read it.
+// startOnLaunchThread starts a command that the kernel kills when this program dies. Most processes
+// end when their input ends, but a stopped process does not notice that.
 func startOnLaunchThread(cmd *exec.Cmd, beside int) error {
 	start := cmd.Start
 	if beside == 0 {
@@ -72,7 +71,7 @@ func startOnLaunchThread(cmd *exec.Cmd, beside int) error {
 	return <-done
 }
 
-// Again returns a command that is this same program with other arguments.
+// Again returns a command that runs this program with other arguments.
 func Again(args ...string) (*exec.Cmd, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -90,9 +89,8 @@ func attributes(cmd *exec.Cmd) *syscall.SysProcAttr {
 	return cmd.SysProcAttr
 }
 
-// NewPIDs makes a command start as the first process of a PID namespace of its own. If
-// this user is not root, that needs a user namespace as well, in which the command keeps
-// its user.
+// NewPIDs makes a command start as the first process of a new PID namespace. For a user other than
+// root that also needs a user namespace, in which the command keeps its user.
 func NewPIDs(cmd *exec.Cmd) {
 	attr := attributes(cmd)
 	attr.Cloneflags |= unix.CLONE_NEWPID
@@ -103,10 +101,9 @@ func NewPIDs(cmd *exec.Cmd) {
 	}
 }
 
-// startBeside starts a command in the PID namespace of another process. The namespace
-// for new processes belongs to the calling thread: startBeside restores it. The command
-// does not see its parent's PID. It would take the parent for dead, so it must not ask
-// the kernel to be killed with the parent.
+// startBeside starts a command in the PID namespace of another process. That setting belongs to the
+// calling thread, and startBeside restores it. The command cannot see its parent's PID and would
+// think that the parent is dead. So it must not ask the kernel to be killed with the parent.
 func startBeside(cmd *exec.Cmd, pid int) error {
 	enter := func(pid int) error {
 		fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/pid", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -130,9 +127,8 @@ func startBeside(cmd *exec.Cmd, pid int) error {
 	return err
 }
 
-// KillAll kills every process that was started and has not ended, for a program
-// that is about to end in the middle of its work. None of them writes anything
-// after it returns, and no more can be started.
+// KillAll kills every process that was started and has not ended, for a program that must end
+// early. After it returns, none of them writes anything, and no process can be started.
 func KillAll() {
 	started.Lock()
 	started.ending = true

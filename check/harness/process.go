@@ -21,26 +21,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLate is returned when a process has not answered, or not ended, in time.
+// ErrLate is returned if a process has not answered, or not ended, in time.
 var ErrLate = errors.New("process is late")
 
 const (
-	endWithin = 10 * time.Second // for a process whose output has ended to end itself
-	logged    = 8 << 10          // bytes of a log that Log returns at most
+	endWithin = 10 * time.Second // time for a process to end after its output has ended
+	logged    = 8 << 10          // most bytes of a log that Log returns
 )
 
 // Spec describes a process.
 type Spec struct {
-	Name string    // what errors call it
+	Name string    // name in errors
 	Cmd  *exec.Cmd // Start sets its standard files and the signal for the parent's death
 
-	// Keep selects the lines of standard output that Line returns; nil keeps
-	// all. The others go to the log.
+	// Keep selects the lines of standard output that Line returns; nil selects all. Other lines go
+	// to the log.
 	Keep func(line string) bool
 
-	// Beside is the PID of a process in whose PID namespace the process starts;
-	// 0 is none. Only root may enter the namespace of another process. The
-	// process is not killed with this program then, but with its namespace.
+	// Beside is the PID of a process in whose PID namespace the process starts; 0 for none. Only
+	// root may enter the namespace of another process. The process is then killed with its
+	// namespace, not with this program.
 	Beside int
 }
 
@@ -83,7 +83,7 @@ func Start(s Spec) (*Process, error) {
 	return p, nil
 }
 
-// newLog makes a file in memory. Both the process and this program append to it.
+// newLog makes a file in memory, to which the process and this program append.
 func newLog() (*os.File, error) {
 	fd, err := unix.MemfdCreate("log", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -96,7 +96,7 @@ func newLog() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "log"), nil
 }
 
-// read passes lines on until the process's end of the pipe is closed.
+// read forwards lines until the process closes its end of the pipe.
 func (p *Process) read(from io.ReadCloser, keep func(string) bool) {
 	defer from.Close()
 	defer close(p.lines)
@@ -131,8 +131,8 @@ func (p *Process) Tell(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.in, format+"\n", args...)
 }
 
-// Lines returns the channel of output lines, for a caller that waits for
-// something else too. It is closed when the output has ended.
+// Lines returns the channel of output lines, for a caller that also waits for other events. It is
+// closed when the output ends.
 func (p *Process) Lines() <-chan string { return p.lines }
 
 // Line waits for the next line of output. If there are no more, the error says
@@ -159,9 +159,8 @@ func (p *Process) Line(within time.Duration) (string, error) {
 	return "", err
 }
 
-// Log returns the end of what the process wrote to standard error, and of the
-// output lines that were not kept. It includes all that the process wrote before
-// a line that Line has returned.
+// Log returns the end of the process's standard error and of the output lines that were not kept.
+// It includes everything that was written before a line that Line has returned.
 func (p *Process) Log() string {
 	p.logMu.Lock()
 	defer p.logMu.Unlock()
@@ -193,11 +192,11 @@ func (p *Process) Stop() error {
 	return p.await(unix.WSTOPPED | unix.WEXITED)
 }
 
-// Continue lets a stopped process go on.
+// Continue continues a stopped process.
 func (p *Process) Continue() error { return p.Signal(unix.SIGCONT) }
 
-// Kill kills the process, and returns when the kernel has taken its memory, its
-// locks and its files. It stays a zombie until Wait or Close.
+// Kill kills the process, and returns when the kernel has released its memory, locks and files. It
+// stays a zombie until Wait or Close.
 func (p *Process) Kill() error {
 	if err := p.Signal(unix.SIGKILL); err != nil {
 		return err
@@ -216,13 +215,12 @@ func (p *Process) StoppedOrDead() <-chan struct{} {
 	return changed
 }
 
-// await blocks until the process changes its state. It leaves the exit status to
-// Wait.
+// await blocks until the process changes its state. It leaves the exit status for Wait.
 func (p *Process) await(states int) error {
 	for {
 		err := unix.Waitid(unix.P_PID, p.PID(), nil, states|unix.WNOWAIT, nil)
 		if err == nil || err == unix.ECHILD {
-			return nil // ECHILD: an earlier Wait has its exit status already
+			return nil // ECHILD: an earlier Wait has taken the exit status
 		}
 		if err != unix.EINTR {
 			return fmt.Errorf("waiting for a change of %s: %w", p.name, err)
@@ -241,8 +239,7 @@ func (p *Process) Wait(within time.Duration) error {
 	}
 }
 
-// reap takes the exit status, in the background and once. Until it is called, a
-// dead process is a zombie.
+// reap collects the exit status, once and in the background. Until then a dead process is a zombie.
 func (p *Process) reap() <-chan struct{} {
 	p.waitOnce.Do(func() {
 		go func() {
@@ -256,8 +253,8 @@ func (p *Process) reap() <-chan struct{} {
 	return p.ended
 }
 
-// Close kills the process, if it has not ended, and releases all that belongs to
-// it. Log and Wait still answer afterwards.
+// Close kills the process, if it has not ended, and releases its resources. Log and Wait still work
+// afterwards.
 func (p *Process) Close() {
 	p.closeOnce.Do(func() {
 		p.kill()

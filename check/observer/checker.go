@@ -9,10 +9,10 @@ import (
 	"ration/internal/region"
 )
 
-// ErrViolated is returned for a reading that an intact region never gives.
+// ErrViolated is returned for content that an intact region never has.
 var ErrViolated = errors.New("the region is inconsistent")
 
-// Checker reads a region and checks each reading. It is for one goroutine.
+// Checker reads a region and checks each result. It is not safe for concurrent use.
 type Checker struct {
 	Readings   uint64
 	BestEffort uint64 // holdings that changed too often for a consistent read
@@ -36,8 +36,8 @@ func New(r *region.Region) *Checker { return &Checker{r: r} }
 // Close closes the region.
 func (c *Checker) Close() error { return c.r.Close() }
 
-// Check takes one reading of a device: no more than ceiling bytes may be granted,
-// and what a process holds must be the sum of its kinds.
+// Check reads a device once: at most ceiling bytes may be granted, and the memory of each process
+// must be the sum of its kinds.
 func (c *Checker) Check(device int, ceiling uint64) error {
 	used, err := Used(c.r, device)
 	if err != nil {
@@ -75,8 +75,8 @@ func Sum(h region.Holding) (sum uint64) {
 	return sum
 }
 
-// Balance is what a device has granted, by two counts. They are equal whenever no
-// process is in the middle of a change.
+// Balance is the granted memory of a device, by two counts. They are equal while no process makes a
+// change.
 type Balance struct {
 	Granted   uint64 // in the device's ledger word, in bytes
 	Held      uint64 // by all processes together, in bytes
@@ -103,9 +103,9 @@ func ReadBalance(r *region.Region, device int) (b Balance, err error) {
 	return b, err
 }
 
-// Balanced returns what a device has granted. The error matches ErrViolated if the
-// processes hold another amount: because they changed it meanwhile, or because one
-// has died and was not reaped.
+// Balanced returns how much of a device is granted. The error matches ErrViolated if the processes
+// hold another amount, because they changed it during the read, or because one has died and was not
+// reaped.
 func (c *Checker) Balanced(device int) (used uint64, err error) {
 	b, err := ReadBalance(c.r, device)
 	if err == nil && b.Held != b.Granted {
@@ -114,8 +114,8 @@ func (c *Checker) Balanced(device int) (used uint64, err error) {
 	return b.Granted, err
 }
 
-// Used returns what a device has granted, in bytes, or an error if the file was
-// cut short. region.Used leaves that check to its caller.
+// Used returns how many bytes of a device are granted, or an error if the file was cut short.
+// region.Used does not check that.
 func Used(r *region.Region, device int) (used uint64, err error) {
 	defer func(before bool) {
 		debug.SetPanicOnFault(before)
@@ -127,7 +127,7 @@ func Used(r *region.Region, device int) (used uint64, err error) {
 		return 0, region.ErrDevice
 	}
 	used = r.Used(device)
-	// After the reading: a file that was cut short before it is found here.
+	// After the read: this finds a file that was cut short before it.
 	_, err = r.Limit(device)
 	return used, err
 }

@@ -7,9 +7,9 @@ import (
 	"ration/internal/region"
 )
 
-// WriteCompute writes what the process in a slot has of a device's time into a region's file, as the
-// library does in C, and the same as what the job has. Closing the file drops the locks that this
-// process has of it.
+// WriteCompute writes a process's use of a device's time into a region's file, as the library does
+// in C, and the same as the job's use. Closing the file drops the locks that this process has on
+// it.
 func WriteCompute(f *os.File, device, slot int, c region.ProcessCompute) error {
 	for _, word := range []struct {
 		value uint64

@@ -1,6 +1,6 @@
-// Package observer reads a region from outside, again and again while other
-// processes change it, and compares each reading with what must be true at every
-// instant. It relies on none of the processes that it observes.
+// Package observer reads a region repeatedly from outside, while other processes change it, and
+// checks each result against what must be true at every instant. It does not depend on the
+// processes that it observes.
 package observer
 
 import (
@@ -11,12 +11,12 @@ import (
 	"ration/internal/region"
 )
 
-// Loop calls a function again and again, in the background.
+// Loop calls a function repeatedly, in the background.
 type Loop struct {
 	stop  chan struct{}
 	once  sync.Once
 	ended chan struct{}
-	err   error // of the function; written before ended is closed
+	err   error // error of the function; written before ended is closed
 }
 
 // Start calls read until Stop, or until it returns an error, with a pause of

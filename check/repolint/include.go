@@ -10,36 +10,35 @@ import (
 	"strings"
 )
 
-// cRoots are the folders of C that have no circle. A file includes another one of them by
-// its path below the folder, or by its path beside the file.
+// cRoots are the folders with C in which circles are forbidden. A file includes another by its path
+// below the folder, or by its path relative to the file.
 var cRoots = []string{"fakegpu", "shim"}
 
-// cLayers are the folders of shim, each above those before it. "" is shim itself.
+// cLayers are the folders of shim. Each may use only those before it. "" is shim itself.
 var cLayers = []string{"region", "", "compute", "hooks"}
 
 var (
 	includeLine = regexp.MustCompile(`^\s*#\s*include\s*"([^"]+)"`)
 
-	// What is no code: comments, strings and character constants.
+	// Parts of a file that are not code: comments, strings and character constants.
 	cNoCode = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'`)
-	// A definition begins at the start of a line with a type. Macros that stand there have none.
+	// A definition begins with a type at the start of a line. A macro call has no type.
 	cFunction = regexp.MustCompile(`(?m)^((?:\w+[\s*]+)+)(\w+)\([^;{}]*\)\s*\{`)
 	cVariable = regexp.MustCompile(`(?m)^((?:\w+[\s*]+)+)(\w+)(?:\[[^\]]*\])*(?:\s*=|;)`)
 	cWord     = regexp.MustCompile(`(\.|->)?\b([A-Za-z_]\w*)\b(\()?`)
 	cPrefix   = regexp.MustCompile(`__attribute__\(\(.*?\)\)`)
 )
 
-// cFile is what a file of C needs of other files, and has for them. A .c file and the .h
-// file of the same name are one unit.
+// cFile has the names that a C file uses from other files, and defines for them. A .c file and the
+// .h file of the same name are one unit.
 type cFile struct {
 	name     string
 	root     string          // the folder of cRoots that it is in
-	includes map[string]int  // the files that it names, and in which lines
-	own      map[string]bool // all that it defines
-	// What others can use of it. Test programs are no part of a library, and headers have only
-	// declarations: neither has any of these.
+	includes map[string]int  // included files, with their lines
+	own      map[string]bool // all names that it defines
+	// Names that others can use. Test programs and headers have none of these.
 	functions, variables []string
-	calls, names         map[string]int // words before a parenthesis and others, and in which lines
+	calls, names         map[string]int // words before a parenthesis, and other words, with their lines
 }
 
 func (c *checker) readC(name string, text []byte) {
@@ -92,7 +91,7 @@ func (f *cFile) readWords(text []byte) {
 	}
 }
 
-// definitions returns the names that other files can use of those that the file defines.
+// definitions returns the names that the file defines and other files can use.
 func (f *cFile) definitions(re *regexp.Regexp, code []byte) (shared []string) {
 	for _, m := range re.FindAllSubmatch(code, -1) {
 		words, name := strings.Fields(string(m[1])), string(m[2])
@@ -107,7 +106,7 @@ func (f *cFile) definitions(re *regexp.Regexp, code []byte) (shared []string) {
 	return shared
 }
 
-// checkLayer reports includes of a folder of shim that is above.
+// checkLayer reports includes of a higher folder of shim.
 func (c *checker) checkLayer(f *cFile) {
 	at := cLayer(strings.TrimPrefix(f.name, "shim/"))
 	if f.root != "shim" || at < 0 {
@@ -128,8 +127,8 @@ func cLayer(name string) int {
 	return slices.Index(cLayers, folder)
 }
 
-// included returns the file that an include finds, as the compiler does, or nil for one of
-// another folder.
+// included returns the file that the compiler would find for an include, or nil if it is outside
+// the folder.
 func (c *checker) included(f *cFile, target string) *cFile {
 	for _, folder := range []string{path.Dir(f.name), f.root} {
 		if found := c.cFiles[path.Join(folder, target)]; found != nil {
@@ -141,15 +140,16 @@ func (c *checker) included(f *cFile, target string) *cFile {
 
 func cUnit(name string) string { return strings.TrimSuffix(name, path.Ext(name)) }
 
-// cEdge is a reason why a unit needs another one.
+// cEdge is a reason why a unit depends on another.
 type cEdge struct {
 	to, file string
 	line     int
 	why      string
 }
 
-// cEdges returns which units each unit needs: those that it includes, and those of which it calls
-// a function or names a variable. Includes alone do not show the second where units share a header.
+// cEdges returns the units that each unit depends on: those that it includes, and those whose
+// functions it calls or whose variables it uses. Includes alone do not show the latter if units
+// share a header.
 func (c *checker) cEdges() map[string][]cEdge {
 	edges := make(map[string][]cEdge)
 	for _, name := range slices.Sorted(maps.Keys(c.cFiles)) {
@@ -177,26 +177,26 @@ func (c *checker) cEdges() map[string][]cEdge {
 	return edges
 }
 
-// checkCircles reports each pair of units of which the second closes a circle, as a depth-first
-// walk in the order of names finds it.
+// checkCircles reports each pair of units whose second closes a circle, found by a depth-first
+// search in the order of names.
 func (c *checker) checkCircles() {
 	var (
-		walk  func(unit string)
-		way   []string // the units between the start and here, each with what leads to the next
-		units []string
-		edges = c.cEdges()
-		done  = make(map[string]bool)
-		told  = make(map[string]bool) // by pair of units
+		walk     func(unit string)
+		way      []string // the units from the start to here, each with its reason
+		units    []string
+		edges    = c.cEdges()
+		done     = make(map[string]bool)
+		reported = make(map[string]bool) // by pair of units
 	)
 	walk = func(unit string) {
 		units = append(units, unit)
 		for _, e := range edges[unit] {
 			way = append(way, unit+" "+e.why)
 			if at := slices.Index(units, e.to); at >= 0 && e.to != unit {
-				if !told[unit+" "+e.to] {
+				if !reported[unit+" "+e.to] {
 					c.report(e.file, e.line, "a circle: %s %s", strings.Join(way[at:], " "), e.to)
 				}
-				told[unit+" "+e.to] = true
+				reported[unit+" "+e.to] = true
 			} else if at < 0 && !done[e.to] {
 				walk(e.to)
 			}

@@ -15,8 +15,8 @@ var (
 	heading      = regexp.MustCompile(`^#+ +(.*)`)
 )
 
-// checkLinks reports the links of a page to files that do not exist, or to headings
-// that their page does not have. Addresses on the web are not asked for.
+// checkLinks reports links of a page to files or headings that do not exist. It does not check web
+// addresses.
 func (c *checker) checkLinks(name string, text []byte) {
 	eachProseLine(text, func(number int, line string) {
 		for _, m := range markdownLink.FindAllStringSubmatch(inlineCode.ReplaceAllString(line, ""), -1) {
@@ -52,8 +52,8 @@ func eachProseLine(page []byte, f func(number int, line string)) {
 	}
 }
 
-// hasHeading reports whether a page has a heading with this anchor: its letters,
-// digits and hyphens in lower case, and a hyphen for each blank.
+// hasHeading reports whether a page has a heading with this anchor: its letters, digits and hyphens
+// in lower case, with a hyphen for each blank.
 func hasHeading(page []byte, anchor string) (found bool) {
 	eachProseLine(page, func(_ int, line string) {
 		m := heading.FindStringSubmatch(line)

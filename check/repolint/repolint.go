@@ -43,7 +43,7 @@ var (
 	unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|X` + `XX)\b`)
 )
 
-// Check returns every violation of the rules in a repository, as path:line: what.
+// Check returns every violation of the rules in a repository, in the form path:line: text.
 func Check(repo fs.FS) ([]string, error) {
 	c := checker{repo: repo, packages: make(map[string]*packageDoc), cFiles: make(map[string]*cFile)}
 	err := fs.WalkDir(repo, ".", func(name string, d fs.DirEntry, err error) error {
@@ -82,8 +82,8 @@ type checker struct {
 	violations []string
 }
 
-// packageDoc is what kinds of files a folder has, and which of them have a package
-// comment. Tests need none, unless the folder has nothing else.
+// packageDoc records which kinds of files a folder has, and which of them have a package comment.
+// Tests need none, unless the folder has only tests.
 type packageDoc struct{ code, tests, comment, testComment bool }
 
 func (c *checker) report(name string, line int, format string, args ...any) {

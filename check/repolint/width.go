@@ -14,8 +14,8 @@ var (
 	listMark      = regexp.MustCompile(`^ *([-*]|[0-9]+\.) +`)
 )
 
-// checkWidth reports the lines of prose that are wider than 100 columns and could be broken
-// before that: at a blank outside code.
+// checkWidth reports lines of prose that are wider than 100 columns and could be broken earlier, at
+// a blank outside code.
 func (c *checker) checkWidth(name string, text []byte) {
 	if generatedPage.Match(text) {
 		return

@@ -22,7 +22,7 @@ const (
 	hog     = workers - 1 // index of the worker that is killed
 
 	churnEvery = 4 * time.Millisecond  // how often a worker allocates or frees: slow enough to watch
-	readEvery  = 50 * time.Microsecond // the observer's pause: the demo must not take a CPU for itself
+	readEvery  = 50 * time.Microsecond // pause of the observer: the demo must not use a whole CPU
 )
 
 // DemoReport is the outcome of a demo.
@@ -38,11 +38,11 @@ type DemoReport struct {
 	Killed   Kill     `json:"killed"`         // the hog
 	Readings int64    `json:"readings"`       // of the observer
 	Exceeded int64    `json:"limit_exceeded"` // readings above the limit
-	Most     uint64   `json:"most_bytes"`     // the highest reading, or the region's own peak
+	Most     uint64   `json:"most_bytes"`     // the highest read value, or the region's own peak
 	Held     Accounts `json:"held"`           // while the workers held their memory
 	End      Accounts `json:"end"`            // after the workers ended
 	SMI      SMI      `json:"fake_smi"`       // while the workers held their memory
-	Agree    bool     `json:"accounts_agree"` // all is as ration promises it
+	Agree    bool     `json:"accounts_agree"` // everything is as ration promises
 }
 
 // Request is a request for memory, and its answer.
@@ -54,14 +54,14 @@ type Request struct {
 	Why     string `json:"why"`
 }
 
-// Stop is what happened while a worker was stopped.
+// Stop describes what happened while a worker was stopped.
 type Stop struct {
 	PID     int   `json:"pid"`
 	For     int64 `json:"for_ns"`
 	Changes int64 `json:"changes"` // of the device's usage by the other workers, at least
 }
 
-// SMI is what nvidia-smi would show.
+// SMI is the output of nvidia-smi.
 type SMI struct {
 	Inside  cuda.Memory `json:"inside"` // the job
 	Outside cuda.Memory `json:"outside"`
@@ -72,7 +72,7 @@ type demo struct {
 	*stage
 	*display
 	DemoReport
-	pause time.Duration // between two parts, for a person to look
+	pause time.Duration // between two parts, for a person to watch
 }
 
 // Demo runs the demo with a limit in bytes, and shows it on the screen. quick leaves out most of the
@@ -105,9 +105,9 @@ func demoReport(limit uint64) DemoReport {
 	return DemoReport{Limit: limit, Workers: workers, Context: limit / 160 / abi.Unit * abi.Unit}
 }
 
-// plan returns the name of worker i and the bytes that it holds, with its context: low at the start,
-// then between low and high. All maximums together leave room for one more context, so that no worker
-// is ever refused.
+// plan returns the name of worker i and how many bytes it holds, including its context: low at the
+// start, then between low and high. All maximums together leave space for one more context, so that
+// no worker is ever refused.
 func (r DemoReport) plan(i int) (name string, low, high uint64) {
 	if i == hog {
 		return "hog", r.part(280), r.part(300)
@@ -115,7 +115,7 @@ func (r DemoReport) plan(i int) (name string, low, high uint64) {
 	return fmt.Sprintf("worker-%d", i+1), r.part(65), r.part(99)
 }
 
-// part returns so many thousandths of the limit, in whole units.
+// part returns the given thousandths of the limit, in whole units.
 func (r DemoReport) part(thousandths uint64) uint64 {
 	return r.Limit / abi.Unit * thousandths / 1000 * abi.Unit
 }
@@ -148,7 +148,7 @@ func (d *demo) namedGuest(name string) *cuda.Program {
 	return p
 }
 
-// refuse has a guest ask for more than is free.
+// refuse makes a guest request more than is free.
 func (d *demo) refuse() {
 	greedy, ask := d.namedGuest("greedy"), d.part(400)
 	got := must(greedy.Do(within, "alloc %d", ask))
@@ -163,7 +163,7 @@ func (d *demo) refuse() {
 	quit(greedy)
 }
 
-// explain looks up in the region why greedy was refused.
+// explain reads in the region why greedy was refused.
 func (d *demo) explain() {
 	for _, refusal := range must(d.region.Refusals()) {
 		if refusal.PID != d.Greedy.PID {
@@ -179,7 +179,7 @@ func (d *demo) explain() {
 	need(fmt.Errorf("pid %d was refused, and the region does not say why", d.Greedy.PID))
 }
 
-// stop stops a worker for a while, at any instruction, and continues it.
+// stop stops a worker at a random instruction for a while, and continues it.
 func (d *demo) stop() {
 	p := d.workers[stopped]
 	name, _, _ := d.plan(stopped)
@@ -195,7 +195,8 @@ func (d *demo) stop() {
 		humanfmt.Duration(time.Duration(d.Stopped.For)), humanfmt.Count(d.Stopped.Changes))
 }
 
-// killHog kills the hog, and has a guest ask for an amount that is free only because the hog is dead.
+// killHog kills the hog, and makes a guest request an amount that is free only because the hog is
+// dead.
 func (d *demo) killHog() {
 	heir, victim := d.namedGuest("heir"), d.workers[hog]
 	d.workers = d.workers[:hog]
@@ -216,7 +217,7 @@ func (d *demo) killHog() {
 func (d *demo) compare() {
 	for i, a := range d.endWork("info") {
 		d.Requests, d.Refused = d.Requests+a.Numbers[0], d.Refused+a.Numbers[1]
-		if i != stopped { // its longest call lasted as long as it was stopped
+		if i != stopped { // its longest call includes the time that it was stopped
 			d.Slowest = max(d.Slowest, int64(a.Slowest))
 		}
 	}

@@ -24,14 +24,14 @@ type Screen struct {
 	Dim  func(string) string
 	Wrap func(text string, indent int) string
 
-	In   *os.File // a terminal to type on; nil: Learn does the tasks itself
+	In   *os.File // a terminal to type on; nil if Learn does the tasks itself
 	File *os.File // standard output of the commands that Learn runs
 }
 
 // drawEvery is the time between two frames of the bars.
 const drawEvery = 80 * time.Millisecond
 
-// display prints what happens, line by line, above bars that move.
+// display prints events line by line, above moving bars.
 type display struct {
 	Screen
 	limit uint64 // in bytes
@@ -39,9 +39,9 @@ type display struct {
 
 	sync.Mutex                // guards all below, and writing to Out
 	rows       []row          // a bar for each
-	source     *region.Region // of what the bars show; nil before live
+	source     *region.Region // source of the bars; nil before live
 	frame      []string       // the bars on the screen, which the next frame replaces
-	frames     *observer.Loop // draws the bars; nil where they are not drawn
+	frames     *observer.Loop // draws the bars; nil if they are not drawn
 }
 
 // row is the bar of a process.
@@ -118,8 +118,8 @@ func (d *display) close() {
 	d.erase()
 }
 
-// erase removes the frame. The terminal may have become narrower since it was drawn, and
-// have broken its lines.
+// erase removes the frame. The terminal may have become narrower since it was drawn, so its lines
+// may be wrapped.
 func (d *display) erase() {
 	if len(d.frame) == 0 {
 		return
@@ -168,7 +168,7 @@ func (d *display) draw() {
 	}
 	used := d.source.Used(0)
 	line("device", d.Bar(float64(used)/float64(d.limit), 40), fmt.Sprintf("%s of %s", humanfmt.Bytes(used), humanfmt.Bytes(d.limit)))
-	if most := max(rows-1, 1); len(frame) > most { // what is scrolled away cannot be erased
+	if most := max(rows-1, 1); len(frame) > most { // scrolled lines cannot be erased
 		frame = frame[len(frame)-most:]
 	}
 	fmt.Fprint(d.Out, strings.Join(frame, "\n")+"\n")

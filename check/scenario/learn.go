@@ -21,13 +21,13 @@ import (
 var ErrLeft = errors.New("left before the end")
 
 const (
-	// A program in the background needs a moment for its context: so long the lesson waits for
-	// its own command, and at a prompt, where the newcomer can look again by Enter.
+	// A background program needs a moment to create its context. This is how long the lesson waits
+	// after its own command; at a prompt the newcomer can check again with Enter.
 	performWithin = 30 * time.Second
 	promptWithin  = 10 * time.Second
 	lookEvery     = 20 * time.Millisecond
-	// printWithin is the time for programs in the background to print what they have to say,
-	// so that it does not come after the prompt.
+	// printWithin is how long to wait for the output of background programs, so that it does not
+	// come after the prompt.
 	printWithin = 100 * time.Millisecond
 )
 
@@ -37,15 +37,15 @@ type lesson struct {
 	shell *shell
 	lines *bufio.Reader // what is typed; nil where the lesson does the tasks itself
 
-	// The newcomer's job, for the tasks after the first.
+	// The newcomer's job, for the later tasks.
 	name   string
 	limit  uint64 // after the first task
 	answer string // the latest number that was typed
 }
 
-// Learn gives a newcomer three tasks, and looks at the jobs to see whether they are done. ration is
-// the path of this program. The folder of the jobs, and all processes in them, are gone when it
-// returns.
+// Learn gives a newcomer three tasks, and reads the jobs to see whether they are done. ration is
+// the path of this program. When it returns, the folder of the jobs and all processes in them are
+// removed.
 func Learn(ration string, screen Screen) error {
 	region, remove, err := job.Scratch()
 	if err != nil {
@@ -60,7 +60,7 @@ func Learn(ration string, screen Screen) error {
 	if l.shell, err = newShell(filepath.Dir(region), ration, screen); err != nil {
 		return err
 	}
-	if err := os.Setenv(job.EnvFolder, l.shell.jobs); err != nil { // this program looks there, too
+	if err := os.Setenv(job.EnvFolder, l.shell.jobs); err != nil { // this program uses that folder too
 		return err
 	}
 	do := l.perform
@@ -99,7 +99,7 @@ func (l *lesson) say(format string, args ...any) {
 	}
 }
 
-// prompt has the newcomer do a task.
+// prompt lets the newcomer do a task.
 func (l *lesson) prompt(t task) error {
 	for {
 		fmt.Fprint(l.Out, l.Bold("learn> "))
@@ -111,7 +111,7 @@ func (l *lesson) prompt(t task) error {
 		l.answer = ""
 		timeout := time.Duration(0)
 		switch line = strings.TrimSpace(line); line {
-		case "": // look again
+		case "": // check again
 		case "hint", "help", "?":
 			for _, command := range t.commands {
 				l.say("%s", l.fill(command))
@@ -157,7 +157,7 @@ func (l *lesson) perform(t task) error {
 	return nil
 }
 
-// waitUntilDone looks until a task is done, and says so. It gives up after timeout.
+// waitUntilDone checks until a task is done, and says so. It gives up after timeout.
 func (l *lesson) waitUntilDone(t task, timeout time.Duration) bool {
 	for began := time.Now(); ; time.Sleep(lookEvery) {
 		if done := t.done(l); done != "" {
@@ -221,7 +221,7 @@ func (l *lesson) jobs() (out []lessonJob) {
 	return out
 }
 
-// mine returns the newcomer's job; one without a state if it is gone.
+// mine returns the newcomer's job; without a state if it was removed.
 func (l *lesson) mine() lessonJob {
 	for _, j := range l.jobs() {
 		if j.Name == l.name {

@@ -19,14 +19,14 @@ const MaxProcesses = 300
 const (
 	share       = 64 * uint64(limit.MiB) // of the limit, for each program
 	contextCost = 2 * uint64(limit.MiB)  // device memory that a context takes
-	// atRest is what each program holds at the end beside its context: as much as
-	// a memory pool reserves at least, so that a pool can provide it.
+	// atRest is how much each program holds at the end besides its context. It is at least the size
+	// that a memory pool reserves, so that a pool can provide it.
 	atRest = 32 * uint64(limit.MiB)
 
 	busyFor      = 400 * time.Millisecond // length of each phase in which programs allocate and free
 	attachWithin = 10 * time.Second       // target for all programs together
-	// askEvery is the pause between two questions to the driver. Each takes CPU time
-	// of two processes away from the programs under test.
+	// askEvery is the pause between two queries of the driver. Each uses CPU time of two processes,
+	// which the tested programs then lack.
 	askEvery = 200 * time.Microsecond
 )
 
@@ -37,8 +37,8 @@ const (
 	Skip = "skip" // cannot be checked here; Detail says why
 )
 
-// Check is the outcome of one check.
-type Check struct {
+// Promise is the result of checking one promise of ration.
+type Promise struct {
 	Name    string           `json:"name"`
 	Verdict string           `json:"verdict"` // pass, fail or skip
 	Detail  string           `json:"detail"`  // the measured values, as text
@@ -47,10 +47,10 @@ type Check struct {
 
 // SelftestReport is the outcome of a self-test.
 type SelftestReport struct {
-	Processes int     `json:"processes"`
-	Limit     uint64  `json:"limit_bytes"`
-	Passed    bool    `json:"passed"`
-	Checks    []Check `json:"checks"`
+	Processes int       `json:"processes"`
+	Limit     uint64    `json:"limit_bytes"`
+	Passed    bool      `json:"passed"`
+	Checks    []Promise `json:"checks"`
 }
 
 // values are the measured values of a check.
@@ -62,7 +62,7 @@ func (r *SelftestReport) judge(name string, ok bool, measured values, detail str
 	if ok {
 		verdict = Pass
 	}
-	r.Checks = append(r.Checks, Check{name, verdict, fmt.Sprintf(detail, args...), measured})
+	r.Checks = append(r.Checks, Promise{name, verdict, fmt.Sprintf(detail, args...), measured})
 }
 
 // selftest is a self-test in progress.
@@ -74,12 +74,12 @@ type selftest struct {
 	progress func(string)
 }
 
-// Selftest runs a self-test with n programs, and calls progress with what it is doing. The programs
-// start at once when there is no region, end, and start again when there is one. Each allocates and
-// frees within a share, and all shares add up to the limit: nothing may be refused. Then each
-// allocates as much as it can get, and then all want more than half of the limit, which only one can
-// have: most requests must be refused. Meanwhile one observer reads the region and another asks the
-// driver. At last a neighbour is killed while it holds all that was free.
+// Selftest runs a self-test with n programs, and calls progress with its current step. The programs
+// start at once without a region, end, and start again with a region. Then each allocates and frees
+// within a share, and all shares add up to the limit: nothing may be refused. Then each allocates
+// as much as it can get. Then all request more than half of the limit, which only one can have:
+// most requests must be refused. Meanwhile one observer reads the region and another one queries
+// the driver. Finally a program is killed while it holds all memory that was free.
 //
 // The error matches embedded.ErrNotBuilt if this ration was built without its library.
 func Selftest(n int, progress func(string)) (SelftestReport, error) {
@@ -89,12 +89,12 @@ func Selftest(n int, progress func(string)) (SelftestReport, error) {
 		t.stage = s
 		t.workers = s.start(n)
 		if err := t.run(); err != nil {
-			// A program that hangs or ends early is a result of the test, not a failure to
-			// make it.
+			// A program that hangs or ends early is a result of the test, not an error of running
+			// it.
 			t.judge("no deadlock", false, nil, "%v", err)
 		}
 	})
-	t.Passed = !slices.ContainsFunc(t.Checks, func(c Check) bool { return c.Verdict == Fail })
+	t.Passed = !slices.ContainsFunc(t.Checks, func(c Promise) bool { return c.Verdict == Fail })
 	return t.SelftestReport, err
 }
 
@@ -130,8 +130,8 @@ func (t *selftest) run() (err error) {
 	return nil
 }
 
-// attachTwice lets all programs start at once when there is no region, and then
-// new programs when there is the region of the first ones.
+// attachTwice starts all programs at once without a region, and then new programs with the region
+// of the first ones.
 func (t *selftest) attachTwice() {
 	t.progress("electing an initialiser")
 	from := time.Now()
@@ -145,19 +145,18 @@ func (t *selftest) attachTwice() {
 		"initialisers": first[region.Initialiser], "fast": first[region.FastPath], "waited": first[region.Waited], "helped": first[region.Helped],
 	}, "%d of %d; %d found it ready, %d waited, %d helped", first[region.Initialiser], t.Processes,
 		first[region.FastPath], first[region.Waited], first[region.Helped])
-	// Which programs take the fast path to a new region depends on the scheduler.
-	// Once it is initialised, all of them must.
+	// Which programs take the fast path to a new region depends on the scheduler. Once it is
+	// initialised, all must take it.
 	t.judge("fast path", second[region.FastPath] == int64(t.Processes), values{"fast": second[region.FastPath], "slowest_ns": int64(slowest)},
 		"%d of %d when they started again, the slowest in %s", second[region.FastPath], t.Processes, humanfmt.Duration(slowest))
 }
 
-// work lets all programs allocate and free, first within their shares and then
-// beyond.
+// work makes all programs allocate and free, first within their shares and then beyond.
 func (t *selftest) work() {
 	churn := func(most uint64) func(int) string {
 		return func(i int) string { return fmt.Sprintf("churn %d %d %d 0", i+1, most, share/4) }
 	}
-	var requests, refused int64 // of requests within the shares, which must be granted
+	var requests, refused int64 // requests within the shares must be granted
 	var denied, wrong int64     // refusals beyond the shares, and how many of them were wrong
 	for _, phase := range []struct {
 		progress string
@@ -200,12 +199,12 @@ func (t *selftest) work() {
 	}, "%d of %s within shares; %d wrong of %s beyond", refused, humanfmt.Count(requests), wrong, humanfmt.Count(denied))
 }
 
-// checkHostPIDs compares the region's host PIDs with the PIDs that this process
-// has for its children. Those are the host's only if this process runs there.
+// checkHostPIDs compares the region's host PIDs with the PIDs of this process's children. Those are
+// host PIDs only if this process runs on the host.
 func (t *selftest) checkHostPIDs() {
 	const name = "host PIDs"
 	if !region.OnHost() {
-		t.Checks = append(t.Checks, Check{name, Skip, "this is a PID namespace of its own; run it on the host to see", nil})
+		t.Checks = append(t.Checks, Promise{name, Skip, "this is a PID namespace of its own; run it on the host to see", nil})
 		return
 	}
 	var found int64
@@ -229,9 +228,9 @@ func (t *selftest) checkDeviceSize() {
 		"%d of %d see a device of %v", right, t.Processes, limit.Size(t.Limit))
 }
 
-// killNeighbour has one more program take all that is free, kills it while it
-// allocates and frees, and has another one ask for the same bytes at once.
-func (t *selftest) killNeighbour() Check {
+// killNeighbour makes one more program take all free memory, kills it while it allocates and frees,
+// and makes another one request the same amount at once.
+func (t *selftest) killNeighbour() Promise {
 	t.progress("killing a neighbour")
 	victim, survivor := t.guest(), t.guest()
 	free := t.Limit - t.region.Used(0)
@@ -242,7 +241,7 @@ func (t *selftest) killNeighbour() Check {
 	bytes := free + contextCost // all that the victim held
 	kill, got, fromKill := t.kill(victim, survivor, bytes)
 	quit(survivor)
-	c := Check{Name: "killed neighbour", Verdict: Pass, Values: values{
+	c := Promise{Name: "killed neighbour", Verdict: Pass, Values: values{
 		"bytes": int64(bytes), "from_kill_ns": int64(fromKill), "from_death_ns": kill.After,
 	}}
 	c.Detail = fmt.Sprintf("all its %v went to a survivor %s after its death", limit.Size(bytes), humanfmt.Duration(time.Duration(kill.After)))
@@ -252,8 +251,8 @@ func (t *selftest) killNeighbour() Check {
 	return c
 }
 
-// checkLimit uses three sources: readings of the region, the peak that the region
-// itself keeps, and the driver, which knows no limit.
+// checkLimit uses three sources: reads of the region, the peak that the region itself records, and
+// the driver, which knows no limit.
 func (t *selftest) checkLimit(o, d observer.Tally) {
 	most := max(o.Most, t.region.Peak(0), d.Most)
 	t.judge("limit held", o.Exceeded == 0 && d.Exceeded == 0 && most <= t.Limit && o.Readings > 0 && d.Readings > 0, values{
@@ -263,8 +262,8 @@ func (t *selftest) checkLimit(o, d observer.Tally) {
 		d.Exceeded, humanfmt.Count(d.Readings), limit.Size(most), limit.Size(t.Limit))
 }
 
-// checkAccounts compares the counts from when all programs held memory, and those
-// from after they have ended.
+// checkAccounts compares the counts while all programs held memory, and those after they have
+// ended.
 func (t *selftest) checkAccounts(held, end Accounts) {
 	all := uint64(t.Processes) * (atRest + contextCost)
 	t.judge("accounts agree", held.agree() && held.Granted == all && end == Accounts{}, values{

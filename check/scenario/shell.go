@@ -19,20 +19,20 @@ import (
 // errStatus is returned for a command that ended with a status other than 0.
 var errStatus = errors.New("it ended")
 
-// shell runs commands, each in a process group of its own. It is the terminal's foreground
-// group meanwhile, so that Ctrl-C ends the command and not the lesson.
+// shell runs commands, each in a process group of its own, which is the terminal's foreground group
+// meanwhile. So Ctrl-C ends the command and not the lesson.
 type shell struct {
 	jobs    string // folder of its jobs
 	environ []string
 	screen  Screen
 }
 
-// own matches variables that would change what a lesson shows.
+// own matches variables that would change the lesson.
 var own = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(RATION_|CUDA_|GPU_|FAKEGPU|LIBCUDA_|LOG_LEVEL=|NVIDIA_|LD_PRELOAD=|PATH=)`)
 })
 
-// newShell makes a folder with this program in it, as ration, and one for jobs.
+// newShell makes a folder with this program as "ration", and a folder for jobs.
 func newShell(folder, ration string, screen Screen) (*shell, error) {
 	s := &shell{jobs: filepath.Join(folder, "jobs"), screen: screen}
 	bin := filepath.Join(folder, "bin")
@@ -54,7 +54,7 @@ func (s *shell) run(line string) error {
 	cmd := exec.Command("/bin/sh", "-c", "trap '' TSTP\n"+line)
 	cmd.Env = s.environ
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A file, not a pipe: what goes on in the background must not keep Wait waiting.
+	// Use a file, not a pipe: background processes must not block Wait.
 	cmd.Stdout, cmd.Stderr = s.screen.File, s.screen.File
 	if s.screen.In != nil {
 		cmd.Stdin = s.screen.In
@@ -71,8 +71,8 @@ func (s *shell) run(line string) error {
 	return nil
 }
 
-// takeTerminal makes this program's process group the terminal's foreground group again. The
-// kernel stops a background process that asks for it, unless it blocks SIGTTOU.
+// takeTerminal makes this program's process group the terminal's foreground group again. The kernel
+// stops a background process that requests this, unless it blocks SIGTTOU.
 func takeTerminal(tty *os.File) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

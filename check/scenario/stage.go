@@ -1,16 +1,16 @@
-// Package scenario has one story with three faces. CUDA programs share a job on a stand-in GPU:
-// they start at once, allocate and free; one asks for too much, one is stopped, one is killed;
-// in the end all accounts of the memory are compared.
+// Package scenario has one story in three forms. CUDA programs share a job on a stand-in GPU: they
+// start at once, allocate and free; one requests too much, one is stopped, one is killed; at the
+// end all counts of the memory are compared.
 //
-// Demo shows the story on a terminal. Selftest runs it with more load, and judges each promise of
-// ration. Learn lets a newcomer do the parts of a user at a prompt.
+// Demo shows the story on a terminal. Selftest runs it with more load, and checks each promise of
+// ration. Learn lets a newcomer do the user's part at a prompt.
 //
-// The programs know nothing of ration: the library is preloaded into them, and fakegpu is their
-// driver. This package knows only their PIDs, their answers, and what the region and the driver
-// say about them.
+// The programs do not know ration: the library is preloaded into them, and fakegpu is their driver.
+// This package knows only their PIDs and answers, and what the region and the driver report about
+// them.
 //
-// A step of the story that cannot be made ends it, as FailNow ends a test: need panics, and catch
-// makes an error of that.
+// A step of the story that fails ends it, as FailNow ends a test: need panics, and catch turns that
+// into an error.
 package scenario
 
 import (
@@ -25,7 +25,7 @@ import (
 	"ration/internal/region"
 )
 
-// within bounds every answer of a program: a program that takes longer hangs.
+// within bounds every answer of a program: a program that takes longer counts as hanging.
 const within = time.Minute
 
 type failure struct{ error }
@@ -41,7 +41,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// catch is deferred. It returns the error of a step that could not be made.
+// catch is deferred. It returns the error of a step that failed.
 func catch(err *error) {
 	switch f := recover().(type) {
 	case nil:
@@ -52,26 +52,27 @@ func catch(err *error) {
 	}
 }
 
-// stage is a job on a stand-in GPU, its programs, and the views of it from outside.
+// stage is a job on a stand-in GPU, its programs, and the readers outside it.
 type stage struct {
-	machine cuda.Machine
-	started []*cuda.Program // all of them
-	workers []*cuda.Program // that work and were not killed
+	machine cuda.StandIn
+	started []*cuda.Program // all programs
+	workers []*cuda.Program // workers that were not killed
 	region  *region.Region  // read-only; nil before observe
 	usage   *observer.Usage // reads the region in the background; nil before observe
 
-	driverMu sync.Mutex    // one question at a time
-	driver   *cuda.Program // outside the job: the library has no part in what it answers
+	driverMu sync.Mutex    // one query at a time
+	driver   *cuda.Program // a program outside the job: the library does not affect its answers
 }
 
-// onStage makes a job with a limit, plays the story in it, and removes it with all its programs. Sizes
-// are in bytes. The error matches embedded.ErrNotBuilt if this ration was built without its library.
+// onStage makes a job with a limit, plays the story in it, and removes it with all its programs.
+// Sizes are in bytes. The error matches embedded.ErrNotBuilt if this ration was built without its
+// library.
 func onStage(gpu string, limit, context uint64, play func(*stage)) (err error) {
 	defer catch(&err)
 	path, remove, err := job.Scratch()
 	need(err)
 	defer remove()
-	s := &stage{machine: cuda.Machine{GPU: gpu, Region: path, Limit: limit, Context: context}}
+	s := &stage{machine: cuda.StandIn{GPU: gpu, Region: path, Limit: limit, Context: context}}
 	need(s.machine.Unpack())
 	s.driver = must(s.machine.Start(false))
 	defer s.driver.Close()
@@ -102,8 +103,8 @@ func (s *stage) start(n int) []*cuda.Program {
 	return s.started[from:]
 }
 
-// attach has programs initialise the driver, all at once, and make a context. It returns how many
-// of them attached to the region in each role, and the longest driver call.
+// attach makes programs initialise the driver at the same time, and create a context. It returns
+// how many of them attached to the region in each role, and the longest driver call.
 func attach(programs ...*cuda.Program) (roles [4]int64, slowest time.Duration) {
 	need(cuda.TellInit(programs))
 	for _, p := range programs {
@@ -117,7 +118,7 @@ func attach(programs ...*cuda.Program) (roles [4]int64, slowest time.Duration) {
 	return roles, slowest
 }
 
-// guest starts one more program, which has a context and is no worker.
+// guest starts one more program. It has a context, but is not a worker.
 func (s *stage) guest() *cuda.Program {
 	p := s.start(1)[0]
 	attach(p)
@@ -130,7 +131,7 @@ func (s *stage) observe(interval time.Duration) {
 	s.usage = observer.StartUsage(s.region, 0, s.machine.Limit, interval)
 }
 
-// tell tells every worker a command, and then waits for so many answers of each.
+// tell sends every worker a command, and waits for the given number of answers from each.
 func (s *stage) tell(answers int, command func(i int) string) (out []cuda.Answer) {
 	for i, p := range s.workers {
 		p.Tell("%s", command(i))
@@ -144,10 +145,10 @@ func (s *stage) tell(answers int, command func(i int) string) (out []cuda.Answer
 	return out
 }
 
-// same is a command that is the same for all programs.
+// same returns a command that is the same for all programs.
 func same(command string) func(int) string { return func(int) string { return command } }
 
-// endWork ends the workers' churn or duel by another command. It returns the answers to the work:
+// endWork ends the workers' churn or duel with another command. It returns the results of the work:
 // numbers of requests and refusals, and the longest driver call.
 func (s *stage) endWork(by string) (out []cuda.Answer) {
 	for i, a := range s.tell(2, same(by)) { // one answer to the work, one to this command
@@ -167,7 +168,7 @@ type Kill struct {
 	After int64  `json:"granted_after_ns"` // from the death to the grant
 }
 
-// kill kills a program, and has the heir ask at once for bytes that the dead one held. got is the
+// kill kills a program, and makes the heir request memory that the dead program held. got is the
 // answer to the heir; fromKill is the time from the signal to that answer.
 func (s *stage) kill(victim, heir *cuda.Program, ask uint64) (k Kill, got cuda.Answer, fromKill time.Duration) {
 	killed := time.Now()
@@ -182,8 +183,8 @@ func (s *stage) kill(victim, heir *cuda.Program, ask uint64) (k Kill, got cuda.A
 	return k, got, fromKill
 }
 
-// heldAtDeath returns how many bytes a dead process held. The process that returned them to the job
-// records that afterwards, and it need not be the heir: it may be a ration ps of the user.
+// heldAtDeath returns how many bytes a dead process held. The process that returned them records
+// this; it need not be the heir, but may be a ration ps of the user.
 func (s *stage) heldAtDeath(pid int) uint64 {
 	for range 100 {
 		for _, d := range must(s.region.Deaths()) {
@@ -221,7 +222,7 @@ func (s *stage) driverUsed() (uint64, error) {
 	return s.driver.Used(within)
 }
 
-// quit lets programs free everything and end.
+// quit makes programs free everything and end.
 func quit(programs ...*cuda.Program) {
 	deadline := time.Now().Add(within)
 	for _, p := range programs {

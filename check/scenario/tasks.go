@@ -7,13 +7,13 @@ import (
 	"ration/machine"
 )
 
-// task is something that the newcomer does. fill completes its text and its commands.
+// task is a step that the newcomer does. fill completes its text and its commands.
 type task struct {
 	title    string
 	text     string
-	commands []string               // that do it
-	done     func(l *lesson) string // what to say when it is done; "" until then
-	missing  func(l *lesson) string // what to say to a newcomer who has done something else
+	commands []string               // commands that do it
+	done     func(l *lesson) string // text when it is done; "" until then
+	missing  func(l *lesson) string // text for a newcomer who has done something else
 }
 
 var tasks = []task{

@@ -12,11 +12,10 @@ import (
 // envPrivate says that this process has a mount namespace of its own already.
 const envPrivate = "RATION_TEST_PRIVATE_MOUNTS"
 
-// PrivateMounts gives root's tests a mount namespace of their own: it executes this
-// program again in one. Their mounts end with their last process, however the tests end,
-// so that no mount prevents the removal of their folders. Call it at the beginning of
-// TestMain. It does nothing for other users, which cannot mount, and if the kernel allows
-// no namespace: tests that mount skip themselves then.
+// PrivateMounts gives root's tests a mount namespace of their own, by executing this program again
+// in one. Their mounts end with their last process, however the tests end, so no mount prevents the
+// removal of their folders. Call it at the beginning of TestMain. It does nothing for other users,
+// which cannot mount, nor if the kernel allows no namespace; then tests that mount skip themselves.
 func PrivateMounts() error {
 	if os.Geteuid() != 0 || os.Getenv(envPrivate) != "" {
 		return nil
@@ -25,7 +24,7 @@ func PrivateMounts() error {
 	if err != nil {
 		return err
 	}
-	// One thread has the namespace, and exec leaves only that one.
+	// Only this thread has the namespace, and exec keeps only this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
@@ -33,7 +32,7 @@ func PrivateMounts() error {
 	} else if err != nil {
 		return fmt.Errorf("making a mount namespace: %w", err)
 	}
-	// Private: mounts made here do not appear in the namespace before.
+	// Private: mounts made here do not appear in the original namespace.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}

@@ -1,5 +1,5 @@
-// Package testenv says what the machine of a test offers, and gives tests what they need
-// of it. A test that needs more than there is skips itself, with the reason.
+// Package testenv finds out what the machine of a test offers, and provides what tests need. A test
+// that needs more skips itself, with the reason.
 package testenv
 
 import (
@@ -18,8 +18,8 @@ import (
 // hostPIDs is the inode of the host's PID namespace.
 const hostPIDs = 0xEFFFFFFC
 
-// NeedsHost skips a test that compares PIDs with those on the host, which the driver
-// lists: a process in a container does not know them.
+// NeedsHost skips a test that compares PIDs with host PIDs, which the driver lists: a process in a
+// container does not know them.
 func NeedsHost(t testing.TB) {
 	t.Helper()
 	var st syscall.Stat_t
@@ -47,12 +47,12 @@ func HasTool(t testing.TB, name string) {
 	Made(t, err)
 }
 
-// emulated reports whether the tests run in an emulator of a processor: see check/emulate.
+// emulated reports whether the tests run in a processor emulator: see check/emulate.
 func emulated() bool { return os.Getenv("RATION_TEST_EMULATED") != "" }
 
-// NeedFaultAddress skips a test that needs the address of a fault on a mapping whose
-// file was cut short, if the emulator does not give it: qemu passes the signal on,
-// but not into the frame from which Go takes the address.
+// NeedFaultAddress skips a test that needs the address of a fault on a mapping whose file was cut
+// short, if the emulator does not provide it: qemu forwards the signal, but without the frame from
+// which Go reads the address.
 func NeedFaultAddress(t testing.TB) {
 	t.Helper()
 	if emulated() && !faultAddress(t) {
@@ -60,7 +60,7 @@ func NeedFaultAddress(t testing.TB) {
 	}
 }
 
-// faultAddress faults on a page that is gone, and returns whether the address is right.
+// faultAddress faults on a missing page, and reports whether the address is right.
 func faultAddress(t testing.TB) (right bool) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "page"))
@@ -82,8 +82,8 @@ func faultAddress(t testing.TB) (right bool) {
 	return false
 }
 
-// NeedStart skips a test in which a process is known by the time at which it started,
-// if the emulator makes up /proc/self/stat, so that other processes see another time.
+// NeedStart skips a test that identifies a process by its start time, if the emulator invents
+// /proc/self/stat, so that other processes see another time.
 func NeedStart(t testing.TB) {
 	t.Helper()
 	if !emulated() {
@@ -98,8 +98,8 @@ func NeedStart(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Qemu writes zeros for what it does not know, and takes the time itself: it may
-	// be right by chance. The ninth field, a process's flags, is never 0.
+	// Qemu writes zeros for values that it does not know, and its own start time, which may be
+	// right by chance. The ninth field, a process's flags, is never 0.
 	if field(mine, 22) != field(kernels, 22) || field(mine, 9) == "0" {
 		t.Skip("the emulator makes up /proc/self/stat, with another start")
 	}

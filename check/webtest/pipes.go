@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// Pipes is a listener whose connections keep nothing of what is written to them: who does not read an
-// answer has the server wait.
+// Pipes is a listener whose connections have no buffer: a client that does not read makes the
+// server wait.
 type Pipes struct {
 	conns chan net.Conn
 	end   chan struct{}
 	close func()
 }
 
-// NewPipes returns one.
+// NewPipes returns a listener.
 func NewPipes() *Pipes {
 	end := make(chan struct{})
 	return &Pipes{make(chan net.Conn), end, sync.OnceFunc(func() { close(end) })}
@@ -45,8 +45,8 @@ func (p *Pipes) Close() error {
 // Addr is no address.
 func (p *Pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// Unread asks for a path, and reads no more than the beginning of the answer: what is left the server
-// waits with.
+// Unread requests a path, and reads only the beginning of the answer. So the server blocks in
+// writing the rest.
 func (p *Pipes) Unread(path string) (net.Conn, error) {
 	c := p.Dial()
 	if _, err := c.Write([]byte("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n")); err != nil {

@@ -1,5 +1,5 @@
-// Package webtest has machines for the tests of the page: of any size, and with names that a
-// tenant could choose to do harm.
+// Package webtest has invented machines for tests of the page: of any size, and with hostile names
+// that a tenant could choose.
 package webtest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"ration/machine"
 )
 
-// Hostile is a name that must reach a browser as text only.
+// Hostile is a name that must appear in a browser only as text.
 const Hostile = `"><script>document.title="harm"</script><img src=x onerror="document.title='harm'"><b>'&{{.}}</b>`
 
 // GiB is a size.
@@ -39,7 +39,7 @@ func Machine(devices, jobs, processes int) *machine.Machine {
 
 func uuid(device int) string { return fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", device) }
 
-// begin is when all of it began.
+// begin is the start time of everything.
 var begin = time.Now().UTC().Add(-10 * time.Minute)
 
 // Job returns a job that holds some of a device.
@@ -61,7 +61,7 @@ func Job(n, device, processes int) machine.Job {
 	return j
 }
 
-// Refuse has a job refuse a request.
+// Refuse adds a refused request to a job.
 func Refuse(j *machine.Job, at time.Time, asked uint64) {
 	d := &j.Devices[0]
 	d.Refused++
@@ -70,7 +70,7 @@ func Refuse(j *machine.Job, at time.Time, asked uint64) {
 	j.Refusals = append([]machine.Refusal{f}, j.Refusals...)
 }
 
-// Kill has the last process of a job die.
+// Kill makes the last process of a job die.
 func Kill(j *machine.Job, at time.Time) {
 	p := j.Processes[len(j.Processes)-1]
 	j.Processes = j.Processes[:len(j.Processes)-1]
@@ -90,12 +90,12 @@ type Source struct {
 	feed   *feed.Feed
 }
 
-// NewSource returns a source of a machine, and of what was before.
+// NewSource returns a source with a machine and its history.
 func NewSource(m *machine.Machine, past node.History) *Source {
 	return &Source{m: m, events: machine.Events(&machine.Machine{}, m, time.Now()), past: past, feed: feed.New()}
 }
 
-// Change changes the machine, of which a copy is made.
+// Change changes a copy of the machine, and publishes it.
 func (s *Source) Change(change func(m *machine.Machine)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *Source) Change(change func(m *machine.Machine)) {
 	s.feed.Advance()
 }
 
-// Latest is of web.Source.
+// Latest implements web.Source.
 func (s *Source) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,15 +114,15 @@ func (s *Source) Latest() (*machine.Machine, []machine.Event, <-chan struct{}) {
 	return s.m, s.events, next
 }
 
-// History is of web.Source.
+// History implements web.Source.
 func (s *Source) History() (node.History, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.past, nil
 }
 
-// Past returns the last 15 minutes of a machine, in which its jobs began one after the other and
-// grew: each by a curve of its own.
+// Past returns an invented history of the last 15 minutes, in which the jobs started one after the
+// other and grew.
 func Past(m *machine.Machine, now time.Time) node.History {
 	const interval, count = 5 * time.Second, 180
 	h := node.History{Interval: interval}

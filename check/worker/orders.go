@@ -17,7 +17,7 @@ import (
 
 var errUsage = errors.New("no such order")
 
-// parser takes the words of an order one by one. err is set if one is missing or wrong.
+// parser splits an order into words. err is set if a word is missing or wrong.
 type parser struct {
 	words []string
 	err   error
@@ -64,7 +64,7 @@ func (p *parser) devices() (out []int) {
 	return out
 }
 
-// carryOut carries out one order. failed is the error of the background work before it.
+// carryOut executes one order. failed is the error of earlier background work.
 func (w *worker) carryOut(p *parser, failed error) (out string, err error) {
 	name := p.word()
 	switch name {
@@ -85,7 +85,7 @@ func (w *worker) carryOut(p *parser, failed error) (out string, err error) {
 	return out, errors.Join(p.err, err)
 }
 
-// use carries out an order that needs a region, or opens it.
+// use executes an order that needs a region, or opens it.
 func (w *worker) use(name string, p *parser) (out string, err error) {
 	switch name {
 	case "open", "readonly":
@@ -247,8 +247,8 @@ func (w *worker) processes() (string, error) {
 	return strings.Join(out, " "), err
 }
 
-// lose closes the region's descriptors, or replaces them by another file, as a program
-// does that closes all descriptors it did not open itself.
+// lose closes the region's descriptors, or replaces them by another file, like a program that
+// closes all descriptors that it did not open.
 func (w *worker) lose(p *parser) (string, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -277,9 +277,9 @@ func (w *worker) lose(p *parser) (string, error) {
 	return fmt.Sprintf("closed=%d", closed), nil
 }
 
-// exhaust takes every descriptor the process may still have.
+// exhaust uses up all free descriptors of the process.
 func exhaust() error {
-	// A low limit first, so that they are few.
+	// Lower the limit first, so that there are few.
 	err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 128, Max: 128})
 	for err == nil || err == unix.EINTR {
 		_, err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)

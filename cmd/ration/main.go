@@ -1,5 +1,5 @@
-// Command ration gives every CUDA process on a machine its ration of GPU memory,
-// and knows to the byte which process holds what.
+// Command ration limits the GPU memory and time of CUDA programs, and counts to the byte how much
+// each process holds.
 package main
 
 import (

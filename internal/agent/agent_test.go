@@ -30,7 +30,7 @@ const (
 	envTell  = "RATION_TEST_TELL"  // it is an agent that logs to its output, kills itself before that step, and writes its list anew if that is negative
 )
 
-var kills = flag.Int("kills", 12, "how often TestKilledUnderLoad and TestKilledTelling kill the agent")
+var kills = flag.Int("kills", 12, "how often TestKilledUnderLoad and TestKilledLogging kill the agent")
 
 func TestMain(m *testing.M) {
 	var err error

@@ -49,7 +49,7 @@ type toldOf struct{ Event, Job string }
 // jobs start, are refused memory, lose processes and end. Each start and each death is in the log, and
 // each end of a job whose start was remembered while it ran; and for each agent that was killed there
 // is at most one line that another has written, too (PROTOCOL.md).
-func TestKilledTelling(t *testing.T) {
+func TestKilledLogging(t *testing.T) {
 	folder := testFolder(t)
 	want, got := map[toldOf]bool{}, map[toldOf]int{}
 	var running []string

@@ -65,7 +65,7 @@ func (a *app) runBench(env bench.Env, names []string) error {
 }
 
 // printBench prints a report as tables.
-func (a *app) printBench(r bench.Report) {
+func (a *app) printBench(r bench.Measurement) {
 	m := r.Machine
 	a.out.printf("%s, %d CPUs, %s, %s %s\n", m.CPU, m.Cores, m.Kernel, m.Go, m.Arch)
 	a.out.printf("regions on %s, load average %s\n", m.FileSystem, m.Load)

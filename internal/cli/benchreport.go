@@ -54,7 +54,7 @@ func (a *app) runBenchReport(env bench.Env, file string) error {
 	p := a.progress()
 	env.Say = p.show
 	compared, driver, err := bench.Compare(env, self)
-	var report bench.Report
+	var report bench.Measurement
 	if err == nil {
 		report, err = bench.Run(benchNames(), env)
 	}

@@ -21,11 +21,11 @@ func newDemoCommand(a *app) *cobra.Command {
 		Use:   "demo",
 		Short: "Show ration at work, without a GPU",
 		Long: `Watch eight real processes share the memory of a stand-in device: one asks for
-too much, one is stopped, one is killed. In the end the accounts are compared:
-what the device has granted, what the processes hold, and what the driver has
-given. The processes are CUDA programs with the library preloaded. It takes
-about 15 seconds, needs no GPU and leaves nothing behind but the unpacked
-library.
+too much, one is stopped, one is killed. At the end three counts are compared:
+the memory that the device's ledger has granted, the memory that the processes
+hold, and the driver's count. The processes are CUDA programs with the library
+preloaded. It takes about 15 seconds, needs no GPU and leaves nothing behind
+but the unpacked library.
 
 Exit status: 0 if the accounts agree, 1 if not.`,
 		Example: "  ration demo\n  ration demo --limit 24g",

@@ -16,19 +16,19 @@ func newDoctorCommand(a *app) *cobra.Command {
 		Use:        "doctor [flags] [-- COMMAND [ARGUMENT...]]",
 		SuggestFor: []string{"check"},
 		Short:      "Check whether ration works on this machine",
-		Long: `Check this machine. Can jobs be made, and does the kernel keep their locks? Does
-the library load? Where is the driver, and do its calls reach the library in
-each way that programs use? Does the driver keep the time slices of shares? For
-the last one, a context is made on device 0 for a moment. Then the jobs that are
-there are checked, and the agent: its socket, its version, and its unit where
-systemd runs. Beside each problem it says what to do.
+		Long: `Check this machine. Can jobs be made, and does the kernel keep their locks?
+Does the library load? Where is the driver, and do its calls reach the library
+in each way that programs use? Does the driver keep the time slices of shares?
+For the last one, a context is made on device 0 for a moment. Then it checks
+the existing jobs, and the agent: its socket, its version, and its unit if
+systemd runs. For each problem it says what to do.
 
-With a command, it is run with the library and without a limit, to see whether
-it is counted, and which of the calls that it looked up are not. Its output goes
-to standard error.
+With a command, it runs that command with the library and without a limit, and
+checks whether its memory is counted, and which calls that it looked up are
+not. The command's output goes to standard error.
 
 --fix repairs what is safe to repair: it removes jobs that have ended, and
-returns what dead processes hold to their jobs.
+returns the memory of dead processes to their jobs.
 
 Exit status: 0 if no check failed, 1 if one did. A warning is not a failure.`,
 		Example: "  ration doctor\n  ration doctor --fix\n  ration doctor --fake-gpu h200\n  ration doctor -- python train.py --steps 1",

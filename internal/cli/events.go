@@ -28,17 +28,17 @@ func newEventsCommand(a *app) *cobra.Command {
 		Use:        "events [JOB...]",
 		SuggestFor: []string{"log", "logs"},
 		Short:      "Print what happens to jobs",
-		Long: `Print what has happened to jobs, the earliest first: starts, ends, refusals,
-and deaths of processes, as far as it is still known. With --follow it goes on
-with what happens, until it is interrupted. With JOBs, names or paths of
-regions, only of those.
+		Long: `Print events of jobs, the oldest first: starts, ends, refusals, and deaths of
+processes, as far as they are still known. With --follow, also print new events
+until it is interrupted. With JOBs, which are names or paths of regions, print
+only their events.
 
-A region keeps its latest 256 refusals and 64 deaths; of jobs that were
-removed, and of ends that no launcher saw, an agent knows (ration agent). It is
-asked where there is one, and followed events come at once; without it the jobs
-are looked at every second. When an agent ends or begins meanwhile, nothing is
-printed twice; one that does not answer is not waited for, and that is said on
-standard error.
+A region keeps its latest 256 refusals and 64 deaths. Only an agent (ration
+agent) also has events of removed jobs, and ends of jobs that no launcher saw.
+If there is an agent, this command uses it, and prints new events at once;
+otherwise it reads the jobs every second. If an agent starts or ends meanwhile,
+no event is printed twice. If an agent does not answer, the command continues
+without it, and says so on standard error.
 
 With --json each event is a line.
 
@@ -48,9 +48,9 @@ Exit status: 0; 3 if the jobs could not be listed.`,
 		ValidArgsFunction: completeJobs(1 << 10),
 		RunE:              func(_ *cobra.Command, args []string) error { return a.runEvents(f, args) },
 	}
-	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "also print new events")
 	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death")
-	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "ask no agent")
+	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not use an agent")
 	return cmd
 }
 

@@ -17,8 +17,8 @@ func newKubeCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kube",
 		Short: "Convert manifests of Kubernetes",
-		Long: `Convert manifests for HAMi into claims of rations. What gives pods
-their rations is ration-kubelet-plugin, on each node.`,
+		Long: `Convert manifests for HAMi into claims of rations. On each node,
+ration-kubelet-plugin gives pods their rations.`,
 		Example: `  ration kube convert deployment.yaml | kubectl apply -f -`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -34,19 +34,20 @@ func newKubeConvertCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert [FILE...]",
 		Short: "Convert manifests for HAMi into claims of rations",
-		Long: `Turn manifests that ask for GPUs as HAMi has it (nvidia.com/gpu, gpumem,
-gpumem-percentage, gpucores) into ones that claim a ration of a GPU by Dynamic
-Resource Allocation: a ResourceClaimTemplate before each object, and a claim in
-its pods. It reads files of YAML, or standard input, and prints what they become,
-with all that is not of HAMi as it was. Notes on standard error, with file and
-line, say what else changes and what has no effect any more.
+		Long: `Convert manifests that request GPUs with HAMi's resources (nvidia.com/gpu,
+gpumem, gpumem-percentage, gpucores) into manifests that claim a ration of a
+GPU with Dynamic Resource Allocation. It adds a ResourceClaimTemplate before
+each object, and a claim in its pods. It reads YAML files, or standard input,
+and prints the result; everything that does not concern HAMi is unchanged.
+Notes on standard error, with file and line, describe other changes, and
+settings that have no effect any more.
 
 If an object cannot be converted, the notes say which and why, and nothing is
-printed, so that no part of the files is applied; with --partial all others are
-converted, and it is printed as it was, as a whole.
+printed, so that no part of the files is applied. With --partial all other
+objects are converted, and this one is printed unchanged.
 
-Exit status: 0 if all of it is converted; 1 if an object is not, or a file cannot
-be read.`,
+Exit status: 0 if everything is converted; 1 if an object is not, or a file
+cannot be read.`,
 		Example: `  ration kube convert deployment.yaml | kubectl apply -f -
   helm template train ./chart | ration kube convert --device-memory 80Gi`,
 		RunE: func(_ *cobra.Command, files []string) error {

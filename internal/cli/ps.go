@@ -96,7 +96,7 @@ is no such job. The other jobs are shown all the same.`,
 	cmd.Flags().DurationVarP(&f.watch.interval, "interval", "i", time.Second, "how long --watch waits in between")
 	cmd.Flags().IntVarP(&f.watch.count, "count", "n", 0, "how often --watch shows the jobs; 0 is until interrupted")
 	cmd.Flags().StringVar(&f.region, "region", "", "show only the job with the region at this `path`")
-	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing, not even what dead processes hold")
+	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: do not return the memory of dead processes either")
 	return cmd
 }
 

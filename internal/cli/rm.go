@@ -41,15 +41,15 @@ JOB is a name that ration ps shows, the path of a region, with a slash in it, or
 for root USER/NAME, a job of another user. For a path, and for another user's
 job, the region and the limits file beside it are removed, and nothing else.
 
-A job is kept while one of its processes lives or its command runs, and no
-process is ever killed. --force also removes a job that no process has joined
-yet, which may be about to begin, and one whose region is damaged.
+A job is kept while one of its processes is alive or its command runs; ration
+rm never kills a process. --force also removes a job that no process has joined
+yet, although it may be about to start, and a job whose region is damaged.
 
 --stale removes all of your jobs that have ended. A job that no process has
 joined is kept for an hour.
 
-Exit status: 0 if all named jobs are gone; 1 if one was kept; 3 if there is no
-such job.`,
+Exit status: 0 if all named jobs were removed; 1 if one was kept; 3 if there is
+no such job.`,
 		Example:           "  ration rm train\n  ration rm --stale",
 		Args:              argCount(0, -1, "jobs"),
 		ValidArgsFunction: completeJobs(1 << 10),

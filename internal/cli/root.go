@@ -115,8 +115,8 @@ func newRootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ration",
 		Short: "Give every CUDA process its ration of GPU memory",
-		Long: `ration gives every CUDA process on a machine its ration of GPU memory, and knows
-to the byte which process holds what.
+		Long: `ration limits the GPU memory and time of CUDA programs, and counts to the byte
+how much each process holds.
 
 A job is a command and all processes that it starts. They share one limit for
 each device. A job's limits, and the account of each of its processes, are in

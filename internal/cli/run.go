@@ -32,9 +32,10 @@ request that would exceed the limit is refused with CUDA's own out-of-memory
 error, which frameworks handle as on a full card.
 
 ration becomes the command: the exit status, the signals and the PID are the
-command's own. With --summary ration stays, and prints what was used at the end;
-with --json a FILE then holds one JSON value and nothing else. The job is kept
-for ration why if something was refused or the command failed.
+command's own. With --summary ration waits for the command, and prints the used
+memory and time at the end; with --json, FILE then contains one JSON value and
+nothing else. The job is kept for ration why if something was refused or the
+command failed.
 
 --mem is a limit for each device (10g, 25%), for some devices (0=10g,1=20g), or
 both (10g,1=20g). Devices have the numbers of nvidia-smi. 0 is no limit. Without

@@ -16,11 +16,12 @@ func newSelftestCommand(a *app) *cobra.Command {
 		Use:   "selftest",
 		Short: "Check ration's promises on this machine",
 		Long: `Start CUDA programs of one job at the same moment, with the library preloaded
-and a stand-in driver, and kill one of them. Print for each thing that ration
-promises whether it holds on this machine. No GPU is needed.
+and a stand-in driver, and kill one of them. For each promise of ration, print
+whether it is kept on this machine. No GPU is needed.
 
-Exit status: 0 if every check passed, 1 if one failed. A check that cannot be
-made from where you are (host PIDs, inside a container) is skipped and says so.`,
+Exit status: 0 if every check passed, 1 if one failed. A check that is
+impossible here (for example host PIDs inside a container) is skipped, with the
+reason.`,
 		Example: "  ration selftest\n  ration selftest -n 32 --json",
 		Args:    noArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.runSelftest(processes) },

@@ -64,7 +64,7 @@ read.`,
 	}
 	cmd.Flags().StringVar(&f.region, "region", "", "show only the job with the region at this `path`")
 	cmd.Flags().DurationVarP(&f.interval, "interval", "i", time.Second, "how often to read the jobs")
-	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing, not even what dead processes hold")
+	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: do not return the memory of dead processes either")
 	return cmd
 }
 

@@ -71,8 +71,8 @@ because the address is taken.`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runWeb(cmd, f) },
 	}
 	cmd.Flags().StringVar(&f.listen, "listen", "", "serve it at this `address` (default "+defaultWebListen+", or a free port if that is taken)")
-	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: neither limits, nor what dead processes hold")
-	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "ask no agent")
+	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: neither limits, nor the memory of dead processes")
+	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not use an agent")
 	return cmd
 }
 

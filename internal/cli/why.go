@@ -70,16 +70,16 @@ func newWhyCommand(a *app) *cobra.Command {
 		Long: `Explain the latest refusals, the newest first: which process asked for how much,
 what was free, and which processes held the rest at that moment.
 
-Then it shows the latest deaths: which process ended without giving back what it
-held, and how that was noticed. Then shares of a device's time and caps on it:
-the time slice, and whether it is enforced.
+Then it shows the latest deaths: which process ended without returning its
+memory, and how that was noticed. Then it shows shares of a device's time and
+caps on it: the time slice, and whether it is enforced.
 
-JOB is a name that ration ps shows, the path of a region, with a slash in it, or
-for root USER/NAME, a job of another user. Without it, all jobs are shown. A
-region keeps its latest 256 refusals. A process that has gone is shown by its
-PID. A ? marks a PID that only the job's own file names. A request that was
-repeated is shown once, with the number of times. Where an agent runs (ration
-agent), jobs that were removed are known as well.
+JOB is a name that ration ps shows, the path of a region, with a slash in it,
+or for root USER/NAME, a job of another user. Without it, all jobs are shown. A
+region keeps its latest 256 refusals. A process that has ended is shown by its
+PID. A ? marks a PID that only the job's own file claims. A repeated request is
+shown once, with the number of times. If an agent runs (ration agent), events
+of removed jobs are shown as well.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
 region could not be read.`,

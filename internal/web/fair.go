@@ -18,12 +18,12 @@ func accounts() func(uid int) int {
 	}
 }
 
-// fairShare returns how many entries of each user to show if there is space for room entries, so
+// fairShare returns how many entries of each user to show if at most space entries fit, so
 // that no user's entries push out another's. Users with fewer entries than that are shown
 // completely. counts is the number of entries by account.
-func fairShare(counts map[int]int, room int) (share int) {
+func fairShare(counts map[int]int, space int) (share int) {
 	for {
-		left, more := room, 0 // left: space left with that share; more: users with more entries
+		left, more := space, 0 // left: space left with that share; more: users with more entries
 		for _, n := range counts {
 			left -= min(n, share)
 			if n > share {

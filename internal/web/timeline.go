@@ -43,12 +43,12 @@ var eventWords = map[string]string{machine.JobStarted: "started", machine.JobEnd
 
 // fairly selects the newest events of each user, as many as there is space for. It takes and
 // returns indices, newest first.
-func (t *timeline) fairly(newest []int, room int) (out []int) {
+func (t *timeline) fairly(newest []int, space int) (out []int) {
 	counts, taken, account := map[int]int{}, map[int]int{}, accounts()
 	for _, at := range newest {
 		counts[account(t.events[at].UID)]++
 	}
-	share := fairShare(counts, room)
+	share := fairShare(counts, space)
 	for _, at := range newest {
 		user := account(t.events[at].UID)
 		if taken[user]++; taken[user] <= share {

@@ -17,16 +17,16 @@ import (
 
 const bound = time.Minute
 
-func machine(t *testing.T) *Machine {
+func machine(t *testing.T) *StandIn {
 	t.Helper()
 	testenv.Made(t, Built())
 	t.Setenv("RATION_LIB", filepath.Join(t.TempDir(), "r", "lib"))
-	m := &Machine{GPU: "small:1g", Region: filepath.Join(t.TempDir(), "region"), Limit: 256 << 20, Context: 1 << 20}
+	m := &StandIn{GPU: "small:1g", Region: filepath.Join(t.TempDir(), "region"), Limit: 256 << 20, Context: 1 << 20}
 	expect.OK(t, m.Unpack())
 	return m
 }
 
-func start(t *testing.T, m *Machine, inside bool) *Program {
+func start(t *testing.T, m *StandIn, inside bool) *Program {
 	t.Helper()
 	p, err := m.Start(inside)
 	expect.OK(t, err)
@@ -85,7 +85,7 @@ func TestEnviron(t *testing.T) {
 		t.Setenv(key, "planted")
 	}
 	t.Setenv("LD_LIBRARY_PATH", "/elsewhere")
-	m := &Machine{driver: "/driver", Region: "/job/region"}
+	m := &StandIn{driver: "/driver", Region: "/job/region"}
 	env := m.environ(outside)
 	expect.True(t, slices.Contains(env, "LD_LIBRARY_PATH=/driver:/elsewhere") && slices.Contains(env, "PATH="+os.Getenv("PATH")), env)
 	for _, entry := range env {

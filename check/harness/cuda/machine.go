@@ -1,6 +1,6 @@
-// Package cuda runs ordinary CUDA programs on a machine without a GPU. Each is linked with
-// the driver, does not know ration, has libration.so preloaded, and finds fakegpu in place
-// of the driver, so it does what a user's program does.
+// Package cuda runs ordinary CUDA programs on a machine without a GPU. Each program is linked with
+// the driver, does not know ration, has libration.so preloaded, and gets fakegpu as its driver. So
+// it behaves like a user's program.
 package cuda
 
 import (
@@ -21,8 +21,8 @@ import (
 	"ration/internal/limit"
 )
 
-// Machine is a stand-in machine with one device, and a job on it.
-type Machine struct {
+// StandIn is a stand-in machine with one device, and a job on it.
+type StandIn struct {
 	GPU     string // fakegpu's name for the device: h200, or h100:80g
 	Region  string // path of the job's region; the device's state is in the same folder
 	Limit   uint64 // memory limit of the job, in bytes
@@ -40,7 +40,7 @@ var bundles = [...]embedded.Bundle{embedded.Ration, embedded.FakeGPU, embedded.W
 
 // Unpack unpacks the files that the machine needs. The error matches
 // embedded.ErrNotBuilt if this ration was built without them.
-func (m *Machine) Unpack() error {
+func (m *StandIn) Unpack() error {
 	if err := launch.CheckGlibc(); err != nil {
 		return err
 	}
@@ -65,23 +65,23 @@ func Built() error {
 	return nil
 }
 
-// ownVariables match the variables that a machine sets itself, and those that
-// would change what its programs do.
+// ownVariables matches variables that a StandIn sets itself, and variables that would change the
+// behaviour of its programs.
 var ownVariables = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(RATION_|CUDA_|FAKEGPU|LIBCUDA_|LOG_LEVEL=|NVIDIA_|LD_PRELOAD=|LD_LIBRARY_PATH=)`)
 })
 
-// place is where a program runs.
+// place selects where a program runs.
 type place int
 
 const (
-	outside place = iota // with the driver alone, to look at the device: its context takes nothing
-	native               // with the driver alone, and otherwise as in the job
+	outside place = iota // with the driver alone, to read the device: its context uses no memory
+	native               // with the driver alone, otherwise as in the job
 	inside               // in the job, with the library preloaded
 )
 
 // environ returns the environment of a program.
-func (m *Machine) environ(where place) []string {
+func (m *StandIn) environ(where place) []string {
 	libraries := os.Getenv("LD_LIBRARY_PATH")
 	var env []string
 	if !m.Real {
@@ -121,7 +121,7 @@ func in(job bool) place {
 	return outside
 }
 
-// Memory is a device's memory as nvidia-smi's table shows it.
+// Memory is a device's memory as shown by nvidia-smi.
 type Memory struct {
 	Used  uint64 `json:"used_mib"`
 	Total uint64 `json:"total_mib"`
@@ -131,9 +131,9 @@ var memoryColumn = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(\d+)MiB / +(\d+)MiB`)
 })
 
-// SMI runs fake-smi, fakegpu's nvidia-smi, inside the job or outside, and returns
-// what it shows of the device.
-func (m *Machine) SMI(inJob bool) (Memory, error) {
+// SMI runs fake-smi, fakegpu's nvidia-smi, inside the job or outside, and returns what it prints
+// about the device.
+func (m *StandIn) SMI(inJob bool) (Memory, error) {
 	const name, within = "fake-smi", time.Minute
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()

@@ -13,9 +13,8 @@ import (
 	"ration/internal/region"
 )
 
-// Program is a running CUDA program. It carries out the commands that it is told,
-// one a line, and answers each with a line; check/programs/workload/workload.c describes
-// them.
+// Program is a running CUDA program. It executes commands, one per line, and answers each with a
+// line; check/programs/workload/workload.c describes them.
 type Program struct{ *harness.Process }
 
 // Answer is a program's answer to a command.
@@ -26,12 +25,12 @@ type Answer struct {
 }
 
 // Start starts a program inside the job or outside.
-func (m *Machine) Start(inJob bool) (*Program, error) { return m.start(in(inJob)) }
+func (m *StandIn) Start(inJob bool) (*Program, error) { return m.start(in(inJob)) }
 
-// StartNative starts a program outside the job whose context takes what it takes inside.
-func (m *Machine) StartNative() (*Program, error) { return m.start(native) }
+// StartNative starts a program outside the job with the same context size as inside.
+func (m *StandIn) StartNative() (*Program, error) { return m.start(native) }
 
-func (m *Machine) start(where place) (*Program, error) {
+func (m *StandIn) start(where place) (*Program, error) {
 	m.started++
 	cmd := exec.Command(m.program)
 	cmd.Env = m.environ(where)
@@ -42,10 +41,10 @@ func (m *Machine) start(where place) (*Program, error) {
 	return &Program{p}, nil
 }
 
-// TellInit tells programs to initialise the driver, all at the same instant.
+// TellInit makes programs initialise the driver, all at the same instant.
 func TellInit(all []*Program) error {
-	// The instant lies ahead: a program that is told early may be faster than this
-	// one is at telling the next.
+	// The instant is in the future: otherwise the first programs would begin before the last ones
+	// get the command.
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("reading the clock: %w", err)
@@ -79,7 +78,7 @@ func (p *Program) Answer(within time.Duration) (a Answer, err error) {
 	return a, nil
 }
 
-// Do tells the program a command and waits for the answer.
+// Do sends the program a command and waits for the answer.
 func (p *Program) Do(within time.Duration, format string, args ...any) (Answer, error) {
 	p.Tell(format, args...)
 	return p.Answer(within)
@@ -104,9 +103,8 @@ func (p *Program) Role() (region.Role, error) {
 	return 0, fmt.Errorf("pid %d: the library did not log how it attached to the region: %s", p.PID(), log)
 }
 
-// Used returns how many bytes of the device are in use, as the driver tells a
-// program outside the job. It can be compared with other counts only while no
-// program allocates or frees.
+// Used returns how many bytes of the device are in use, as reported to a program outside the job.
+// It can be compared with other counts only while no program allocates or frees.
 func (p *Program) Used(within time.Duration) (uint64, error) {
 	a, err := p.Do(within, "info")
 	if err != nil {

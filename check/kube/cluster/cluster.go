@@ -24,10 +24,10 @@ import (
 	"ration/check/kube/binaries"
 )
 
-// startWithin bounds the start of a component. A machine with many other things to do takes its time.
+// startWithin bounds the start of a component; a busy machine takes long.
 const startWithin = 5 * time.Minute
 
-// The users that have tokens, beside one for each node.
+// Users that have tokens, besides one for each node.
 const (
 	admin             = "admin"
 	scheduler         = "system:kube-scheduler"
@@ -41,20 +41,20 @@ const (
 	Scheduler             = "kube-scheduler"
 	ControllerManager     = "kube-controller-manager"
 	schedulerConfigText   = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\nclientConnection: {kubeconfig: %q, qps: %d, burst: %d}\npercentageOfNodesToScore: %d\n"
-	requestsAtOnce        = 400 // of the API server: what it takes by default
+	requestsAtOnce        = 400 // of the API server: its default
 	defaultRequestsPerSec = 200
 )
 
-// Components are those of a Cluster, in the order in which they start.
+// Components lists the parts of a Cluster in the order in which they start.
 var Components = []string{etcd, APIServer, Scheduler, ControllerManager}
 
-// Options are what tests choose.
+// Options are the settings of a cluster.
 type Options struct {
 	Nodes             []string // nodes whose kubelets get a kubeconfig
-	RequestsPerSecond int      // what the scheduler and the controllers may ask of the API server; zero is defaultRequestsPerSec
-	Durable           bool     // etcd writes to the disk, not just to the kernel
-	ScorePercent      int      // of the nodes that fit, how many the scheduler looks at before it chooses; zero is its own default
-	Heartbeats        bool     // nodes send heartbeats, and are lost when they do not
+	RequestsPerSecond int      // limit of the scheduler and the controllers; 0 means defaultRequestsPerSec
+	Durable           bool     // etcd syncs to the disk
+	ScorePercent      int      // percentage of fitting nodes that the scheduler compares; 0 means its default
+	Heartbeats        bool     // nodes send heartbeats, and count as lost without them
 
 	// Arguments has further arguments, by component.
 	Arguments map[string][]string
@@ -149,12 +149,12 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		return err
 	}
 	c.Config = &rest.Config{Host: c.url(), BearerToken: c.keys.users[admin], TLSClientConfig: rest.TLSClientConfig{CAFile: c.keys.cert},
-		QPS: -1} // the test's own clients are not slowed down
+		QPS: -1} // the test's own clients are not throttled
 	c.Client, err = kubernetes.NewForConfig(c.Config)
 	return err
 }
 
-// StartScheduler starts the scheduler, with arguments beside those of the cluster's options.
+// StartScheduler starts the scheduler, with arguments in addition to the cluster's options.
 func (c *Cluster) StartScheduler(ctx context.Context, args ...string) error {
 	kubeconfig, err := c.kubeconfig(scheduler)
 	if err != nil {
@@ -176,11 +176,11 @@ func (c *Cluster) StartScheduler(ctx context.Context, args ...string) error {
 	})
 }
 
-// withoutNodeLifecycle lets no node be lost for a heartbeat that it does not send.
+// withoutNodeLifecycle prevents that nodes without heartbeats count as lost.
 const withoutNodeLifecycle = "--controllers=*,-node-lifecycle-controller"
 
-// StartControllerManager starts the controllers, with arguments beside those of the cluster's options. With any, nodes have to
-// send heartbeats.
+// StartControllerManager starts the controllers, with arguments in addition to the cluster's
+// options. With any argument, nodes must send heartbeats.
 func (c *Cluster) StartControllerManager(ctx context.Context, args ...string) error {
 	kubeconfig, err := c.kubeconfig(controllerManager)
 	if err != nil {
@@ -202,8 +202,8 @@ func (c *Cluster) StartControllerManager(ctx context.Context, args ...string) er
 	})
 }
 
-// run starts a component, and waits until it says that it is ready. What it writes is in a file of the
-// cluster's folder.
+// run starts a component, and waits until it is ready. Its output goes to a file in the cluster's
+// folder.
 func (c *Cluster) run(ctx context.Context, name string, args []string, ready string) error {
 	c.StopComponent(name)
 	program, err := binaries.Path(name)
@@ -252,7 +252,7 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// RSS returns the memory that a component has, and the most that it ever had, in bytes.
+// RSS returns the current and the highest memory use of a component, in bytes.
 func (c *Cluster) RSS(name string) (now, peak int64, err error) {
 	p := c.running[name]
 	if p == nil {
@@ -276,7 +276,7 @@ func (c *Cluster) RSS(name string) (now, peak int64, err error) {
 	return now, peak, nil
 }
 
-// CPU returns the time that a component has had of the processors.
+// CPU returns the processor time that a component has used.
 func (c *Cluster) CPU(name string) (time.Duration, error) {
 	p := c.running[name]
 	if p == nil {
@@ -296,10 +296,11 @@ func (c *Cluster) url() string { return "https://" + address(c.port) }
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// errPorts is how a component says that a port was taken between freePorts and its start.
+// errPorts is how a component reports that a port was taken between freePorts and its start.
 const errPorts = "address already in use"
 
-// retryPorts calls start, and again if a port that was free was not when the component came to it.
+// retryPorts calls start, and calls it again if a free port was taken before the component could
+// use it.
 func retryPorts(start func() error) (err error) {
 	for range 5 {
 		if err = start(); err == nil || !strings.Contains(err.Error(), errPorts) {
@@ -316,7 +317,7 @@ func freePorts(n int) (ports []int, err error) {
 		if listenErr != nil {
 			return nil, errors.Join(err, listenErr)
 		}
-		defer l.Close() // together, so that no port comes twice
+		defer l.Close() // closed together, so that no port is returned twice
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, err

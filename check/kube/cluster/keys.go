@@ -20,7 +20,7 @@ import (
 	clientcert "k8s.io/client-go/util/cert"
 )
 
-// keys are the files by which the components and their clients know each other.
+// keys are the files with which the components and their clients authenticate each other.
 type keys struct {
 	folder                             string
 	cert, key, tokens, serviceAccounts string            // paths
@@ -91,7 +91,7 @@ func (c *Cluster) kubeconfig(user string) (string, error) {
 	return c.WriteKubeconfig(strings.ReplaceAll(user, ":", "-"), c.keys.users[user])
 }
 
-// WriteKubeconfig writes a kubeconfig for who has a token, and returns its path.
+// WriteKubeconfig writes a kubeconfig with a token, and returns its path.
 func (c *Cluster) WriteKubeconfig(name, token string) (string, error) {
 	path := filepath.Join(c.folder, name+".kubeconfig")
 	return path, os.WriteFile(path, fmt.Appendf(nil, kubeconfigText, c.url(), c.keys.cert, token), 0o600)

@@ -1,5 +1,6 @@
-// Package node starts a node of a cluster on this machine, in namespaces of its own: containerd with runc, the
-// kubelet and ration's kubelet plugin, with a stand-in GPU. All of it ends with the namespaces.
+// Package node starts a node of a cluster on this machine, in separate namespaces: containerd with
+// runc, the kubelet and ration's kubelet plugin, with a stand-in GPU. Everything ends with the
+// namespaces.
 package node
 
 import (
@@ -14,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideVariable is set in the process that is the first of the namespaces, to the name of its cgroups.
+// insideVariable is set in the first process of the namespaces, to the name of its cgroups.
 const insideVariable = "RATION_E2E_INSIDE"
 
-// Folder is where all files of the node are. Paths of sockets have to be short.
+// Folder has all files of the node. Its name is short because paths of sockets must be short.
 const Folder = "/run/e2e"
 
-// ErrCannot is returned where there can be no node.
+// ErrCannot is returned if this machine cannot run a node.
 var ErrCannot = errors.New("this machine cannot have a node of Kubernetes")
 
-// Inside returns whether this process is in namespaces of its own, where Isolate has been.
+// Inside reports whether this process is in the namespaces of Isolate.
 func Inside() bool { return os.Getenv(insideVariable) != "" }
 
 // Check returns an error that says what is missing for a node.
@@ -42,9 +43,9 @@ func Check() error {
 	return nil
 }
 
-// Isolate runs this program again, with the same arguments, as the first process of mount, PID, network and other
-// namespaces, and returns its exit status. Whatever it leaves behind is killed by the kernel when it ends.
-// Its containers are in cgroups of their own, which are removed.
+// Isolate runs this program again, with the same arguments, as the first process of new mount, PID,
+// network and other namespaces, and returns its exit status. When it ends, the kernel kills all
+// processes that it left. Its containers have cgroups of their own, which are removed.
 func Isolate() (code int, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -70,13 +71,15 @@ func Isolate() (code int, err error) {
 	return 0, nil
 }
 
-// settings are what the kubelet sets of the kernel, for the whole machine. It finds these and leaves the machine's alone.
+// settings are the kernel settings that the kubelet would change for the whole machine. With these
+// values it leaves the machine's alone.
 var settings = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// Furnish makes the namespaces of Isolate a machine of their own: folders that only it has, and a network of itself.
+// Furnish turns the namespaces of Isolate into a separate machine: with folders of its own, and its
+// own network.
 func Furnish() error {
 	var all error
 	try := func(what string, err error) {
@@ -93,14 +96,15 @@ func Furnish() error {
 	for _, folder := range []string{"settings", "kubelet", "cdi"} {
 		try("making folders", os.MkdirAll(filepath.Join(Folder, folder), 0o755))
 	}
-	// On a file system of their own, as the kubelet takes what is mounted from one for the same place.
+	// Use a separate file system, because the kubelet takes mounts from one file system for the
+	// same place.
 	try("mounting settings", unix.Mount("e2e", filepath.Join(Folder, "settings"), "tmpfs", 0, "mode=755"))
 	for name, value := range settings {
 		own := filepath.Join(Folder, "settings", strings.ReplaceAll(name, "/", "."))
 		try("writing settings", os.WriteFile(own, []byte(value+"\n"), 0o644))
 		try("mounting settings", unix.Mount(own, filepath.Join("/proc/sys", name), "", unix.MS_BIND, ""))
 	}
-	try("sharing mounts", unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")) // with containers, as the kubelet wants it
+	try("sharing mounts", unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")) // with containers, as the kubelet requires
 	try("naming the machine", unix.Sethostname([]byte(Name)))
 	if all == nil {
 		all = loopback()
@@ -108,7 +112,8 @@ func Furnish() error {
 	return all
 }
 
-// loopback lets the machine talk to itself, by an address that is not loopback's own too: the kubelet wants one.
+// loopback gives the machine an address to reach itself that is not a loopback address, because the
+// kubelet requires one.
 func loopback() error {
 	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"addr", "add", Address + "/32", "dev", "lo"}} {
 		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {

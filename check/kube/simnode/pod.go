@@ -15,7 +15,7 @@ import (
 	ours "ration/kube/slices"
 )
 
-// node is the books of one node.
+// node has the accounts of one node.
 type node struct {
 	name     string
 	capacity map[string]amounts               // by device
@@ -24,7 +24,7 @@ type node struct {
 	claims   map[types.UID]map[types.UID]bool // claims by pod
 }
 
-// amounts are of the capacities of a device.
+// amounts are amounts of a device's capacities.
 type amounts map[resourceapi.QualifiedName]int64
 
 type preparedClaim struct {
@@ -32,7 +32,7 @@ type preparedClaim struct {
 	pods  map[types.UID]bool
 }
 
-// part is what a claim has of a device.
+// part is a claim's part of a device.
 type part struct {
 	device string
 	has    amounts
@@ -47,7 +47,7 @@ func newNode(name string, gpus []ours.GPU) *node {
 	return n
 }
 
-// sync does what a kubelet does when it learns of a change of a pod.
+// sync does what a kubelet does after a change of a pod.
 func (k *Kubelets) sync(ctx context.Context, key string) error {
 	o, exists, err := k.pods.GetByKey(key)
 	if err != nil || !exists {
@@ -85,7 +85,7 @@ func (k *Kubelets) sync(ctx context.Context, key string) error {
 	return err
 }
 
-// prepare enters the claims of a pod into the books of its node.
+// prepare adds the claims of a pod to the accounts of its node.
 func (k *Kubelets) prepare(ctx context.Context, n *node, pod *corev1.Pod) error {
 	for _, wanted := range pod.Spec.ResourceClaims {
 		name := claimName(pod, wanted)
@@ -98,7 +98,7 @@ func (k *Kubelets) prepare(ctx context.Context, n *node, pod *corev1.Pod) error 
 		}
 		if claim.Status.Allocation == nil || !slices.ContainsFunc(claim.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool { return r.UID == pod.UID }) {
 			if current, err := k.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{}); err != nil || current.UID != pod.UID || current.DeletionTimestamp != nil {
-				return err // it has gone, and its claim with it
+				return err // the pod was removed, and its claim with it
 			}
 			k.fault("pod %s/%s was bound to %s, but its claim %s is not allocated and reserved for it", pod.Namespace, pod.Name, n.name, name)
 			continue
@@ -120,7 +120,7 @@ func claimName(pod *corev1.Pod, wanted corev1.PodResourceClaim) string {
 	return ""
 }
 
-// enter books what a claim has, unless another pod's is in the books already.
+// enter books a claim, unless another pod has booked it.
 func (k *Kubelets) enter(n *node, pod *corev1.Pod, claim *resourceapi.ResourceClaim) {
 	var parts []part
 	for _, r := range claim.Status.Allocation.Devices.Results {
@@ -138,7 +138,8 @@ func (k *Kubelets) enter(n *node, pod *corev1.Pod, claim *resourceapi.ResourceCl
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	// A pod that has gone meanwhile was released already. One that goes from here on is released after this.
+	// A pod that was removed before this was released already. One that is removed later is
+	// released after this.
 	if o, exists, _ := k.pods.GetByKey(pod.Namespace + "/" + pod.Name); !exists || o.(*corev1.Pod).UID != pod.UID {
 		return
 	}
@@ -157,8 +158,8 @@ func (k *Kubelets) enter(n *node, pod *corev1.Pod, claim *resourceapi.ResourceCl
 	n.claims[pod.UID][claim.UID] = true
 }
 
-// book adds what a claim has to what is used, or with a sign of -1 takes it away, and returns what is
-// more than there is.
+// book adds a claim's parts to the used amounts, or subtracts them if sign is -1. It returns the
+// amounts that exceed a device.
 func (n *node) book(p part, sign int64) (faults []error) {
 	for name, amount := range p.has {
 		used, known := n.used[p.device]
@@ -173,7 +174,7 @@ func (n *node) book(p part, sign int64) (faults []error) {
 	return faults
 }
 
-// release takes the claims that no other pod uses out of the books of a pod's node.
+// release removes a pod's claims that no other pod uses from the accounts of its node.
 func (k *Kubelets) release(pod *corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -193,7 +194,7 @@ func (k *Kubelets) release(pod *corev1.Pod) {
 	delete(n.claims, pod.UID)
 }
 
-// Used returns what the claims of running pods have of a capacity of all devices of all nodes.
+// Used returns how much of a capacity the claims of running pods use, on all devices of all nodes.
 func (k *Kubelets) Used(name resourceapi.QualifiedName) (sum int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -205,7 +206,7 @@ func (k *Kubelets) Used(name resourceapi.QualifiedName) (sum int64) {
 	return sum
 }
 
-// beat renews the lease of a node, by which others know that it lives.
+// beat renews the lease of a node, which shows that it is alive.
 func (k *Kubelets) beat(ctx context.Context, name string) error {
 	leases := k.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	lease, err := leases.Get(ctx, name, metav1.GetOptions{})

@@ -38,7 +38,8 @@ type Kubelets struct {
 	faults []error
 }
 
-// Start begins to look after pods, with so many workers. They end with the context; Wait waits for that.
+// Start starts to handle pods, with the given number of workers. They end with the context; Wait
+// waits for that.
 func Start(ctx context.Context, client kubernetes.Interface, workers int) (*Kubelets, error) {
 	k := &Kubelets{client: client, nodes: map[string]*node{},
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
@@ -51,7 +52,7 @@ func Start(ctx context.Context, client kubernetes.Interface, workers int) (*Kube
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { add(o.(*corev1.Pod)) },
 		UpdateFunc: func(_, o any) { add(o.(*corev1.Pod)) },
-		// A pod that was deleted by force gives back what it had before any later pod is looked at.
+		// A pod that was deleted by force releases its claims before any later pod is handled.
 		DeleteFunc: func(o any) {
 			if gone, missed := o.(cache.DeletedFinalStateUnknown); missed {
 				o = gone.Obj
@@ -76,36 +77,37 @@ func Start(ctx context.Context, client kubernetes.Interface, workers int) (*Kube
 // Wait waits until the workers have ended.
 func (k *Kubelets) Wait() { k.done.Wait() }
 
-// Faults returns everything that no node may ever see.
+// Faults returns all violations that the nodes have seen.
 func (k *Kubelets) Faults() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return errors.Join(k.faults...)
 }
 
-// Add registers a node with these GPUs. What it publishes of them is for others to do.
+// Add registers a node with these GPUs. It does not publish them.
 func (k *Kubelets) Add(ctx context.Context, name string, gpus []slices.GPU) error {
 	k.mu.Lock()
 	k.nodes[name] = newNode(name, gpus)
 	k.mu.Unlock()
-	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000"), corev1.ResourceMemory: resource.MustParse("4Ti"), corev1.ResourcePods: resource.MustParse("2000")}
+	capacity := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000"), corev1.ResourceMemory: resource.MustParse("4Ti"), corev1.ResourcePods: resource.MustParse("2000")}
 	nodes := k.client.CoreV1().Nodes()
 	_, err := nodes.Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64"}},
-		Status: corev1.NodeStatus{Capacity: room, Allocatable: room,
+		Status: corev1.NodeStatus{Capacity: capacity, Allocatable: capacity,
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("registering node %s: %w", name, err)
 	}
-	// A new node has the taint of one that is not ready, which the controller of nodes takes away where it runs.
+	// A new node has the taint of a node that is not ready, which the node controller removes if it
+	// runs.
 	if _, err := nodes.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("registering node %s: %w", name, err)
 	}
 	return nil
 }
 
-// SetGPUs lets a node have other GPUs, as after a change of its hardware. Claims keep what they have.
+// SetGPUs changes the GPUs of a node, as after a change of its hardware. Claims keep their parts.
 func (k *Kubelets) SetGPUs(name string, gpus []slices.GPU) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,7 +119,7 @@ func (k *Kubelets) SetGPUs(name string, gpus []slices.GPU) {
 	n.capacity, n.used = fresh.capacity, fresh.used
 }
 
-// Lose ends a node without a word, as a power cut does: its pods are neither run nor let go.
+// Lose removes a node without notice, like a power cut: its pods are neither run nor ended.
 func (k *Kubelets) Lose(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,7 +135,7 @@ func (k *Kubelets) work(ctx context.Context) {
 		if err := k.sync(ctx, key); err == nil {
 			k.queue.Forget(key)
 		} else if ctx.Err() == nil {
-			k.queue.AddRateLimited(key) // as a kubelet does: what is not there yet comes
+			k.queue.AddRateLimited(key) // as a kubelet does: missing objects may arrive later
 		}
 		k.queue.Done(key)
 	}
@@ -155,7 +157,7 @@ func (k *Kubelets) Beat(ctx context.Context, every time.Duration) {
 		}
 		k.mu.Unlock()
 		for _, name := range names {
-			_ = k.beat(ctx, name) // the next one may come through
+			_ = k.beat(ctx, name) // the next one may succeed
 		}
 		select {
 		case <-ctx.Done():

@@ -1,20 +1,20 @@
-// Puts what the server sends in the place of what was there. The server draws; this keeps what is
-// the reader's own: which jobs are open, what is typed, where the focus is.
+// Replaces elements by those that the server sends. The server draws; this script keeps the reader's
+// own state: which jobs are open, the typed text, the focus.
 "use strict";
 (() => {
   const byId = (id) => document.getElementById(id);
 
-  // What the reader sets on an element, and the server never does.
+  // Attributes that the reader's actions set, and the server never does.
   const own = (el, name) => name === "open" && el.localName === "details" || name === "hidden" && el.classList.contains("job");
 
   const parse = (html) => {
     const t = document.createElement("template");
-    t.innerHTML = html; // which the server's templates have escaped; scripts in it would not run
+    t.innerHTML = html; // escaped by the server's templates; scripts in it would not run
     return t.content.firstElementChild;
   };
 
-  // morph makes old like next, and leaves alone what is the same: so the focus, a selection and
-  // the position in a list stay.
+  // morph changes old into next, and does not touch equal parts: so the focus, a selection and the
+  // position in a list stay.
   function morph(old, next) {
     if (old.isEqualNode(next)) return;
     for (const { name } of [...old.attributes]) if (!next.hasAttribute(name) && !own(old, name)) old.removeAttribute(name);
@@ -47,7 +47,7 @@
     }
   }
 
-  // arrange makes the elements of a list those with these ids, in this order.
+  // arrange makes a list contain the elements with these ids, in this order.
   function arrange(list, ids, made) {
     const focused = document.activeElement;
     let at = list.firstElementChild;
@@ -65,13 +65,13 @@
     if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
   }
 
-  // What has come since the last frame: of each element the newest.
+  // The newest version of each element that arrived since the last frame.
   let set = {}, lists = {}, version = "", waiting = false;
 
   function apply() {
     waiting = false;
     const made = new Set();
-    // An element may go from one list to another: the one where it is now comes first.
+    // An element may move from one list to another: the list that has it now comes first.
     for (const [id, ids] of Object.entries(lists)) {
       const list = byId(id);
       if (list) arrange(list, ids, (item) => {
@@ -104,7 +104,7 @@
     }
   }
 
-  // announce says refusals and deaths to those who do not see them.
+  // announce tells screen readers about refusals and deaths.
   let heard = newest();
   function newest() {
     const first = document.querySelector("#events .event");
@@ -116,7 +116,7 @@
     heard = newest() || heard;
   }
 
-  // live says whether the page is what is.
+  // live shows whether the page is up to date.
   function live(on, text) {
     const el = byId("live");
     el.className = "live " + (on ? "on" : "off");
@@ -135,7 +135,7 @@
     };
   }
 
-  // tick keeps durations what they are.
+  // tick updates the shown durations.
   function tick() {
     for (const el of document.querySelectorAll("time[data-ago]")) {
       const s = Math.max(0, Math.floor((Date.now() - Date.parse(el.dateTime)) / 1000));

@@ -26,8 +26,8 @@ const (
 	namespace = "default"
 )
 
-// wanted are the sizes that pods ask for, in GiB, in turns at random: 25 on average, so that three pods on a GPU of
-// 80 are the usual.
+// wanted are the sizes that pods request, in GiB, chosen at random: 25 on average, so that usually
+// three pods share a GPU of 80.
 var wanted = []int64{10, 20, 30, 40}
 
 // trial is one measurement.
@@ -88,8 +88,8 @@ func (t *trial) each(ctx context.Context, n int, do func(ctx context.Context, i 
 
 func nodeName(i int) string { return fmt.Sprintf("node-%04d", i) }
 
-// furnish makes nodes, slices and the class. The slices are as the plugin publishes them; a thousand plugins would be
-// a thousand programs.
+// furnish makes nodes, slices and the class. The slices are those that the plugin would publish; a
+// thousand plugins would be a thousand programs.
 func (t *trial) furnish(ctx, watching context.Context) error {
 	begin := time.Now()
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: slices.Driver}, Spec: resourceapi.DeviceClassSpec{
@@ -171,7 +171,7 @@ func (t *trial) watch(ctx context.Context) error {
 	return nil
 }
 
-// place makes all pods, and waits until they are placed.
+// place creates all pods, and waits until they are placed.
 func (t *trial) place(ctx context.Context) error {
 	sizes := rand.New(rand.NewPCG(1, 2))
 	asks := make([]int64, t.claims)
@@ -194,7 +194,7 @@ func (t *trial) place(ctx context.Context) error {
 	}
 }
 
-// show says how far it is, for who waits.
+// show prints the progress.
 func (t *trial) show(ended chan struct{}) {
 	for {
 		select {
@@ -222,10 +222,11 @@ func (t *trial) make(ctx context.Context, name string, gibs int64) error {
 	return err
 }
 
-// check compares what all claims have, device by device, with what there is, and waits for the nodes' own books.
+// check compares the claims with the capacity of each device, and waits for the nodes' own
+// accounts.
 func (t *trial) check(ctx context.Context) error {
 	if t.took == 0 {
-		t.c.StopComponent(cluster.Scheduler) // so that the books stand still
+		t.c.StopComponent(cluster.Scheduler) // so that the accounts do not change
 	}
 	claims, err := t.c.Client.ResourceV1().ResourceClaims(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -280,7 +281,7 @@ func (t *trial) report() {
 	fmt.Print(t.components)
 }
 
-// measure writes down what the control plane took until now.
+// measure records the resource use of the control plane so far.
 func (t *trial) measure() error {
 	t.tried, t.countAtEnd = time.Since(t.begin), t.count()
 	for _, name := range cluster.Components {
