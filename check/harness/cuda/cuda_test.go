@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"ration/check/expect"
-	"ration/check/testenv"
 	"ration/check/harness"
+	"ration/check/testenv"
 	"ration/internal/region"
 )
 
