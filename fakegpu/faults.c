@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "control.h"
 #include "knobs.h"
 #include "report.h"
 
@@ -81,7 +82,9 @@ static void fault_load(void)
 
 void faults_load(void) { pthread_once(&fault_once, fault_load); }
 
-/* A sleep is good for no less than some 60 us, so the last stretch is spun. */
+/* A sleep is good for no less than some 60 us, so the last stretch is spun. A driver that takes
+ * long calls the kernel all the while, which a preloaded library sees. */
+enum { FAULT_STRETCH = 10000 };
 static void fault_delay(unsigned long us)
 {
 	struct timespec now, end;
@@ -89,8 +92,12 @@ static void fault_delay(unsigned long us)
 	end.tv_nsec += (long)(us % 1000000) * 1000;
 	end.tv_sec += (time_t)(us / 1000000) + end.tv_nsec / 1000000000;
 	end.tv_nsec %= 1000000000;
+	for (; us > FAULT_STRETCH; us -= FAULT_STRETCH) {
+		nanosleep(&(struct timespec){0, FAULT_STRETCH * 1000}, NULL);
+		control_touch();
+	}
 	if (us > 200)
-		nanosleep(&(struct timespec){(time_t)((us - 100) / 1000000), (long)((us - 100) % 1000000) * 1000}, NULL);
+		nanosleep(&(struct timespec){0, (long)(us - 100) * 1000}, NULL);
 	do
 		clock_gettime(CLOCK_MONOTONIC, &now);
 	while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
