@@ -131,8 +131,7 @@ void control_slice(struct context *c)
 				 .command = control_mode == CONTROL_OTHER ? CONTROL_OTHER_COMMAND : CONTROL_SET_SLICE,
 				 .params = (uintptr_t)us,
 				 .size = control_mode == CONTROL_OTHER ? CONTROL_OTHER_SIZE : sizeof us[0]};
-	if (control_ioctl()(control_device, CONTROL_REQUEST, &a) != 0 &&
-	    (errno == ENOTTY || errno == EBADF || errno == EINVAL))
+	if (control_ioctl()(control_device, CONTROL_REQUEST, &a) != 0 && (errno == ENOTTY || errno == EBADF || errno == EINVAL))
 		a.status = control_answer(&a);
 	errno = keep;
 }
