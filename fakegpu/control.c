@@ -106,22 +106,9 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	return 0;
 }
 
-/* The ioctl that libcuda would bind to. */
-static int (*control_ioctl(void))(int, unsigned long, ...)
-{
-	int (*call)(int, unsigned long, ...) = (int (*)(int, unsigned long, ...))dlsym(RTLD_DEFAULT, "ioctl");
-	return call != NULL ? call : ioctl;
-}
-
-void control_touch(void)
-{
-	int keep = errno;
-	control_ioctl()(-1, 0, NULL);
-	errno = keep;
-}
-
 void control_slice(struct context *c)
 {
+	int (*call)(int, unsigned long, ...) = (int (*)(int, unsigned long, ...))dlsym(RTLD_DEFAULT, "ioctl");
 	uint64_t us[2] = {CONTROL_LIBCUDA_SLICE, 0};
 	int keep = errno;
 
@@ -131,7 +118,8 @@ void control_slice(struct context *c)
 				 .command = control_mode == CONTROL_OTHER ? CONTROL_OTHER_COMMAND : CONTROL_SET_SLICE,
 				 .params = (uintptr_t)us,
 				 .size = control_mode == CONTROL_OTHER ? CONTROL_OTHER_SIZE : sizeof us[0]};
-	if (control_ioctl()(control_device, CONTROL_REQUEST, &a) != 0 && (errno == ENOTTY || errno == EBADF || errno == EINVAL))
+	if ((call != NULL ? call : ioctl)(control_device, CONTROL_REQUEST, &a) != 0 &&
+	    (errno == ENOTTY || errno == EBADF || errno == EINVAL))
 		a.status = control_answer(&a);
 	errno = keep;
 }

@@ -40,7 +40,4 @@ enum {
 /* Makes the call for a context that has its place in the engine. */
 void control_slice(struct context *c);
 
-/* Calls the kernel by ioctl, for nothing. */
-void control_touch(void);
-
 #endif

@@ -12,8 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "elf.h"
 #include "environment.h"
-#include "interpose.h"
 #include "log.h"
 #include "region/kernel.h"
 #include "region/words.h"
@@ -79,7 +79,7 @@ static bool config_found(void)
 	if (!region_lstat(CONFIG_WELL_KNOWN, &st) && !userjob_ruled())
 		return false;
 	/* An operator's job: no other library comes between this one and the kernel. */
-	interpose_trust_libc();
+	elf_trust_libc();
 	return true;
 }
 

@@ -43,6 +43,10 @@ void *elf_function(const struct elf_object *o, const char *name);
 bool elf_redirect(const struct elf_object *o, const char *name, const void *to);
 void elf_rebind(bool own, void *(*choose)(const char *name, void *bound));
 
+/* elf_trust_libc binds this library's references to the C library's own functions, whatever else was
+ * preloaded before it with functions of the same names. Safe to do twice. */
+void elf_trust_libc(void);
+
 /* elf_before reports whether the object with this soname comes before this library in lookups. Like
  * elf_first. */
 bool elf_before(const char *soname);

@@ -120,21 +120,6 @@ static bool interpose_resolve(enum interpose_library l)
 	return true;
 }
 
-/* interpose_of_libc returns the C library's own function of a name, or what there is now. */
-static void *interpose_of_libc(const char *name, void *bound)
-{
-	struct elf_object o;
-	void *found = elf_first("libc.so.6", &o) ? elf_function(&o, name) : NULL;
-	return found ? found : bound;
-}
-
-void interpose_trust_libc(void)
-{
-	static int done;
-	if (!__atomic_exchange_n(&done, 1, __ATOMIC_ACQ_REL))
-		elf_rebind(true, interpose_of_libc);
-}
-
 static int interpose_hook_named(const char *name);
 
 /* interpose_bound_to_driver returns our function for a reference that is bound to the driver's. */
@@ -153,7 +138,7 @@ __attribute__((constructor)) static void interpose_come_first(void)
 		struct elf_object o;
 		if (!elf_before(interpose_sonames[l]))
 			continue;
-		interpose_trust_libc();
+		elf_trust_libc();
 		if (!elf_first(interpose_sonames[l], &o) || !interpose_resolve(l))
 			continue;
 		for (int c = 0; c < RATION_HOOKS; c++)

@@ -13,8 +13,4 @@ bool interpose_load_nvml(void);
  * stand-in's, whose calls no kernel knows. */
 void *interpose_ioctl(void);
 
-/* interpose_trust_libc binds this library's references to the C library's own functions, whatever
- * else was preloaded before it with functions of the same names. Safe to do twice. */
-void interpose_trust_libc(void);
-
 #endif
