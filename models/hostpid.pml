@@ -2,7 +2,8 @@
  *
  * PROCESSES of a job look for their PID in the driver's list, in which a process of another job comes and goes as it likes.
  * Each may die before any write, fail to make its context, be stopped anywhere and go on much later, or be stopped for ever.
- * Patience has no clock here: the holder of the turn may be passed over at any moment. With BESIDE, another thread of the
+ * Patience has no clock here: a holder may be passed over as soon as it gives no sign of life between a look and the swap.
+ * The holder may give one at any moment of the driver's call, BEATS in all. With BESIDE, another thread of the
  * first process takes a turn for a context on another device; with EVICT, the first process, which lives, is taken for
  * dead at some moment, and its slot given to another. At the end one more process comes, which can neither die nor stop, and
  * must have its turn.
@@ -18,8 +19,12 @@
 #define SLOTS    (PROCESSES + 1)
 #define NOBODY   255
 
-/* The word: whose turn it is, by slot + 1 (0: free) and generation; which turn, by its count. */
-byte slot1, generation, count;
+#ifndef BEATS
+#define BEATS 1
+#endif
+
+/* The word: whose turn it is, by slot + 1 (0: free) and generation; which turn, by its count; and the holder's beats. */
+byte slot1, generation, count, beat;
 byte owner = NOBODY;			/* ghost: the thread that made the word what it is, until it leaves */
 
 byte gen[SLOTS] = 1;			/* of the slot's owner */
@@ -33,6 +38,7 @@ int listed;				/* the driver's list: a bit for each process, and one for the oth
 
 bool lost[THREADS];			/* ghost: another thread has taken this one's turn */
 byte ended;
+byte beats;				/* in all */
 
 #define OR_DIE  :: mortal -> goto dying
 #define OR_STOP :: mortal -> goto stopped
@@ -42,48 +48,85 @@ byte ended;
 #define SAME (slot1 == me + 1 && generation == mine)
 #else
 #define NEXT (count + 1)
-#define SAME (slot1 == me + 1 && generation == mine && count == turn)
+#define SAME (slot1 == me + 1 && generation == mine && count == turn BEAT_TOO)
+#endif
+#ifdef BEAT_IN_TURN
+#define BEAT_TOO && beat == 0
+#else
+#define BEAT_TOO
 #endif
 
 #define VACANT (slot1 == 0 || dead[slot1 - 1] || gen[slot1 - 1] != generation)
 
 /* One swap of the word: read it, decide, and replace it if it is the same. Between reading and swapping the word may
- * have changed; then the swap fails, and the loop goes round. So it is one step. A turn that is vacant is nobody's: taking
- * it takes it from no thread that lives and has its slot. */
+ * have changed; then the swap fails, and the loop goes round. So it is one step for a turn that is vacant, which is nobody's:
+ * taking it takes it from no thread that lives and has its slot. To pass over a holder is two: it may beat in between. */
+inline swap(thread)
+{
+	if :: owner != NOBODY -> lost[owner] = true :: else fi;
+	slot1 = me + 1; generation = mine; count = NEXT; beat = 0; turn = count; owner = thread
+}
+
+#ifdef SWAP_BLINDLY
+#define UNCHANGED (slot1 == saw_slot1 && generation == saw_generation && count == saw_count)
+#else
+#define UNCHANGED (slot1 == saw_slot1 && generation == saw_generation && count == saw_count && beat == saw_beat)
+#endif
+
 inline take(thread)
 {
-	if
+	do
 	:: d_step {
 		VACANT ->
 		assert(owner == NOBODY || dead[slot1 - 1] || gen[slot1 - 1] != generation);
-		if :: owner != NOBODY -> lost[owner] = true :: else fi;
-		slot1 = me + 1; generation = mine; count = NEXT; turn = count; owner = thread
-	   }
+		swap(thread)
+	   };
+	   break
 #ifndef NO_PASS
-	:: d_step {
-		!VACANT ->
-		if :: owner != NOBODY -> lost[owner] = true :: else fi;
-		slot1 = me + 1; generation = mine; count = NEXT; turn = count; owner = thread
-	   }
+	:: d_step { !VACANT -> saw_slot1 = slot1; saw_generation = generation; saw_count = count; saw_beat = beat };
+	   if
+	   :: d_step {
+		UNCHANGED && !VACANT ->
+		assert(beat == saw_beat);			/* a holder that has given a sign of life keeps its turn */
+		swap(thread); saw_slot1 = 0; saw_generation = 0; saw_count = 0; saw_beat = 0
+	      };
+	      break
+	   :: d_step { !UNCHANGED || VACANT -> saw_slot1 = 0; saw_generation = 0; saw_count = 0; saw_beat = 0 }
+	   OR_DIE
+	   fi
 #endif
 	OR_DIE
-	fi
+	od
 }
 
 inline leave(thread)
 {
 	if
 #ifdef LEAVE_BLINDLY
-	:: d_step { slot1 = 0; generation = 0; if :: owner == thread -> owner = NOBODY :: else fi }
+	:: d_step { slot1 = 0; generation = 0; beat = 0; if :: owner == thread -> owner = NOBODY :: else fi }
 #else
 	:: d_step {
 		if
-		:: SAME -> slot1 = 0; generation = 0; owner = NOBODY
+		:: SAME -> slot1 = 0; generation = 0; beat = 0; owner = NOBODY
 		:: else
-		fi
+		fi;
+		assert(owner != thread)				/* a turn that was not taken away is given up */
 	   }
 #endif
 	OR_DIE
+	fi
+}
+
+/* A call of ioctl, inside the driver, by the thread that has the turn, or had it. */
+inline maybe_beat()
+{
+	if
+	:: d_step {
+		beats < BEATS ->
+		if :: slot1 == me + 1 && generation == mine && count == turn -> beat++; beats++ :: else fi
+	   }
+	:: true
+	OR_DIE OR_STOP
 	fi
 }
 
@@ -104,7 +147,7 @@ inline without_others(set)
 
 proctype process(byte me; bool mortal)
 {
-	byte mine = gen[me], turn, j;
+	byte mine = gen[me], turn, j, saw_slot1, saw_generation, saw_count, saw_beat;
 	int before, after;
 	bool made, missed, ours;
 
@@ -113,6 +156,7 @@ proctype process(byte me; bool mortal)
 #endif
 	take(me);
 	if :: before = listed OR_DIE OR_STOP fi;
+	maybe_beat();
 	if							/* the driver's call */
 	:: d_step { made = true; listed = listed | BIT(me) }
 	:: mortal						/* it fails */
@@ -168,7 +212,7 @@ out:
 /* A thread of process 0, for a context on another device. */
 proctype beside()
 {
-	byte me = 0, mine = gen[0], turn;
+	byte me = 0, mine = gen[0], turn, saw_slot1, saw_generation, saw_count, saw_beat;
 	bool mortal = false;
 
 	if

@@ -160,15 +160,49 @@ static void attach_log_damage(unsigned slot, unsigned device)
 		  attach_job_config.path, slot, device);
 }
 
-/* attach_log_death is called where this process gave back what a dead one held. */
-static void attach_log_death(const struct ration_death *death)
+static uint64_t attach_death_bytes(const struct ration_death *death)
 {
-	char size[SIZE_TEXT];
 	uint64_t held = 0;
 	for (unsigned d = 0; d < RATION_DEVICES; d++)
 		held += death->held[d];
-	log_warn("process %llu (%.*s, slot %u) is dead: gave back %s (%s)", (unsigned long long)death->pid, (int)sizeof death->name - 1,
-		 (const char *)death->name, death->slot, size_text(held, size), region_cause_text(death->cause));
+	return held;
+}
+
+static void attach_log_death_at(enum log_level level, const struct ration_death *death)
+{
+	char size[SIZE_TEXT];
+	log_line(level, "process %llu (%.*s, slot %u) is dead: gave back %s (%s)", (unsigned long long)death->pid,
+		 (int)sizeof death->name - 1, (const char *)death->name, death->slot, size_text(attach_death_bytes(death), size),
+		 region_cause_text(death->cause));
+}
+
+/* attach_log_death is called where this process gave back what a dead one held. */
+static void attach_log_death(const struct ration_death *death) { attach_log_death_at(LOG_WARN, death); }
+
+/* What processes held that a former run left dead, and that this process gives back while it
+ * joins: that is how a run ends that is killed, and no reason to warn. */
+static struct {
+	uint32_t count;
+	uint64_t bytes;
+} attach_found_dead; /* atomic */
+
+static void attach_count_death(const struct ration_death *death)
+{
+	attach_log_death_at(LOG_DEBUG, death);
+	__atomic_fetch_add(&attach_found_dead.bytes, attach_death_bytes(death), __ATOMIC_RELAXED);
+	__atomic_fetch_add(&attach_found_dead.count, 1, __ATOMIC_RELAXED);
+}
+
+/* attach_log_found_dead says it once for all of them; deaths from now on are of this run. */
+static void attach_log_found_dead(void)
+{
+	char size[SIZE_TEXT];
+	attach_job_region.on_death = attach_log_death;
+	uint32_t count = __atomic_exchange_n(&attach_found_dead.count, 0, __ATOMIC_RELAXED);
+	uint64_t bytes = __atomic_exchange_n(&attach_found_dead.bytes, 0, __ATOMIC_RELAXED);
+	if (count)
+		log_info("gave back %s of %u process%s that ended without leaving (ration inspect lists them)", size_text(bytes, size),
+			 count, count == 1 ? "" : "es");
 }
 
 static void attach_log_wait(uint64_t since) { log_wait(since / 1000000, "another thread's charge of the same device"); }
@@ -198,15 +232,19 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 	int err = region_open_as(&attach_job_region, c->path, &own, (c->made ? REGION_EXISTING : 0u) | (c->placed ? REGION_ANY_OWNER : 0u),
 				 c->created);
 	if (err) {
-		log_error("region %s: %s", c->path, attach_error_text(err, buf));
+		bool anothers = err == REGION_SYSTEM && errno == EACCES && c->path_given && !c->made && !c->placed;
+		log_error("region %s: %s%s", c->path, attach_error_text(err, buf),
+			  anothers ? " (a job is one user's: name a path of your own in RATION_REGION or CUDA_DEVICE_MEMORY_SHARED_CACHE)"
+				   : "");
 		return false;
 	}
 	attach_job_region.on_damage = attach_log_damage;
-	attach_job_region.on_death = attach_log_death;
+	attach_job_region.on_death = attach_count_death;
 	attach_job_region.on_wait = attach_log_wait;
 	/* Yesterday's limits are not those of a job that begins anew; a launcher's are the job's. */
 	if (!c->made && !c->placed && (err = region_renew_limits(&attach_job_region, &own)))
 		log_warn("region %s: the limits of a job that has ended stay: %s", c->path, attach_error_text(err, buf));
+	attach_log_found_dead();
 	log_info("region %s: %s (pid %d)", c->path, roles[attach_job_region.role], (int)getpid());
 	attach_log_differences(&own);
 	config_log_meaningless(c, attach_job_region.role == ROLE_INITIALISER);
@@ -218,7 +256,12 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 /* attach_claim takes a slot. Under the lock. */
 static bool attach_claim(void)
 {
+	unsigned reaped;
+	attach_job_region.on_death = attach_count_death;
 	int err = region_claim(&attach_job_region, program_invocation_short_name);
+	if (!err)
+		region_reap(&attach_job_region, &reaped); /* what it cannot ask now, a later request does */
+	attach_log_found_dead();
 	if (err) {
 		char buf[ERRNO_TEXT];
 		if (err == REGION_LOCKED && attach_job_region.locked_by)

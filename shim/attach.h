@@ -24,6 +24,7 @@ struct attach_page {
 	uint32_t nvml;       /* whether NVML was started; nvml.c's */
 	uint32_t compute;    /* the job has a share or a cap: launches are hooked; written before state */
 	mutex lock;          /* LOCK_ATTACH */
+	uint64_t turn;       /* this process's in the host-PID lock, without beats, or 0; hostpid.c's, atomic */
 };
 
 extern struct attach_page *attach_page; /* never NULL */
@@ -49,6 +50,9 @@ static inline bool attach_compute(void)
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
 	return __builtin_expect(__atomic_load_n(&p->compute, __ATOMIC_ACQUIRE) != 0, 0);
 }
+
+/* attach_turn is where this process's turn in the host-PID lock is. */
+static inline uint64_t *attach_turn(void) { return &__atomic_load_n(&attach_page, __ATOMIC_ACQUIRE)->turn; }
 
 /* attach_prepare reads the settings once, and returns the state. ATTACH_COLD: there is a
  * job to join. */

@@ -12,8 +12,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "elf.h"
 #include "environment.h"
 #include "log.h"
+#include "region/kernel.h"
 #include "region/words.h"
 #include "userjob.h"
 
@@ -27,9 +29,6 @@
 /* Where a container finds its job, also without its environment: the region, or the
  * job's folder. */
 #define CONFIG_WELL_KNOWN "/run/ration/job"
-
-/* By number: the function's name depends on the C library's age. */
-static bool config_stat(const char *path, struct stat *st) { return syscall(SYS_newfstatat, AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW) == 0; }
 
 /* config_after returns what follows name in a variable: nothing, or _ and more, up to =. */
 static const char *config_after(const char *variable, const char *name)
@@ -50,11 +49,12 @@ static bool config_disabled(void)
 /* Variables of HAMi-core and of older versions that have no effect, and why. */
 static const struct {
 	const char *name, *why;
+	bool zero_means; /* 0 asks for something: it is HAMi-core's highest priority */
 } config_meaningless[] = {
-	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
-	{"CUDA_TASK_PRIORITY", "a job's processes are equal; shares of the device's time are between jobs (CUDA_DEVICE_SM_LIMIT)"},
-	{"ACTIVE_OOM_KILLER", "no process is ever ended"},
-	{"RATION_TOLERANCE", "usage never exceeds a limit"},
+	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused", false},
+	{"CUDA_TASK_PRIORITY", "a job's processes are equal; shares of the device's time are between jobs (CUDA_DEVICE_SM_LIMIT)", true},
+	{"ACTIVE_OOM_KILLER", "no process is ever ended", false},
+	{"RATION_TOLERANCE", "usage never exceeds a limit", false},
 };
 
 void config_log_meaningless(const struct config *c, bool first)
@@ -64,7 +64,8 @@ void config_log_meaningless(const struct config *c, bool first)
 		return;
 	for (size_t i = 0; i < sizeof config_meaningless / sizeof *config_meaningless; i++) {
 		const char *v = environment_get(config_meaningless[i].name);
-		if (v && *v && strcmp(v, "0") && strcasecmp(v, "false"))
+		bool off = v && (!strcmp(v, "0") || !strcasecmp(v, "false")) && !config_meaningless[i].zero_means;
+		if (v && *v && !off)
 			log_line(level, "%s=%s has no effect: %s", config_meaningless[i].name, v, config_meaningless[i].why);
 	}
 	if ((c->made || c->placed) && config_disabled())
@@ -75,7 +76,11 @@ void config_log_meaningless(const struct config *c, bool first)
 static bool config_found(void)
 {
 	struct stat st;
-	return config_stat(CONFIG_WELL_KNOWN, &st) || userjob_ruled();
+	if (!region_lstat(CONFIG_WELL_KNOWN, &st) && !userjob_ruled())
+		return false;
+	/* An operator's job: no other library comes between this one and the kernel. */
+	elf_trust_libc();
+	return true;
 }
 
 bool config_any(void)
@@ -149,8 +154,16 @@ static bool config_read_limit(struct config *c, char **e, bool exact)
 	if ((what = config_devices(ending, &from, &to)))
 		return config_wrong(*e, what, device_use);
 	const char *value = strchr(*e, '=') + 1;
-	if ((what = kind ? parse_compute(value, &p) : parse_memory(value, &m)))
+	if (!*value && kind < 2) {
+		log_warn("%.*s is empty, and sets no limit", (int)(value - 1 - *e), *e);
+		return true;
+	}
+	if ((what = kind == 0 ? parse_memory(value, &m) : kind == 1 ? parse_hami_compute(value, &p) : parse_compute(value, &p)))
 		return config_wrong(*e, what, kind ? compute_use : memory_use);
+	/* As in HAMi-core, zero for one device is the limit of all, where there is one. */
+	bool zero = *value == '0' && (kind ? !p.percent : m.none);
+	if (exact && kind < 2 && zero && (kind ? c->compute[from].set : c->memory[from].set))
+		return true;
 	p.exact = exact;
 	for (; from < to; from++) {
 		if (kind == 0)
@@ -206,7 +219,7 @@ static bool config_read_limits(struct config *c)
 /* config_trusted reports whether only this user, or root, can have made what is in a folder. */
 static bool config_trusted(const struct stat *st)
 {
-	return S_ISDIR(st->st_mode) && (st->st_uid == geteuid() || st->st_uid == 0) && !(st->st_mode & 022);
+	return S_ISDIR(st->st_mode) && (st->st_uid == kernel_euid() || st->st_uid == 0) && !(st->st_mode & 022);
 }
 
 /* config_own_folder is the folder of this user's jobs, as internal/job has it. */
@@ -215,15 +228,15 @@ static int config_own_folder(char *out, size_t size)
 	const char *dir = environment_get("RATION_DIR");
 	if (dir && *dir)
 		return snprintf(out, size, "%s", dir);
-	if (geteuid() == 0)
+	if (kernel_euid() == 0)
 		return snprintf(out, size, "/run/ration");
 	if ((dir = environment_get("XDG_RUNTIME_DIR")) && *dir == '/')
 		return snprintf(out, size, "%s/ration", dir);
 	dir = environment_get("TMPDIR");
-	int n = snprintf(out, size, "%s/ration-%u", dir && *dir ? dir : "/tmp", (unsigned)geteuid());
+	int n = snprintf(out, size, "%s/ration-%u", dir && *dir ? dir : "/tmp", (unsigned)kernel_euid());
 	struct stat st;
 	/* Anybody can make a folder of that name there, and this user could not remove it. */
-	if (n > 0 && (size_t)n < size && config_stat(out, &st) && !config_trusted(&st) && (dir = environment_get("HOME")) && *dir == '/')
+	if (n > 0 && (size_t)n < size && region_lstat(out, &st) && !config_trusted(&st) && (dir = environment_get("HOME")) && *dir == '/')
 		return snprintf(out, size, "%s/.local/state/ration", dir);
 	return n;
 }
@@ -233,7 +246,7 @@ static int config_own_folder(char *out, size_t size)
 static bool config_mounted(const char *path)
 {
 	struct statx st = {.stx_attributes = 0};
-	return syscall(SYS_statx, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, 0, &st) == 0 &&
+	return kernel_call(SYS_statx, AT_FDCWD, (long)path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, 0, (long)&st) == 0 &&
 	       st.stx_attributes & st.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT;
 }
 
@@ -263,10 +276,10 @@ static void config_read_created(struct config *c, const char *path)
 static bool config_find_well_known(struct config *c)
 {
 	struct stat st;
-	if (!config_stat(CONFIG_WELL_KNOWN, &st))
+	if (!region_lstat(CONFIG_WELL_KNOWN, &st))
 		return false;
 	snprintf(c->path, sizeof c->path, "%s", S_ISDIR(st.st_mode) ? CONFIG_WELL_KNOWN "/region" : CONFIG_WELL_KNOWN);
-	c->placed = st.st_uid != geteuid() || config_mounted(CONFIG_WELL_KNOWN) || config_mounted(c->path);
+	c->placed = st.st_uid != kernel_euid() || config_mounted(CONFIG_WELL_KNOWN) || config_mounted(c->path);
 	return true;
 }
 
@@ -280,7 +293,7 @@ static bool config_find_run(struct config *c, const char *region, bool quiet)
 	snprintf(c->path, sizeof c->path, "%s", region);
 	snprintf(created, sizeof created, "%.*s/created", (int)(strrchr(region, '/') - region), region);
 	c->fail_open = false;
-	if (config_stat(created, &st)) {
+	if (region_lstat(created, &st)) {
 		config_read_created(c, created);
 		if (config_number(when)) /* of two runs of a name, the one that it was started in */
 			c->created = config_number(when);
@@ -423,7 +436,8 @@ static bool config_environment_wants_compute(void)
 		int kind = config_limit_kind(*e, &ending);
 		if (kind < 1 || (kind == 1 && policy == POLICY_NEITHER))
 			continue;
-		if (!parse_compute(strchr(*e, '=') + 1, &l) && l.percent)
+		const char *value = strchr(*e, '=') + 1;
+		if (!(kind == 1 ? parse_hami_compute(value, &l) : parse_compute(value, &l)) && l.percent)
 			return true;
 	}
 	return false;
@@ -518,7 +532,7 @@ static bool config_make_trusted(const char *path)
 		log_error("making the folder %s: %s (name a region in RATION_REGION)", path, errno_text(errno, buf));
 		return false;
 	}
-	if (config_stat(path, &st) && config_trusted(&st))
+	if (region_lstat(path, &st) && config_trusted(&st))
 		return true;
 	log_error("folder %s: not this user's alone (remove it, or name a region in RATION_REGION)", path);
 	return false;
@@ -529,7 +543,8 @@ static bool config_make_trusted(const char *path)
 static bool config_roots_alone(const char *path)
 {
 	struct stat itself, folder;
-	if (geteuid() != 0 || !config_stat(path, &itself) || syscall(SYS_newfstatat, AT_FDCWD, path, &folder, 0) != 0)
+	if (kernel_euid() != 0 || !region_lstat(path, &itself) ||
+	    kernel_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&folder, 0, 0) != 0)
 		return true; /* where nothing is there, nothing can be made */
 	if (itself.st_uid == 0 && folder.st_uid == 0 && (!(folder.st_mode & 022) || folder.st_mode & S_ISVTX))
 		return true;

@@ -15,12 +15,14 @@
 #include "region/failpoint.h"
 #include "region/words.h"
 
-/* How often one turn is looked at, a millisecond apart, before its holder is passed over:
- * for several times what a slow driver takes for a context where the PID is wanted, and for
- * as long as a context takes on a busy machine where it only helps to measure one. Looks are
- * counted, not time, so that a waiter that was stopped itself is not impatient. Every
- * HOSTPID_REAP looks dead and stopped processes are looked for. */
-enum { HOSTPID_WANTED_LOOKS = 5000, HOSTPID_MEASURE_LOOKS = 1000, HOSTPID_REAP = 10 };
+/* How often a turn is looked at, a millisecond apart, without a sign of life from its holder,
+ * before that is passed over. A holder that can be seen not to be stopped gets as long as a
+ * context takes on a busy machine, and several times that where the PID is wanted. One that
+ * cannot be seen is taken to be stopped after HOSTPID_QUIET_LOOKS: an H200's driver makes 355 calls
+ * for a context, at most 21 ms apart, or 135 ms with 16 processes at once. Looks are counted, not time,
+ * so that a waiter that was stopped itself is not impatient. Every HOSTPID_REAP looks the
+ * waiter looks for dead and stopped processes. */
+enum { HOSTPID_WANTED_LOOKS = 5000, HOSTPID_MEASURE_LOOKS = 1000, HOSTPID_QUIET_LOOKS = 200, HOSTPID_REAP = 10 };
 
 /* For how many turns of others to wait. Where the PID is wanted: until every process of a
  * full region has had one. To measure: others that had theirs, and still there is no cost,
@@ -30,16 +32,28 @@ enum { HOSTPID_WANTED_TURNS = RATION_SLOTS, HOSTPID_MEASURE_TURNS = 2 };
 enum { HOSTPID_LIST = 1024 }; /* PIDs of a list that are looked at */
 #define HOSTPID_MAPPED (2 * HOSTPID_LIST * sizeof(uint32_t))
 
-/* The word: (count 16 | generation 32 | slot + 1, 16). Each turn has a count of its own, so
- * that a process that was passed over does not take a later turn, of its own or of another
- * of its threads, for the one that it lost. */
-static unsigned hostpid_turn_slot(uint64_t turn) { return (unsigned)(turn & 0xffff) - 1; }
+/* The word: (count 16 | generation 32 | beats 5 | slot + 1, 11). Each turn has a count of its
+ * own, so that a process that was passed over does not take a later turn, of its own or of
+ * another of its threads, for the one that it lost. The holder's beats are signs of life: they
+ * do not change whose turn it is. */
+enum { HOSTPID_SLOT_BITS = 11, HOSTPID_BEAT_BITS = 5 };
+_Static_assert(RATION_SLOTS < 1 << HOSTPID_SLOT_BITS, "slot + 1 fits");
 
-static uint64_t hostpid_turn_free(uint64_t turn) { return turn & ~LOW_BITS(48); }
+static unsigned hostpid_turn_slot(uint64_t word) { return (unsigned)(word & LOW_BITS(HOSTPID_SLOT_BITS)) - 1; }
 
-static uint64_t hostpid_turn_after(uint64_t turn, unsigned slot, uint64_t gen)
+static uint64_t hostpid_turn_of(uint64_t word) { return word & ~(LOW_BITS(HOSTPID_BEAT_BITS) << HOSTPID_SLOT_BITS); }
+
+static uint64_t hostpid_turn_free(uint64_t word) { return word & ~LOW_BITS(48); }
+
+static uint64_t hostpid_turn_after(uint64_t word, unsigned slot, uint64_t gen)
 {
-	return ((turn >> 48) + 1) << 48 | (gen & LOW_BITS(32)) << 16 | (slot + 1);
+	return ((word >> 48) + 1) << 48 | (gen & LOW_BITS(32)) << 16 | (slot + 1);
+}
+
+/* hostpid_turn_beat returns the word with the next beat. */
+static uint64_t hostpid_turn_beat(uint64_t word)
+{
+	return hostpid_turn_of(word) | (((word >> HOSTPID_SLOT_BITS) + 1) & LOW_BITS(HOSTPID_BEAT_BITS)) << HOSTPID_SLOT_BITS;
 }
 
 /* hostpid_turn_vacant reports whether it is no process's turn, or that of one that is gone:
@@ -53,10 +67,13 @@ static bool hostpid_turn_vacant(const struct region *r, uint64_t turn)
 	return status_state(status) != RATION_SLOT_ACTIVE || (status_gen(status) & LOW_BITS(32)) != (turn >> 16 & LOW_BITS(32));
 }
 
-/* hostpid_turn_stopped reports whether the process whose turn it is can be seen to be stopped: it is of this
- * PID namespace, and /proc too. Should it be another process by now, that is no harm: to
- * pass over one that moves costs it a measurement, and no more. */
-static bool hostpid_turn_stopped(const struct region *r, uint64_t turn)
+/* What a waiter can see of the process whose turn it is. */
+enum hostpid_sight { HOSTPID_UNSEEN, HOSTPID_STOPPED, HOSTPID_MOVING };
+
+/* hostpid_look looks at the process whose turn it is, which can be seen if it is of this PID
+ * namespace, and /proc too. If it is another process by now, no harm is done: passing over a
+ * process that moves costs it a measurement, and no more. */
+static enum hostpid_sight hostpid_look(const struct region *r, uint64_t turn)
 {
 	const struct ration_slot *holder = &r->m->slots[hostpid_turn_slot(turn)], *own = &r->m->slots[r->slot];
 	uint64_t namespace = load_acquire(&own->pidns);
@@ -65,17 +82,19 @@ static bool hostpid_turn_stopped(const struct region *r, uint64_t turn)
 	self[n > 0 ? n : 0] = 0;
 	snprintf(pid, sizeof pid, "%d", (int)getpid());
 	if (!namespace || load_acquire(&holder->pidns) != namespace || strcmp(self, pid) != 0)
-		return false;
+		return HOSTPID_UNSEEN;
 	snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)load_acquire(&holder->pid));
 	int fd = region_open_fd(path, O_RDONLY, 0);
 	if (fd < 0)
-		return false;
+		return HOSTPID_UNSEEN;
 	n = read(fd, text, sizeof text - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = 0;
 	/* The state follows the name, which is in brackets and may hold anything. */
 	const char *state = strrchr(text, ')');
-	return state && (!strncmp(state, ") T", 3) || !strncmp(state, ") t", 3));
+	if (!state)
+		return HOSTPID_UNSEEN;
+	return !strncmp(state, ") T", 3) || !strncmp(state, ") t", 3) ? HOSTPID_STOPPED : HOSTPID_MOVING;
 }
 
 bool hostpid_wanted(void) { return attach_config()->probe && !attach_host_pid(); }
@@ -86,47 +105,79 @@ static bool hostpid_needed(const struct hostpid_probe *p, const struct device *d
 	return hostpid_wanted() || (p->unmeasured && !nvml_pid_known() && !region_context_cost(attach_region(), d->index, d->uuid));
 }
 
+/* hostpid_patience returns for how many looks without a sign of life a holder is waited for. */
+static unsigned hostpid_patience(enum hostpid_sight sight, bool wanted)
+{
+	switch (sight) {
+	case HOSTPID_STOPPED: return 0;
+	case HOSTPID_UNSEEN: return HOSTPID_QUIET_LOOKS;
+	default: return wanted ? HOSTPID_WANTED_LOOKS : HOSTPID_MEASURE_LOOKS;
+	}
+}
+
+static void hostpid_log_passed(const struct region *r, uint64_t turn, enum hostpid_sight sight, unsigned looks, uint64_t since)
+{
+	static const char *const whys[] = {"gives no sign of life", "is stopped", "has not moved"};
+	log_warn("host PID: passing over the process in slot %u (pid %llu there), which %s, after %u looks in %llu ms",
+		 hostpid_turn_slot(turn), (unsigned long long)load_relaxed(&r->m->slots[hostpid_turn_slot(turn)].pid), whys[sight], looks,
+		 (unsigned long long)(log_clock() - since));
+}
+
 /* hostpid_take_turn waits for the turn, as long as it is needed and turns change hands. A
- * process that died in its turn is found by reaping; one that is stopped, or does not move,
- * is passed over. */
+ * process that died in its turn is found by reaping; one that is stopped, or gives no sign of
+ * life, is passed over. */
 static bool hostpid_take_turn(struct region *r, struct hostpid_probe *p, const struct device *d)
 {
 	uint64_t *word = &r->m->header.host_pid_lock, last = load_acquire(word), since = log_clock();
 	unsigned looks = 0, turns = 0, slots;
+	enum hostpid_sight sight = HOSTPID_UNSEEN;
 	bool taken = false;
 	while (!taken && hostpid_needed(p, d)) {
 		bool wanted = hostpid_wanted();
 		uint64_t turn = load_acquire(word);
-		bool vacant = hostpid_turn_vacant(r, turn), looked = looks % HOSTPID_REAP == HOSTPID_REAP - 1;
+		bool vacant = hostpid_turn_vacant(r, turn);
 		if (turn != last)
-			looks = 0, turns += !vacant;
+			looks = 0, turns += !vacant && hostpid_turn_of(turn) != hostpid_turn_of(last);
 		last = turn;
-		bool stopped = !vacant && looked && hostpid_turn_stopped(r, turn);
-		if (vacant || stopped || looks >= (wanted ? HOSTPID_WANTED_LOOKS : HOSTPID_MEASURE_LOOKS)) {
+		if (!vacant && looks % HOSTPID_REAP == 0)
+			sight = hostpid_look(r, turn);
+		if (vacant || looks >= hostpid_patience(sight, wanted)) {
 			p->turn = hostpid_turn_after(turn, p->slot, p->gen);
+			/* It fails where the holder has given a sign of life since. */
 			taken = cas(word, turn, p->turn);
 			if (taken && !vacant)
-				log_warn("host PID: passing over the process in slot %u (pid %llu there), which %s, after %llu ms",
-					 hostpid_turn_slot(turn),
-					 (unsigned long long)load_relaxed(&r->m->slots[hostpid_turn_slot(turn)].pid),
-					 stopped ? "is stopped" : "has not moved", (unsigned long long)(log_clock() - since));
+				hostpid_log_passed(r, turn, sight, looks, since);
 			continue;
 		}
 		if (turns > (wanted ? HOSTPID_WANTED_TURNS : HOSTPID_MEASURE_TURNS))
 			break;
-		if (looked)
+		if (looks % HOSTPID_REAP == HOSTPID_REAP - 1)
 			region_reap(r, &slots);
 		nanosleep(&(struct timespec){0, 1000000}, NULL);
 		looks++;
 	}
+	if (taken)
+		__atomic_store_n(attach_turn(), p->turn, __ATOMIC_RELAXED);
 	log_wait(since, taken ? "its turn to look for its host PID" : "a turn to look for its host PID, in vain");
 	return taken;
 }
 
+void hostpid_beat(uint64_t turn)
+{
+	uint64_t *word = &attach_region()->m->header.host_pid_lock, now = load_acquire(word);
+	if (hostpid_turn_of(now) == turn)
+		cas(word, now, hostpid_turn_beat(now)); /* if it fails, another thread beats, or another process took the turn */
+}
+
 static void hostpid_leave_turn(struct region *r, const struct hostpid_probe *p)
 {
+	uint64_t *word = &r->m->header.host_pid_lock, turn = p->turn, now;
+	/* The turn may be that of another thread by now. */
+	__atomic_compare_exchange_n(attach_turn(), &turn, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	/* Release: what was learnt in this turn is there for the process that takes the next. */
-	cas(&r->m->header.host_pid_lock, p->turn, hostpid_turn_free(p->turn));
+	do
+		now = load_acquire(word);
+	while (hostpid_turn_of(now) == p->turn && !cas(word, now, hostpid_turn_free(now)));
 	FAILPOINT(HOSTPID_LEFT);
 }
 
@@ -222,7 +273,7 @@ void hostpid_end(struct hostpid_probe *p, struct device *d, bool made)
 	FAILPOINT(HOSTPID_READ);
 	/* After the list, and before anything that it says is used: what was read in a turn that
 	 * another process has taken meanwhile may be that one's. */
-	if (load_acquire(&r->m->header.host_pid_lock) != p->turn) {
+	if (hostpid_turn_of(load_acquire(&r->m->header.host_pid_lock)) != p->turn) {
 		log_warn("host PID: this process was passed over in its turn to look for it, and takes no notice of what it found");
 		return;
 	}

@@ -3,7 +3,7 @@
  * by their host PIDs. It is the PID that the driver's list gains while this process makes
  * its first context, provided that no other process of the job does so at the same time:
  * they take turns, by a word in the region. A process that dies in its turn, is stopped or
- * does not move is passed over, and what it finds afterwards does not count:
+ * gives no sign of life is passed over, and what it finds afterwards does not count:
  * shim/PROTOCOLS.md, *The host-PID lock*. */
 #ifndef RATION_HOSTPID_H
 #define RATION_HOSTPID_H
@@ -19,7 +19,7 @@ struct hostpid_probe {
 	bool unmeasured;      /* as hostpid_begin was told */
 	unsigned slot;        /* this process's, as it was when this began */
 	uint64_t gen;         /* its generation */
-	uint64_t turn;        /* the region's word while it is ours */
+	uint64_t turn;        /* the region's word, without beats, while it is ours */
 	uint32_t *pids;       /* mapped: the list before, and room for the list after */
 	unsigned pids_before; /* how many were listed */
 };
@@ -33,6 +33,10 @@ bool hostpid_wanted(void);
  * process has measured one. The caller has counted itself in contexts_making. It may start
  * NVML. */
 void hostpid_begin(struct hostpid_probe *p, struct device *d, bool unmeasured);
+
+/* hostpid_beat is the sign of life of a process that has a turn, attach_page's: each of the
+ * driver's calls of ioctl is one. Safe in any thread, also inside the driver. */
+void hostpid_beat(uint64_t turn);
 
 /* hostpid_end reads the list again, if a context was made. It is not an error if the PID is
  * not found. hostpid_leave gives up the turn. */

@@ -120,6 +120,39 @@ static bool interpose_resolve(enum interpose_library l)
 	return true;
 }
 
+static int interpose_hook_named(const char *name);
+
+/* interpose_bound_to_driver returns our function for a reference that is bound to the driver's. */
+static void *interpose_bound_to_driver(const char *name, void *bound)
+{
+	int call = interpose_hook_named(name);
+	return call >= 0 && bound == interpose_real[call] ? interpose_hooks[call] : bound;
+}
+
+/* interpose_come_first is for a driver that LD_PRELOAD has put before us, so that programs bind to it.
+ * Its own table then leads to us, for what is bound from now on, and what is bound already is
+ * bound to us. */
+__attribute__((constructor)) static void interpose_come_first(void)
+{
+	for (enum interpose_library l = 0; l < LIBRARIES; l++) {
+		struct elf_object o;
+		if (!elf_before(interpose_sonames[l]))
+			continue;
+		elf_trust_libc();
+		if (!elf_first(interpose_sonames[l], &o) || !interpose_resolve(l))
+			continue;
+		for (int c = 0; c < RATION_HOOKS; c++)
+			if (interpose_library_of((enum ration_call)c) == l)
+				elf_redirect(&o, interpose_names[c], interpose_hooks[c]);
+		elf_rebind(false, interpose_bound_to_driver);
+	}
+}
+
+/* The address sanitizer's runtime ends a program in which another library comes before it. It asks for
+ * its default options here, as we come first. Nothing that it wraps is ours, so the order does no harm. A
+ * program's own function of this name comes before ours, and ASAN_OPTIONS before both. */
+RATION_EXPORT const char *__asan_default_options(void) { return "verify_asan_link_order=0"; }
+
 /* interpose_raw_ioctl is for a program without a C library that has one. */
 static int interpose_raw_ioctl(int fd, unsigned long request, void *arg) { return (int)syscall(SYS_ioctl, fd, request, arg); }
 
@@ -217,8 +250,7 @@ static void interpose_trace(const char *name, int version, bool counted)
 	if (now == QUIET || (strncmp(name, "cu", 2) && strncmp(name, "nvml", 4)))
 		return;
 	if (now == UNKNOWN) {
-		const char *level = environment_get("RATION_LOG");
-		now = level && !strcmp(level, "debug") ? TRACING : QUIET;
+		now = log_level_of(environment_get("RATION_LOG")) == LOG_DEBUG ? TRACING : QUIET;
 		if (now == TRACING)
 			log_setup();
 		__atomic_store_n(&state, now, __ATOMIC_RELAXED);
@@ -240,22 +272,22 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 		interpose_trace(name, 0, call >= 0 && interpose_hands_out(call));
 	if (call < 0)
 		return false;
-	if (handle == RTLD_NEXT) {
-		void *found = interpose_next_after(caller, name);
-		if (!found || (found != interpose_hooks[call] && found != ration_real(call)))
-			return false;
-		*result = interpose_answer(call);
-		return true;
-	}
-	void *found =
-		version ? ((dlvsym_function)ration_real_dlvsym)(handle, name, version) : ((dlsym_function)ration_real_dlsym)(handle, name);
-	if (found && found == interpose_hooks[call] && !interpose_resolve(interpose_library_of(call)))
+	void *found;
+	if (handle == RTLD_NEXT)
+		found = interpose_next_after(caller, name);
+	else
+		found = version ? ((dlvsym_function)ration_real_dlvsym)(handle, name, version)
+				: ((dlsym_function)ration_real_dlsym)(handle, name);
+	enum interpose_library l = interpose_library_of((enum ration_call)call);
+	if (found && found == interpose_hooks[call] && !interpose_resolve(l))
 		/* Our export alone is not the driver's: without us there would be nothing. The
 		 * real one leaves the message for dlerror. */
-		found = ((dlsym_function)ration_real_dlsym)(handle, interpose_library_of(call) == CUDA ? "libcuda.so.1 is not loaded"
-												       : "libnvidia-ml.so.1 is not loaded");
+		found = ((dlsym_function)ration_real_dlsym)(handle,
+							    l == CUDA ? "libcuda.so.1 is not loaded" : "libnvidia-ml.so.1 is not loaded");
 	else if (found && (found == ration_real(call) || found == interpose_hooks[call]))
 		found = interpose_answer(call);
+	else if (handle == RTLD_NEXT)
+		return false;
 	*result = found;
 	return true;
 }

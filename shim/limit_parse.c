@@ -79,11 +79,35 @@ static uint64_t parse_unit(const char *unit)
 	return 0;
 }
 
+static int parse_hex_digit(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
+}
+
+/* parse_hex_size reads what follows 0x, as HAMi-core has read it. */
+static const char *parse_hex_size(const char *text, uint64_t *out)
+{
+	const char *unit = text;
+	uint64_t bytes = 0;
+	bool over = false;
+	for (; parse_hex_digit(*unit) >= 0; unit++) {
+		over |= bytes >> 60 != 0;
+		bytes = bytes << 4 | (unsigned)parse_hex_digit(*unit);
+	}
+	uint64_t scale = unit > text ? parse_unit(unit) : 0;
+	if (!scale)
+		return parse_not_size;
+	over |= __builtin_mul_overflow(bytes, scale, out);
+	return over ? parse_overflow : NULL;
+}
+
 static const char *parse_size(const char *text, uint64_t *out)
 {
 	struct number n;
 	if (!*text)
 		return parse_empty;
+	if (text[0] == '0' && (text[1] | 0x20) == 'x' && text[2])
+		return parse_hex_size(text + 2, out);
 	uint64_t scale = parse_number(text, &n) ? parse_unit(n.rest) : 0, bytes = 0, part = 0;
 	if (!scale || (n.fraction && scale == 1))
 		return parse_not_size;
@@ -153,6 +177,18 @@ const char *parse_compute(const char *text, struct compute_limit *out)
 	if (!wrong)
 		*out = (struct compute_limit){.set = true, .percent = (uint8_t)(p / ONE_PERCENT)};
 	return wrong;
+}
+
+const char *parse_hami_compute(const char *text, struct compute_limit *out)
+{
+	size_t len = parse_digits(text);
+	uint32_t p;
+	bool whole = len && (!text[len] || !strcmp(text + len, "%"));
+	if (whole && parse_percent(text, &p)) {
+		*out = (struct compute_limit){.set = true};
+		return NULL;
+	}
+	return parse_compute(text, out);
 }
 
 const char *parse_device(const char *text, unsigned *out)

@@ -32,6 +32,7 @@ extern const char memory_use[], compute_use[], device_use[], round_use[], policy
 /* Each returns NULL, or what is wrong with the text. */
 const char *parse_memory(const char *text, struct memory_limit *out);
 const char *parse_compute(const char *text, struct compute_limit *out);
+const char *parse_hami_compute(const char *text, struct compute_limit *out); /* HAMi-core's, of which more than 100 is none */
 const char *parse_device(const char *text, unsigned *out);
 const char *parse_round(const char *text, uint32_t *microseconds);
 const char *parse_policy(const char *text, enum compute_policy *out);

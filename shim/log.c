@@ -11,10 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,8 +32,9 @@ static char log_file[LOG_PATH]; /* as RATION_LOG_FILE has it; empty: stderr */
 static char log_job[LOG_JOB];   /* printable, and without slashes; empty: not known */
 static uint32_t log_lost;       /* lines that found no room, since the last that did; atomic */
 
-/* What descriptor 2 was when the settings were read: a program may close it, and
- * have a file of its own by that number. */
+/* The file that is stderr: what descriptor 2 was when the library was loaded, or what the
+ * program has put in its place. A program may also close it, and have a file of its own by that
+ * number. */
 static enum { LOG_STDERR_UNKNOWN, LOG_STDERR_CLOSED, LOG_STDERR_OPEN } log_stderr_state;
 static dev_t log_stderr_dev;
 static ino_t log_stderr_ino;
@@ -39,7 +42,39 @@ static ino_t log_stderr_ino;
 /* By number: the function's name depends on the C library's age. */
 static bool log_stat(int fd, struct stat *st) { return syscall(SYS_fstat, fd, st) == 0; }
 
-/* log_is_stderr reports whether fd is what descriptor 2 was. */
+static void log_set_stderr(const struct stat *st)
+{
+	log_stderr_state = LOG_STDERR_OPEN;
+	log_stderr_dev = st->st_dev;
+	log_stderr_ino = st->st_ino;
+}
+
+/* log_keep_stderr runs when the library is loaded, before the program can close anything. */
+__attribute__((constructor)) static void log_keep_stderr(void)
+{
+	struct stat st;
+	int saved = errno;
+	log_stderr_state = LOG_STDERR_CLOSED;
+	if (log_stat(STDERR_FILENO, &st))
+		log_set_stderr(&st);
+	errno = saved;
+}
+
+/* log_is_redirected reports whether the program has put another stderr in the place of the
+ * first: what is stdout, too, or a terminal, or a file that is appended to. Anything else by that
+ * number may be a file or a connection that the program opened after it had closed stderr. */
+static bool log_is_redirected(const struct stat *st)
+{
+	struct stat out;
+	struct termios t;
+	if (log_stat(STDOUT_FILENO, &out) && out.st_dev == st->st_dev && out.st_ino == st->st_ino)
+		return true;
+	if (S_ISCHR(st->st_mode))
+		return syscall(SYS_ioctl, STDERR_FILENO, TCGETS, &t) == 0;
+	return S_ISREG(st->st_mode) && fcntl(STDERR_FILENO, F_GETFL) & O_APPEND;
+}
+
+/* log_is_stderr reports whether fd is stderr. */
 static bool log_is_stderr(int fd, struct stat *st)
 {
 	if (!log_stat(fd, st) || log_stderr_state == LOG_STDERR_CLOSED)
@@ -144,14 +179,26 @@ static bool log_put(const char *line, size_t n)
 	return wrote == (ssize_t)n || (wrote < 0 && error != EAGAIN && error != EFBIG && error != ENOSPC && error != EDQUOT);
 }
 
-/* log_number reads a level as HAMi-core has them: 0 errors, 1 (the default) and 2 warnings
- * too, 3 what happens, 4 and more all. Anything else is otherwise: LOG_LEVEL may be the
- * program's own, and in words. */
-static int log_number(const char *text, int otherwise)
+int log_level_of(const char *text)
 {
-	if (!text || *text < '0' || *text > '9' || text[1])
-		return otherwise;
-	return *text == '0' ? LOG_ERROR : *text <= '2' ? LOG_WARN : *text == '3' ? LOG_INFO : LOG_DEBUG;
+	static const struct {
+		const char *word;
+		int level;
+	} words[] = {{"error", LOG_ERROR}, {"warn", LOG_WARN}, {"warning", LOG_WARN}, {"info", LOG_INFO}, {"debug", LOG_DEBUG}};
+	if (!text || !*text)
+		return -1;
+	if (!text[strspn(text, "0123456789")]) {
+		text += strspn(text, "0");
+		return !*text ? LOG_ERROR : text[1] || *text >= '4' ? LOG_DEBUG : *text == '3' ? LOG_INFO : LOG_WARN;
+	}
+	for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
+		const char *word = words[i].word, *c = text;
+		while (*word && (*c | 0x20) == *word) /* ASCII's case, not that of the program's locale */
+			c++, word++;
+		if (!*word && !*c)
+			return words[i].level;
+	}
+	return -1;
 }
 
 /* log_keep_job keeps the job's name as part of a line and of a file's name. */
@@ -181,23 +228,21 @@ void log_set_job(const char *region)
 void log_setup(void)
 {
 	struct stat st;
-	log_stderr_state = log_stat(STDERR_FILENO, &st) ? LOG_STDERR_OPEN : LOG_STDERR_CLOSED;
-	if (log_stderr_state == LOG_STDERR_OPEN)
-		log_stderr_dev = st.st_dev, log_stderr_ino = st.st_ino;
-	static const char *const words[] = {"error", "warn", "info", "debug"};
-	const char *word = environment_get("RATION_LOG"), *path = environment_get("RATION_LOG_FILE");
-	int chosen = log_number(environment_get("LIBCUDA_LOG_LEVEL"), log_number(environment_get("LOG_LEVEL"), LOG_WARN));
-	for (unsigned i = 0; word && i < sizeof words / sizeof *words; i++)
-		if (!strcmp(word, words[i])) {
-			chosen = (int)i;
-			word = NULL;
-		}
+	if (log_stat(STDERR_FILENO, &st) && log_is_redirected(&st))
+		log_set_stderr(&st);
+	/* The first that is a level: LOG_LEVEL may be the program's own. */
+	static const char *const names[] = {"RATION_LOG", "LIBCUDA_LOG_LEVEL", "LOG_LEVEL"};
+	const char *word = environment_get(names[0]), *path = environment_get("RATION_LOG_FILE");
+	int chosen = -1;
+	for (unsigned i = 0; chosen < 0 && i < sizeof names / sizeof *names; i++)
+		chosen = log_level_of(environment_get(names[i]));
+	chosen = chosen < 0 ? LOG_WARN : chosen;
 	__atomic_store_n(&log_highest, chosen, __ATOMIC_RELAXED);
 	log_set_job("");
 	if (path && strlen(path) < sizeof log_file)
 		strcpy(log_file, path);
-	if (word && *word)
-		log_warn("RATION_LOG=\"%s\": not a level (use error, warn, info or debug)", word);
+	if (word && *word && log_level_of(word) < 0)
+		log_warn("RATION_LOG=\"%s\": not a level (use error, warn, info or debug, or 0 to 4)", word);
 }
 
 int log_wanted(enum log_level l) { return (int)l <= __atomic_load_n(&log_highest, __ATOMIC_RELAXED); }

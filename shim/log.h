@@ -1,8 +1,10 @@
 /* Log lines: RATION_LOG=error|warn|info|debug (warn by default), or HAMi-core's
- * LIBCUDA_LOG_LEVEL, or LOG_LEVEL, both from 0 to 4; to stderr, or to the end of the file
+ * LIBCUDA_LOG_LEVEL, or LOG_LEVEL; all three in words of any case, or as HAMi-core's numbers: 0
+ * errors, 1 and 2 warnings too, 3 what happens, 4 and more all. To stderr, or to the end of the file
  * that RATION_LOG_FILE names, where %p is the PID and %j the job. Each line begins with PID,
  * time (UTC) and job, and is one write, which waits for no reader: where there is no
- * room, the line is lost, and the next one that finds room says how many were. */
+ * room, the line is lost, and the next one that finds room says how many were. Where the
+ * program has closed stderr and opened a file of its own by that number, there is none. */
 #ifndef RATION_LOG_H
 #define RATION_LOG_H
 
@@ -17,6 +19,9 @@ void log_setup(void);
  * name where the file is called region, as ration run calls it, and by the file's otherwise.
  * RATION_JOB comes first. One thread at a time, before other threads log. */
 void log_set_job(const char *region);
+
+/* log_level_of reads a level, in words or as a number, or returns -1. */
+int log_level_of(const char *text);
 
 int log_wanted(enum log_level level);
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

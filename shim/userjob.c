@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "region/kernel.h"
 #include "region/region.h"
 
 #define USERJOB_IN_FORCE "/etc/ration/in-force.toml"
@@ -27,8 +28,9 @@ enum { USERJOB_WAITS = 100, USERJOB_SIGNALS = 100000 }; /* for a job to be made,
  * there: only ENOENT and ENOTDIR mean that it is not. */
 static bool userjob_exists(const char *path)
 {
+	struct stat st;
 	int saved = errno;
-	bool there = faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || (errno != ENOENT && errno != ENOTDIR);
+	bool there = region_lstat(path, &st) || (errno != ENOENT && errno != ENOTDIR);
 	errno = saved;
 	return there;
 }
@@ -36,11 +38,13 @@ static bool userjob_exists(const char *path)
 /* userjob_read reads the beginning of a file as text. */
 static bool userjob_read(const char *path, char *text, size_t size)
 {
-	int fd = region_open_fd(path, O_RDONLY | O_NONBLOCK, 0);
+	unsigned low = region_take_low_fds();
+	int fd = (int)kernel_call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0, 0);
+	region_free_low_fds(low);
 	if (fd < 0)
 		return false;
-	ssize_t n = read(fd, text, size - 1);
-	close(fd);
+	ssize_t n = kernel_call(SYS_read, fd, (long)text, (long)size - 1, 0, 0);
+	kernel_call(SYS_close, fd, 0, 0, 0, 0);
 	text[n < 0 ? 0 : n] = 0;
 	return n >= 0;
 }
@@ -51,7 +55,7 @@ static bool userjob_read(const char *path, char *text, size_t size)
  * to look, and that what is there is this user's, only the owner of a file does. */
 static unsigned long userjob_uid(void)
 {
-	unsigned long uid = (unsigned long)getuid();
+	unsigned long uid = (unsigned long)kernel_uid();
 	char text[1024], *at = text;
 	if (!userjob_read("/proc/self/uid_map", text, sizeof text))
 		return uid;
@@ -72,7 +76,7 @@ static unsigned long userjob_uid(void)
  * has what the outer one calls the user, of a long one only the beginning is read, and /proc may not be
  * there. But root sees root's files as its own, and nobody else does: where a namespace does not
  * know root, they are shown as those of nobody, which is not 0. */
-static bool userjob_root(uid_t owner) { return owner == 0 && getuid() == 0 && userjob_uid() == 0; }
+static bool userjob_root(uid_t owner) { return owner == 0 && kernel_uid() == 0 && userjob_uid() == 0; }
 
 /* userjob_path writes the path of a file in the folder of this user's job, or of the folder. */
 static void userjob_path(char *out, size_t size, const char *file) { snprintf(out, size, "/run/ration/user-%lu%s", userjob_uid(), file); }
@@ -89,12 +93,6 @@ bool userjob_is_run(const char *region)
 	return name > 0 && !strcmp(region + n + name, "/region");
 }
 
-/* userjob_stat asks for a file itself, by number: the function's name depends on the C library's age. */
-static bool userjob_stat(const char *path, struct stat *st)
-{
-	return syscall(SYS_newfstatat, AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW) == 0;
-}
-
 /* userjob_exempt reports whether the policy does not ration this user; root is who owns a file of root's, as
  * this process sees it. The file that says so is the exempt user's: whatever a namespace calls its users,
  * the kernel shows a file of another one's as that of nobody, and root's likewise. */
@@ -103,14 +101,14 @@ static bool userjob_exempt(uid_t root)
 	char path[64];
 	struct stat st;
 	userjob_path(path, sizeof path, "/exempt");
-	return userjob_stat(path, &st) && st.st_uid == getuid() && st.st_uid != root;
+	return region_lstat(path, &st) && st.st_uid == kernel_uid() && st.st_uid != root;
 }
 
 bool userjob_ruled(void)
 {
 	struct stat st = {.st_uid = (uid_t)-1}; /* where it cannot be asked */
 	int saved = errno;
-	bool none = !userjob_stat(USERJOB_IN_FORCE, &st) && (errno == ENOENT || errno == ENOTDIR);
+	bool none = !region_lstat(USERJOB_IN_FORCE, &st) && (errno == ENOENT || errno == ENOTDIR);
 	/* Root is never rationed: whoever is root can end the policy. */
 	bool ruled = !none && !userjob_root(st.st_uid) && !userjob_exempt(st.st_uid);
 	errno = saved;

@@ -104,7 +104,8 @@ type Header struct {
 
 	// HostPIDLock is the lock for finding a host PID in the driver's process list, one process at a
 	// time. From bit 48: the number of turns. From bit 16: the low 32 bits of the holder's
-	// generation. Below: its slot plus one. The last two are zero while the lock is free.
+	// generation. From bit 11: a count of its signs of life. Below: its slot plus one. All but the
+	// number of turns are zero while the lock is free.
 	HostPIDLock uint64
 	NVMLPIDs    uint64 `c:"nvml_pids"` // packed by NVMLPIDs; written as rarely as HostPIDLock
 	_           [6]uint64

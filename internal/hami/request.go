@@ -160,7 +160,7 @@ func (o *object) environment(container *yaml.Node, r *request) {
 			env.Content = append(env.Content[:i], env.Content[i+1:]...)
 			o.note(at, r.container, "%s=%s is in the claim now", name, value)
 			continue
-		case name == "CUDA_DISABLE_CONTROL", name == "CUDA_OVERSUBSCRIBE", name == "CUDA_TASK_PRIORITY", name == "ACTIVE_OOM_KILLER":
+		case slices.Contains(withoutEffect, name):
 			o.note(at, r.container, "%s=%s is left, and has no effect", name, value)
 		case name == "NVIDIA_VISIBLE_DEVICES":
 			o.note(at, r.container, "%s=%s is left: with NVIDIA's runtime as the default one it brings in GPUs beside the claim (remove it)", name, value)
@@ -171,6 +171,10 @@ func (o *object) environment(container *yaml.Node, r *request) {
 		remove(container, "env")
 	}
 }
+
+// withoutEffect are variables of HAMi-core that mean nothing in a claim.
+var withoutEffect = []string{"CUDA_DISABLE_CONTROL", "CUDA_OVERSUBSCRIBE", "CUDA_TASK_PRIORITY", "ACTIVE_OOM_KILLER",
+	"RECORD_KERNEL_INTERVAL", "CUDA_REDIRECT", "CONTAINER_VGPU_MOUNT"}
 
 // template returns a ResourceClaimTemplate for a request.
 func (o *object) template(name string, r request, selectors []string) *yaml.Node {

@@ -45,6 +45,7 @@ func FromEnv(environ []string) (Settings, error) {
 		settings Settings
 		policy   policy
 		errs     []error
+		zeros    []string
 		seen     = make(map[string]bool)
 	)
 	for _, entry := range environ {
@@ -53,6 +54,12 @@ func FromEnv(environ []string) (Settings, error) {
 			continue // the first of several applies, as with getenv
 		}
 		seen[key] = true
+		if isHAMi(key) && value == "" {
+			continue // as if it were not set
+		}
+		if strings.HasPrefix(value, "0") {
+			zeros = append(zeros, key)
+		}
 		use, err := settings.set(key, value)
 		if key == EnvPolicy {
 			use = policyUse
@@ -65,8 +72,37 @@ func FromEnv(environ []string) (Settings, error) {
 	if errs != nil {
 		return Settings{}, errors.Join(errs...)
 	}
+	for _, key := range zeros {
+		settings.inherit(key)
+	}
 	settings.apply(policy)
 	return settings, nil
+}
+
+// isHAMi reports whether a variable is one of HAMi-core's limits.
+func isHAMi(key string) bool {
+	_, memory := cutVariable(key, EnvMemory)
+	_, compute := cutVariable(key, EnvCompute)
+	return memory || compute
+}
+
+// inherit makes zero for one device what it is in HAMi-core: the limit of all devices, where there
+// is one. None is no limit.
+func (s *Settings) inherit(key string) {
+	if suffix, ok := cutVariable(key, EnvMemory); ok {
+		s.Memory.inherit(suffix)
+	} else if suffix, ok := cutVariable(key, EnvCompute); ok {
+		s.Compute.inherit(suffix)
+	}
+}
+
+func (s *Set[L]) inherit(suffix string) {
+	if suffix == "" || !s.Default.IsSet() {
+		return
+	}
+	if i, err := parseDevice(suffix[1:]); err == nil && s.Device[i].String() == "none" {
+		s.Device[i] = *new(L)
+	}
 }
 
 // apply converts HAMi-core's limit as its policy says. A cap of our own takes precedence.
@@ -94,7 +130,7 @@ func (s *Settings) set(key, value string) (use string, err error) {
 		return s.Memory.setVariable(suffix, value, parseMemory, memoryUse)
 	}
 	if suffix, ok := cutVariable(key, EnvCompute); ok {
-		return s.Compute.setVariable(suffix, value, parseCompute, computeUse)
+		return s.Compute.setVariable(suffix, value, parseHAMiCompute, computeUse)
 	}
 	if suffix, ok := cutVariable(key, EnvComputeMax); ok {
 		return s.ComputeMax.setVariable(suffix, value, parseCompute, computeUse)
@@ -108,6 +144,16 @@ func (s *Settings) set(key, value string) (use string, err error) {
 		return modeUse, err
 	}
 	return "", nil
+}
+
+// parseHAMiCompute reads HAMi-core's limit, of which more than 100 is none.
+func parseHAMiCompute(s string) (Compute, error) {
+	if digits, rest := cutDigits(s); digits != "" && (rest == "" || rest == "%") {
+		if n, err := strconv.ParseUint(digits, 10, 64); err != nil || n > 100 {
+			return computeNone, nil
+		}
+	}
+	return parseCompute(s)
 }
 
 // cutVariable reports whether key is name, or begins with name and _. It returns the part after
@@ -229,11 +275,14 @@ func parseMode(s string) (strict bool, err error) {
 	return s == modeStrict, nil
 }
 
+// envPriority is HAMi-core's priority, of which 0 is the highest.
+const envPriority = "CUDA_TASK_PRIORITY"
+
 // meaningless lists variables of HAMi-core and of older versions that have no effect, and why.
 // shim/config.c has the same list.
 var meaningless = [][2]string{
 	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
-	{"CUDA_TASK_PRIORITY", "a job's processes are equal; shares of the device's time are between jobs (--compute)"},
+	{envPriority, "a job's processes are equal; shares of the device's time are between jobs (--compute)"},
 	{"ACTIVE_OOM_KILLER", "no process is ever ended"},
 	{"RATION_TOLERANCE", "usage never exceeds a limit"},
 	{"CUDA_DISABLE_CONTROL", "ration run was asked for a job (start the command without it)"},
@@ -244,7 +293,8 @@ func Meaningless(environ []string) (texts []string) {
 	for _, v := range environ {
 		key, value, _ := strings.Cut(v, "=")
 		for _, m := range meaningless {
-			if key == m[0] && value != "" && value != "0" && !strings.EqualFold(value, "false") {
+			off := (value == "0" || strings.EqualFold(value, "false")) && key != envPriority
+			if key == m[0] && value != "" && !off {
 				texts = append(texts, fmt.Sprintf("%s=%s has no effect: %s", key, value, m[1]))
 			}
 		}

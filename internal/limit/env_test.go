@@ -47,16 +47,16 @@ func TestFromEnvRejects(t *testing.T) {
 		entry string
 		want  error
 	}{
-		{"CUDA_DEVICE_MEMORY_LIMIT=", errEmpty},
 		{"CUDA_DEVICE_MEMORY_LIMIT=0=10g", errSize},
 		{"CUDA_DEVICE_MEMORY_LIMIT_3=18446744073709551616", errOverflow},
 		{"CUDA_DEVICE_MEMORY_LIMIT_3=101%", errPercent},
 		{"CUDA_DEVICE_MEMORY_LIMIT_16=1g", errDevice},
 		{"CUDA_DEVICE_MEMORY_LIMIT_01=1g", errDevice},
 		{"CUDA_DEVICE_MEMORY_LIMIT_=1g", errDevice},
-		{"CUDA_DEVICE_SM_LIMIT=", errEmpty},
-		{"CUDA_DEVICE_SM_LIMIT=101", errPercent},
+		{"CUDA_DEVICE_SM_LIMIT=-1", errPercent},
+		{"CUDA_DEVICE_SM_LIMIT=101.5", errPercent},
 		{"CUDA_DEVICE_SM_LIMIT_x=10", errDevice},
+		{"RATION_COMPUTE_MAX=", errEmpty},
 		{"RATION_COMPUTE_MAX=101", errPercent},
 		{"RATION_COMPUTE_MAX_16=10", errDevice},
 		{"RATION_COMPUTE_ROUND=1s", errRound},
@@ -71,17 +71,41 @@ func TestFromEnvRejects(t *testing.T) {
 	}
 }
 
+// Where HAMi-core goes on, so do we: what it takes for no limit is none, and what it takes for the
+// limit of all devices is that.
+func TestFromEnvAsHAMiCore(t *testing.T) {
+	for _, tt := range []struct{ environ, want string }{
+		{"CUDA_DEVICE_MEMORY_LIMIT=", ""},
+		{"CUDA_DEVICE_MEMORY_LIMIT_0=", ""},
+		{"CUDA_DEVICE_SM_LIMIT=", ""},
+		{"CUDA_DEVICE_SM_LIMIT=150", "CUDA_DEVICE_SM_LIMIT=none"},
+		{"CUDA_DEVICE_SM_LIMIT=101%", "CUDA_DEVICE_SM_LIMIT=none"},
+		{"CUDA_DEVICE_MEMORY_LIMIT=0x40000000", "CUDA_DEVICE_MEMORY_LIMIT=1g"},
+		{"CUDA_DEVICE_MEMORY_LIMIT_0=0 CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_MEMORY_LIMIT=1g"},
+		{"CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DEVICE_MEMORY_LIMIT_0=0m", "CUDA_DEVICE_MEMORY_LIMIT=1g"},
+		{"CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DEVICE_MEMORY_LIMIT_0=none",
+			"CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DEVICE_MEMORY_LIMIT_0=none"},
+		{"CUDA_DEVICE_MEMORY_LIMIT_0=0", "CUDA_DEVICE_MEMORY_LIMIT_0=none"},
+		{"CUDA_DEVICE_SM_LIMIT=30 CUDA_DEVICE_SM_LIMIT_1=0", "CUDA_DEVICE_SM_LIMIT=30%"},
+	} {
+		settings, err := FromEnv(strings.Fields(tt.environ))
+		if got := strings.Join(settings.Environ(), " "); err != nil || got != tt.want {
+			t.Errorf("%s: %s, %v; want %s", tt.environ, got, err, tt.want)
+		}
+	}
+}
+
 func ExampleFromEnv() {
 	_, err := FromEnv([]string{
 		"CUDA_DEVICE_MEMORY_LIMIT=10gb!",
 		"CUDA_DEVICE_MEMORY_LIMIT_16=10g",
-		"CUDA_DEVICE_SM_LIMIT=101",
+		"CUDA_DEVICE_SM_LIMIT=-1",
 	})
 	fmt.Println(err)
 	// Output:
 	// CUDA_DEVICE_MEMORY_LIMIT="10gb!": not a size (use bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g; or a percentage from 1 to 100, like 25%)
 	// CUDA_DEVICE_MEMORY_LIMIT_16="10g": not a device index (use a device from 0 to 15 at the end of the name)
-	// CUDA_DEVICE_SM_LIMIT="101": not a percentage in range (use a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit)
+	// CUDA_DEVICE_SM_LIMIT="-1": not a percentage in range (use a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit)
 }
 
 func FuzzEnv(f *testing.F) {

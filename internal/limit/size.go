@@ -24,7 +24,7 @@ const (
 
 // ParseSize reads a size: plain bytes, or a number followed by k, m, g or t,
 // in either case and optionally spelled out (10g, 10G, 10gb, 10GiB). A fraction is
-// exact, and rounded down to whole bytes.
+// exact, and rounded down to whole bytes. Without a fraction the number may be hexadecimal (0x10g).
 func ParseSize(s string) (Size, error) {
 	size, err := parseSize(s)
 	if err != nil {
@@ -36,6 +36,9 @@ func ParseSize(s string) (Size, error) {
 func parseSize(s string) (Size, error) {
 	if s == "" {
 		return 0, errEmpty
+	}
+	if len(s) > 2 && s[0] == '0' && (s[1] == 'x' || s[1] == 'X') {
+		return parseHexSize(s[2:])
 	}
 	whole, fraction, unit, ok := cutNumber(s)
 	if !ok {
@@ -61,6 +64,22 @@ func parseSize(s string) (Size, error) {
 		return 0, errSize
 	}
 	return size, nil
+}
+
+// parseHexSize reads a size whose number is hexadecimal, as HAMi-core has read it: 0x40000000,
+// 0x10g.
+func parseHexSize(s string) (Size, error) {
+	digits := s[:len(s)-len(strings.TrimLeft(s, "0123456789abcdefABCDEF"))]
+	scale, ok := parseUnit(s[len(digits):])
+	if digits == "" || !ok {
+		return 0, errSize
+	}
+	n, err := strconv.ParseUint(digits, 16, 64)
+	over, bytes := bits.Mul64(n, uint64(scale))
+	if err != nil || over != 0 {
+		return 0, errOverflow
+	}
+	return Size(bytes), nil
 }
 
 // fraction returns 0.digits of s, rounded down. It works from the last digit to the first, so no

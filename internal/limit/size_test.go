@@ -59,7 +59,7 @@ func ExampleParseSize() {
 	// "10gb!": not a size (use bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g)
 }
 
-var sizePattern = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?)(([kmgtKMGT])[iI]?[bB]?)?$`)
+var sizePattern = regexp.MustCompile(`^(0[xX][0-9a-fA-F]+|[0-9]+(\.[0-9]+)?)(([kmgtKMGT])[iI]?[bB]?)?$`)
 
 // wantSize does the same as ParseSize by other means: a pattern and rational numbers.
 func wantSize(s string) (Size, bool) {
@@ -81,14 +81,14 @@ func wantSize(s string) (Size, bool) {
 
 // badValues are inputs that every parser here must reject.
 var badValues = []string{
-	"10gb!", "-1", "18446744073709551616", "", "101%", "0%", " 10 g", "1e9", "0x10", "٣g", "10g\x00", "\x00", "3\u212a",
+	"10gb!", "-1", "18446744073709551616", "", "101%", "0%", " 10 g", "1e9", "0x", "٣g", "10g\x00", "\x00", "3\u212a",
 }
 
 func FuzzParseSize(f *testing.F) {
 	for _, s := range badValues {
 		f.Add(s)
 	}
-	for _, s := range []string{"0", "10g", "10GiB", "1.5g", "0.1t", "1048576k", "18446744073709551615", "16777215.99t"} {
+	for _, s := range []string{"0", "10g", "10GiB", "1.5g", "0.1t", "1048576k", "18446744073709551615", "16777215.99t", "0x10g", "0x1b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

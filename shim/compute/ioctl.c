@@ -1,9 +1,10 @@
 /* ioctl, which libcuda.so.1 talks to the kernel driver by. Every other call of it in the
- * program comes here too, so it is one branch where the job has no share. */
+ * program comes here too, so it is two branches where the job has no share. */
 #include <stdarg.h>
 
 #include "attach.h"
 #include "hooks.h"
+#include "hostpid.h"
 #include "interpose.h"
 #include "compute/slice.h"
 
@@ -17,5 +18,8 @@ RATION_EXPORT int ioctl_entry(int fd, unsigned long request, ...)
 	void *arg = va_arg(args, void *);
 	va_end(args);
 	ioctl_function next = (ioctl_function)interpose_ioctl();
+	uint64_t turn = __atomic_load_n(attach_turn(), __ATOMIC_RELAXED);
+	if (unlikely(turn != 0))
+		hostpid_beat(turn);
 	return likely(!attach_compute()) ? next(fd, request, arg) : slice_control(next, fd, request, arg);
 }

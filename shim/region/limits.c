@@ -58,12 +58,13 @@ static int limits_check(struct region *r, int fd)
 int region_limits_find(const struct region *r, uint32_t *where)
 {
 	char path[LIMITS_PATH];
+	struct stat st;
 	*where = RATION_LIMITS_BESIDE;
 	if (!limits_path(r, path, sizeof path))
 		return REGION_LIMITS;
-	if (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
+	if (!region_lstat(path, &st)) {
 		if (errno != ENOENT)
-			return REGION_LIMITS;
+			return REGION_SYSTEM;
 		*where = RATION_LIMITS_INSIDE;
 	}
 	return REGION_OK;
@@ -79,8 +80,10 @@ int region_limits_open(struct region *r)
 	if (!limits_path(r, path, sizeof path))
 		return REGION_LIMITS;
 	int fd = region_open_path(path, O_RDONLY);
-	if (fd < 0)
-		return errno == ENOENT && load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE ? REGION_OK : REGION_LIMITS;
+	if (fd < 0 && errno == ENOENT && load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE)
+		return REGION_OK;
+	if (fd < 0) /* none, or one that cannot be read; any other error says nothing of the file */
+		return errno == ENOENT || errno == EACCES || errno == ELOOP ? REGION_LIMITS : REGION_SYSTEM;
 	int err = limits_check(r, fd);
 	if (!err) {
 		void *page = mmap(NULL, sizeof(struct ration_limits), PROT_READ, MAP_SHARED, fd, 0);

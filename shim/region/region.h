@@ -139,6 +139,10 @@ void region_close(struct region *r);
  * For what opens files by itself, region_take_low_fds takes those of the three that are
  * closed, by what can be neither read nor written, until region_free_low_fds. */
 int region_open_fd(const char *path, int flags, unsigned mode);
+
+/* region_lstat asks for a file itself, not for what a link leads to. It sets errno. */
+struct stat;
+bool region_lstat(const char *path, struct stat *st);
 unsigned region_take_low_fds(void);
 void region_free_low_fds(unsigned taken);
 

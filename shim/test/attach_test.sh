@@ -160,8 +160,8 @@ export CUDA_DEVICE_MEMORY_LIMIT=200m CUDA_DEVICE_SM_LIMIT=30
 job init exit:0
 is "$err" ""
 living init
-CUDA_DEVICE_MEMORY_LIMIT_2=1g CUDA_DEVICE_MEMORY_LIMIT_3=1g CUDA_DEVICE_MEMORY_LIMIT_4=2g CUDA_DEVICE_MEMORY_LIMIT_15=0 \
-	CUDA_DEVICE_SM_LIMIT_7=50 CUDA_DEVICE_SM_LIMIT_15=0 job init context exit:0
+CUDA_DEVICE_MEMORY_LIMIT_2=1g CUDA_DEVICE_MEMORY_LIMIT_3=1g CUDA_DEVICE_MEMORY_LIMIT_4=2g CUDA_DEVICE_MEMORY_LIMIT_15=none \
+	CUDA_DEVICE_SM_LIMIT_7=50 CUDA_DEVICE_SM_LIMIT_15=none job init context exit:0
 has "$err" "devices 2 to 3: this process was given a limit of 1 GiB, its job has 200 MiB"
 has "$err" "device 4: this process was given a limit of 2 GiB, its job has 200 MiB"
 has "$err" "device 15: this process was given a limit of none, its job has 200 MiB"
@@ -232,7 +232,7 @@ is "$out" "init 0 total 0 $((2048 * MIB)) "
 unset CUDA_DEVICE_MEMORY_LIMIT_0 CUDA_DEVICE_MEMORY_LIMIT_1
 
 where="bad settings fail closed, and say so"
-for bad in 10x 1.5 "" -1 101% 99999999999g; do
+for bad in 10x 1.5 0x -1 101% 99999999999g; do
 	fresh
 	CUDA_DEVICE_MEMORY_LIMIT=$bad job init context alloc:1 exit:0
 	is "$out" "init 304 context 304 alloc 304 "
@@ -243,8 +243,28 @@ fresh
 CUDA_DEVICE_MEMORY_LIMIT_16=1g job init exit:0
 has "$err" "CUDA_DEVICE_MEMORY_LIMIT_16=\"1g\": not a device index"
 is "$out" "init 304 "
-CUDA_DEVICE_SM_LIMIT=101 job init exit:0
-has "$err" "CUDA_DEVICE_SM_LIMIT=\"101\": "
+CUDA_DEVICE_SM_LIMIT=-1 job init exit:0
+has "$err" "CUDA_DEVICE_SM_LIMIT=\"-1\": "
+where="where HAMi-core goes on, so do we"
+for limits in "CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DEVICE_MEMORY_LIMIT_0=0" "CUDA_DEVICE_MEMORY_LIMIT=0x40000000" \
+	"CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DEVICE_MEMORY_LIMIT_0=" "CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DEVICE_SM_LIMIT=150" \
+	"CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DEVICE_SM_LIMIT="; do
+	fresh
+	timeout 60 env $limits LD_PRELOAD="$preload" "$tests/job" init total:0 exit:0 >"$work/out" 2>"$work/err"
+	is "$(tr '\n' ' ' <"$work/out")" "init 0 total 0 $((1024 * MIB)) "
+done
+fresh
+CUDA_DEVICE_MEMORY_LIMIT= job init total:0 exit:0
+is "$out" "init 0 total 0 $((8192 * MIB)) "
+has "$err" "CUDA_DEVICE_MEMORY_LIMIT is empty, and sets no limit"
+fresh
+CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DEVICE_MEMORY_LIMIT_0=none job init total:0 exit:0
+is "$out" "init 0 total 0 $((8192 * MIB)) "
+where="HAMi-core's highest priority is named"
+fresh
+CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_TASK_PRIORITY=0 ACTIVE_OOM_KILLER=0 job init exit:0
+has "$err" "CUDA_TASK_PRIORITY=0 has no effect: "
+lacks "$err" "ACTIVE_OOM_KILLER"
 where="a region that cannot be used"
 fresh
 echo rubbish >"$RATION_REGION"
@@ -330,9 +350,18 @@ is "$(ls "$dir" | grep -c '^[0-9]*$')" 2
 where="log levels by number"
 LOG_LEVEL=3 job init exit:0
 has "$err" "on the fast path"
-for others in debug 30 4x; do # numbers of other programs, too
+for others in 4x -1 verbose debugging; do # of other programs
 	LOG_LEVEL=$others job init exit:0
 	is "$err" ""
+done
+for most in 4 10 30 004 DEBUG debug Debug; do
+	for name in LOG_LEVEL LIBCUDA_LOG_LEVEL RATION_LOG; do
+		env $name=$most LD_PRELOAD="$preload" "$tests/job" init context exit:0 >"$work/out" 2>"$work/err"
+		has "$(cat "$work/err")" "on the fast path"
+	done
+done
+for levels in "INFO 1" "Warning 0" "ERROR 0" "warn 0" "0 0" "00 0" "2 0" "3 1"; do
+	is "$(env RATION_LOG=${levels% *} LIBCUDA_LOG_LEVEL=4 LD_PRELOAD="$preload" "$tests/job" init exit:0 2>&1 | grep -c 'on the fast path')" ${levels#* }
 done
 LOG_LEVEL=4 LIBCUDA_LOG_LEVEL=0 job init exit:0
 is "$err" ""

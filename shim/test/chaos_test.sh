@@ -51,14 +51,33 @@ done
 where="what the next one says of it"
 fresh chaos
 FAKEGPU_DIE=cuMemAlloc:1:after LD_PRELOAD="$preload" timeout 20 "$tests/job" $steps >/dev/null 2>&1
-is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'process [0-9]* (job, slot [0-9]*) is dead: gave back .* (no process has its PID)$')" 1
-is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'is dead')" 0
+is "$(RATION_LOG=debug LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'process [0-9]* (job, slot [0-9]*) is dead: gave back .* (no process has its PID)$')" 1
+is "$(RATION_LOG=debug LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'is dead')" 0
+where="a run whose processes were all killed: the next one is told once, and does not warn"
+fresh chaos
+for i in 1 2 3 4 5 6 7 8; do
+	LD_PRELOAD="$preload" "$tests/job" init context alloc:$MIB wait >"$work/killed$i" 2>&1 &
+	echo $! >"$work/killed$i.pid"
+done
+for i in 1 2 3 4 5 6 7 8; do
+	tries=0
+	until grep -q '^alloc 0' "$work/killed$i" || [ $tries -gt 600 ]; do
+		tries=$((tries + 1))
+		sleep 0.1
+	done
+	kill -TERM $(cat "$work/killed$i.pid")
+done
+wait
+cp "$RATION_REGION" "$work/killed.region"
+is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" init exit:0 2>&1 | grep -c 'ration\[')" 0
+cp "$work/killed.region" "$RATION_REGION"
+is "$(RATION_LOG=info LD_PRELOAD="$preload" timeout 20 "$tests/job" init exit:0 2>&1 | grep -c 'gave back .* of 8 processes that ended without leaving')" 1
 where="what it says of one whose name moves cursors"
 fresh chaos
 name=$(printf 'a\033[2J\302\2332J\342\200\256\177\377\nb')
 cp "$tests/job" "$work/$name"
 FAKEGPU_DIE=cuMemAlloc:1:after LD_PRELOAD="$preload" timeout 20 "$work/$name" $steps >/dev/null 2>&1
-is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | LC_ALL=C grep -ac "(a?\[2J??2J????$(printf '\377')?b, slot [0-9]*) is dead")" 1
+is "$(RATION_LOG=debug LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | LC_ALL=C grep -ac "(a?\[2J??2J????$(printf '\377')?b, slot [0-9]*) is dead")" 1
 where="a call that the driver fails"
 fresh chaos
 is "$(FAKEGPU_FAIL=cuMemAlloc:1 LD_PRELOAD="$preload" "$tests/job" init context alloc:$MIB alloc:$((924 * MIB)) exit:0 | tr '\n' ' ')" \

@@ -23,6 +23,21 @@ if [ -z "$san" ]; then
 	fi
 fi
 
+# Programs with a sanitizer in them, which wants to be the first library of all.
+if [ -z "$san" ]; then
+	for flags in -fsanitize=address -fsanitize=undefined -fsanitize=thread; do
+		for cc in gcc clang; do
+			$cc $flags -D_GNU_SOURCE -I"$here/../../fakegpu" -I"$here/../../fakegpu/test" -o "$work/sanitized" "$here/job.c" \
+				-L"$fakegpu" -l:libcuda.so.1 -l:libnvidia-ml.so.1 -ldl -pthread 2>/dev/null || continue
+			"$work/sanitized" exit:0 2>/dev/null || continue # a sanitizer that does not run here at all
+			where="a program of $cc $flags"
+			fresh guest
+			is "$(LD_PRELOAD="$lib" timeout 120 "$work/sanitized" init context alloc:$MIB free info alloc:$((2000 * MIB)) exit:0 2>"$work/err" | tr '\n' ' ')" "${want}alloc 2 "
+			is "$(grep -c Sanitizer "$work/err")" 0
+		done
+	done
+fi
+
 where="an empty environment, with the job at the well-known place"
 if [ -z "$san" ] && unshare -m true 2>/dev/null; then
 	fresh guest
@@ -36,6 +51,38 @@ if [ -z "$san" ] && unshare -m true 2>/dev/null; then
 	is "$(unshare -m sh "$work/poor.sh" 2>&1 | tr '\n' ' ')" "init 0 total 0 $((8192 * MIB)) init 0 init 0 total 0 $((512 * MIB)) "
 fi
 unset CUDA_DEVICE_MEMORY_LIMIT
+
+where="a program that looks for a driver where there is none"
+if [ -z "$san" ]; then
+	cat >"$work/none.c" <<-'END'
+		#define _GNU_SOURCE
+		#include <dlfcn.h>
+		#include <stdio.h>
+		int cuInit(unsigned) __attribute__((weak));
+		int main(void)
+		{
+			printf("%d %d %d", !!dlsym(RTLD_NEXT, "cuInit"), !!dlsym(RTLD_DEFAULT, "cuInit"), !!dlsym(NULL, "nvmlInit_v2"));
+			return cuInit ? cuInit(0) : 0;
+		}
+	END
+	${CC:-cc} -fPIC -Wl,-z,dynamic-undefined-weak -o "$work/none" "$work/none.c" -ldl
+	fresh guest
+	# A weak reference was bound when the program was loaded: a call by it says that there is no device.
+	is "$(LD_PRELOAD="$lib" "$work/none" 2>"$work/err") $?" "0 0 0 100"
+	is "$(cat "$work/err")" ""
+fi
+
+where="a driver that LD_PRELOAD puts before the library"
+if [ -z "$san" ]; then
+	for first in libcuda.so.1 "libcuda.so.1 libnvidia-ml.so.1" "libnvidia-ml.so.1 libcuda.so.1" "$work/copy.so"; do
+		for now in "" 1; do
+			fresh guest
+			cp "$fakegpu/libcuda.so.1" "$work/copy.so"
+			is "$(CUDA_DEVICE_MEMORY_LIMIT=1g LD_BIND_NOW=$now LD_PRELOAD="$first $lib" timeout 60 "$tests/job" $steps 2>&1 | tr '\n' ' ')" "$want"
+			is "$(CUDA_DEVICE_MEMORY_LIMIT=1g RATION_LOG=error LD_BIND_NOW=$now LD_PRELOAD="$first $lib" timeout 60 "$tests/job" init context alloc:$((2000 * MIB)) exit:0 2>/dev/null | tr '\n' ' ')" "init 0 context 0 alloc 2 "
+		done
+	done
+fi
 
 # The one about NVML wants it not to be started yet, which our own use of it is.
 if [ -z "$san" ]; then

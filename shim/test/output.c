@@ -67,9 +67,16 @@ static void fills_up(int to, int from, const char *name)
 	CHECK(strstr(drain(from), "lost") == NULL);
 }
 
+/* As a program does that redirects its output: stdout is the same. */
+static void redirect(int to)
+{
+	dup2(to, STDOUT_FILENO);
+	dup2(to, STDERR_FILENO);
+}
+
 static void stderr_fills_up(int to, int from)
 {
-	dup2(to, STDERR_FILENO);
+	redirect(to);
 	fills_up(STDERR_FILENO, from, "stderr");
 }
 
@@ -204,7 +211,7 @@ static void without_reader(void)
 	int p[2];
 	EQ(pipe(p), 0);
 	close(p[0]);
-	dup2(p[1], STDERR_FILENO);
+	redirect(p[1]);
 	say();
 	fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK);
 	say();
@@ -238,7 +245,7 @@ static void in_file(void)
 	char text[4096];
 	struct rlimit most;
 	int fd = new_file();
-	dup2(fd, STDERR_FILENO);
+	redirect(fd);
 	EQ(write(fd, "one\n", 4), 4);
 	say();
 	EQ(write(fd, "two\n", 4), 4);
@@ -277,6 +284,46 @@ static void closed_later(void)
 	EQ(strlen(text), 0);
 }
 
+/* Closed before the library has said anything, and the number is a file, or a connection, of the
+ * program's by then. Nothing is written to it, nor is stderr forgotten. */
+static void closed_before(int own)
+{
+	int kept = dup(STDERR_FILENO);
+	struct stat st;
+	char text[4096];
+	EQ(fstat(own, &st), 0);
+	close(STDERR_FILENO);
+	EQ(dup(own), STDERR_FILENO);
+	say();
+	if (S_ISREG(st.st_mode)) {
+		contents(own, text);
+		EQ(strlen(text), 0);
+	}
+	dup2(kept, STDERR_FILENO);
+}
+
+static void file_before(void) { closed_before(new_file()); }
+
+static void connection_before(void)
+{
+	int p[2];
+	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, p), 0);
+	closed_before(p[0]);
+	EQ(strlen(drain(p[1])), 0);
+}
+
+/* A log that the program appends to has our lines, too. */
+static void appended_before(void)
+{
+	char text[4096];
+	int fd = new_file();
+	fcntl(fd, F_SETFL, O_APPEND);
+	dup2(fd, STDERR_FILENO);
+	say();
+	contents(fd, text);
+	SAYS(text, "resolves cuMemAlloc_v2");
+}
+
 /* Without stdout, what the program prints never comes to where lines go. */
 static void *print(void *arg)
 {
@@ -293,7 +340,7 @@ static void without_stdout(void)
 	pthread_t thread;
 	int p[2];
 	EQ(pipe(p), 0);
-	dup2(p[1], STDERR_FILENO);
+	redirect(p[1]);
 	say();
 	close(STDOUT_FILENO);
 	EQ(pthread_create(&thread, NULL, print, &over), 0);
@@ -308,8 +355,9 @@ static void without_stdout(void)
 int main(void)
 {
 	static void (*const cases[])(void) = {
-		in_pipe,       in_socket,      in_datagrams, in_fifo, in_anothers_pipe, in_terminal,   in_anothers_terminal,
-		in_background, without_reader, in_file,      closed,  closed_later,     without_stdout};
+		in_pipe,           in_socket,      in_datagrams, in_fifo, in_anothers_pipe, in_terminal,    in_anothers_terminal,
+		in_background,     without_reader, in_file,      closed,  closed_later,     without_stdout, file_before,
+		connection_before, appended_before};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		int status = -1;
 #ifdef __SANITIZE_THREAD__

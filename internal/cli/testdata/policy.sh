@@ -27,7 +27,7 @@ teachers:x:4101:ben
 END
 for user in anna ben carl; do echo "$user:*:20000:0:99999:7:::"; done >>/etc/shadow
 mkdir -m 755 /etc/ration
-cp -L "$(command -v ration)" "$(command -v eat)" "$dir/bin"
+cp -L "$(command -v ration)" "$(command -v eat)" "$(command -v eat-linked)" "$dir/bin"
 cp "$dir/bin/eat" "$dir/bin/eat-setuid"
 chmod 4755 "$dir/bin/eat-setuid"
 cp "$dir/bin/eat" "$dir/bin/eat-ben"
