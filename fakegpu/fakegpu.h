@@ -12,6 +12,9 @@ extern "C" {
 
 enum fakegpu_kind { FAKEGPU_CONTEXT, FAKEGPU_MODULE, FAKEGPU_DATA };
 
+/* Finds out what has become of shareable memory that this process has released or imported, as NVML and cuMemGetInfo do. */
+void fakegpu_settle(void);
+
 /* The bytes really held on a device (a CUDA ordinal), by this process and by all;
  * dead processes hold nothing. Either pointer may be NULL. 0, or -1 before cuInit
  * or where there is no such device. */

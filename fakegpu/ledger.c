@@ -115,6 +115,7 @@ void ledger_reap(const struct ledger *l, unsigned slot)
 	for (int k = 0; k < KIND_COUNT; k++)
 		store_relaxed(&a->kind[k], 0);
 	store_relaxed(&a->contexts, 0);
+	store_relaxed(&a->unlisted, 0);
 }
 
 uint64_t ledger_total(const struct ledger *l) { return ledger_word_units(load_seq_cst(&l->device->word)) * LEDGER_UNIT; }

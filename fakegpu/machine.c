@@ -284,6 +284,8 @@ uint64_t machine_context(unsigned device, int by)
 	return add_relaxed(&machine_account(machine_own_slot, device)->contexts, (uint64_t)(int64_t)by);
 }
 
+void machine_unlist(unsigned device, int64_t by) { add_relaxed(&machine_account(machine_own_slot, device)->unlisted, (uint64_t)by); }
+
 uint64_t machine_used(unsigned device) { return ledger_total(&machine_ledgers[device]); }
 uint64_t machine_mine(unsigned device) { return machine_own_slot == NO_SLOT ? 0 : ledger_used(&machine_ledgers[device], machine_own_slot); }
 
@@ -353,7 +355,7 @@ unsigned machine_processes(unsigned device, struct process_info *out, unsigned m
 						       .pid = r->outer_pid,
 						       .hidden = r->hidden,
 						       .contexts = load_relaxed(&a->contexts),
-						       .used = ledger_used(&machine_ledgers[device], s)};
+						       .used = ledger_used(&machine_ledgers[device], s) - load_relaxed(&a->unlisted)};
 			memcpy(out[n].name, r->name, sizeof out[n].name);
 			out[n].name[sizeof out[n].name - 1] = '\0';
 		}

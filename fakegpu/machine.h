@@ -59,6 +59,9 @@ uint64_t machine_context(unsigned device, int by);
 /* Gives back what dead processes held. */
 void machine_reap(void);
 
+/* Of what this process has, bytes that NVML lists for no process: more, or less. */
+void machine_unlist(unsigned device, int64_t by);
+
 uint64_t machine_used(unsigned device); /* by all */
 uint64_t machine_mine(unsigned device); /* by this process */
 uint64_t machine_kind(unsigned device, enum kind kind, bool all);

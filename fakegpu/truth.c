@@ -4,13 +4,15 @@
 _Static_assert((int)FAKEGPU_CONTEXT == (int)KIND_CONTEXT && (int)FAKEGPU_MODULE == (int)KIND_MODULE && (int)FAKEGPU_DATA == (int)KIND_DATA,
 	       "the same kinds");
 
+EXPORT void fakegpu_settle(void) { imports_adopt(); }
+
 /* KIND_COUNT is all kinds together. */
 static int truth_of(int device, enum kind kind, uint64_t *mine, uint64_t *total)
 {
 	unsigned d;
 	if (device_check(device) != CUDA_SUCCESS)
 		return -1;
-	imports_adopt();
+	fakegpu_settle();
 	machine_reap();
 	d = device_index(device);
 	if (mine != NULL)

@@ -27,6 +27,8 @@
 #ifndef OWN
 #define OWN 1	/* whether the driver takes a unit by itself */
 #endif
+/* With TURNS makers take turns where those that are under way and one more could exceed the limit: with nothing else beside them, it is
+ * exceeded by one of them at most. Without, any number may be under way: a maker that does not move is passed over. */
 #if defined(CHARGE_APART) || defined(CLAIMS_SINCE)
 #define APART	/* the job is asked with the lock given back */
 #endif
@@ -42,6 +44,7 @@ short unconfirmed;		/* charged for a context by a reading that was not exact */
 short added, arrived, leaving, returned;
 
 byte making;			/* makers that are under way */
+byte turns;			/* makers that have taken their turn, and not left */
 #ifdef APART
 byte measured;			/* how many of them have measured */
 short undecided;		/* what they claimed, and have neither charged nor undone */
@@ -131,6 +134,17 @@ proctype maker()
 #ifdef APART
 	byte before;
 #endif
+#ifdef TURNS
+	lock();
+#ifndef NO_WAIT
+	do
+	:: turns > 0 && charged + 2 * turns + 2 > LIMIT -> unlock(); turns == 0 || charged + 2 * turns + 2 <= LIMIT; lock()
+	:: else -> break
+	od;
+#endif
+	turns++;
+	unlock();
+#endif
 	lock();
 #ifndef NO_GATE
 	making++;
@@ -141,6 +155,9 @@ proctype maker()
 	unlock();
 	d_step { driver++; unmeasured++ };
 	d_step { driver++; unmeasured++ };
+#ifdef TURNS
+	assert(driver <= LIMIT + 2);
+#endif
 	lock();
 	read_driver();
 #ifdef CHARGE_LEAST
@@ -167,6 +184,9 @@ proctype maker()
 	:: ok -> unconfirmed = unconfirmed + more
 	:: else ->
 		leaving = leaving + more;
+#if defined(TURNS) && defined(LEAVE_EARLY)
+		turns--;
+#endif
 		unlock();
 		d_step { driver = driver - 2; unmeasured = unmeasured - 2 };
 		returned = returned + more;
@@ -174,6 +194,9 @@ proctype maker()
 	fi;
 #ifndef NO_GATE
 	making--;
+#endif
+#if defined(TURNS) && !defined(LEAVE_EARLY)
+	turns--;
 #endif
 	unlock();
 	d_step { check(); running-- }

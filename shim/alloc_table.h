@@ -30,6 +30,7 @@ enum alloc_flags {
 	RECORD_SENT = 16,         /* managed memory that counts on other devices, too */
 	RECORD_MANAGED_POOL = 32, /* an address of a pool of managed memory, which is charged as a whole */
 	RECORD_AUTO_FREE = 64,    /* an executable graph that frees what it holds when it is launched again */
+	RECORD_EXPORTED = 128,    /* other processes may have it, too */
 };
 
 #define ALLOC_TABLE_SHARDS 32

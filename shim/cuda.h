@@ -175,6 +175,7 @@ typedef struct {
 	unsigned gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_t; /* of the calls _v2 and _v3 */
 
+#define NVML_MEMORY_V2 ((unsigned)sizeof(nvmlMemory_v2_t) | 2u << 24)
 #define NVML_VALUE_NOT_AVAILABLE (~0ull)
 
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "ABI");

@@ -41,6 +41,7 @@ struct device {
 	uint64_t estimated_bytes[RATION_KINDS];   /* of living records with RECORD_UNCONFIRMED */
 	uint64_t unconfirmed_bytes[RATION_KINDS]; /* of that, no exact reading has confirmed */
 	uint64_t corrected_bytes[RATION_KINDS];   /* of that, returned since, and still part of records */
+	uint64_t lent_bytes;                      /* of exported memory that was released here, and may be reachable elsewhere */
 	uint64_t lowered_bytes;                   /* of contexts: of stacks that were lowered, which the driver frees when it likes */
 };
 

@@ -182,3 +182,30 @@ bool nvml_device_bytes(struct nvml_device *d, uint64_t *bytes)
 	*bytes = good ? m.used : 0;
 	return good;
 }
+
+/* nvml_listed_bytes sums up the whole list. Under the lock. */
+static bool nvml_listed_bytes(struct nvml_device *d, uint64_t *bytes)
+{
+	unsigned n;
+	*bytes = 0;
+	if (!nvml_read_list(d, &n))
+		return false;
+	for (unsigned i = 0; i < n; i++)
+		if (nvml_list[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE)
+			*bytes += nvml_list[i].usedGpuMemory;
+	return true;
+}
+
+bool nvml_unlisted_bytes(struct nvml_device *d, uint64_t *bytes)
+{
+	nvmlMemory_v2_t m = {.version = NVML_MEMORY_V2};
+	uint64_t before = 0, after = 0;
+	if (!ration_real(CALL_nvmlDeviceGetMemoryInfo_v2))
+		return false;
+	mutex_lock(&nvml_lock, LOCK_NVML);
+	bool good = nvml_listed_bytes(d, &before) && REAL(nvmlDeviceGetMemoryInfo_v2, d->handle, &m) == NVML_SUCCESS &&
+		    nvml_listed_bytes(d, &after) && before == after;
+	mutex_unlock(&nvml_lock);
+	*bytes = m.used > after ? m.used - after : 0;
+	return good;
+}

@@ -36,6 +36,10 @@ bool nvml_pids(struct nvml_device *d, uint32_t *pids, unsigned max, unsigned *n)
 bool nvml_own_bytes(struct nvml_device *d, uint64_t *bytes);
 
 /* nvml_device_bytes reads what all processes have of a device. */
+/* nvml_unlisted_bytes reads the most that the device can have that no process is listed with. False where the driver does not say, or
+ * its list changed meanwhile. */
+bool nvml_unlisted_bytes(struct nvml_device *d, uint64_t *bytes);
+
 bool nvml_device_bytes(struct nvml_device *d, uint64_t *bytes);
 
 /* The driver lists processes by PIDs of its own choice: the host's, or those of the PID

@@ -108,12 +108,42 @@ static void overhead_correct(struct device *d, uint64_t less, bool exact)
 		region_remember_cost(attach_region(), d->index, d->uuid, charged - back);
 }
 
+/* overhead_settle_lent returns what was lent and can be nowhere any more. An importer, once it alone has it, is listed with it, and
+ * charges it as overhead. Under the lock. */
+static void overhead_settle_lent(struct device *d)
+{
+	uint64_t unlisted;
+	if (likely(!d->lent_bytes) || !nvml_unlisted_bytes(&d->nvml, &unlisted))
+		return;
+	uint64_t back = overhead_above(d->lent_bytes, overhead_whole(unlisted));
+	if (!back)
+		return;
+	d->lent_bytes -= back;
+	charge_leaving(d->index, back);
+	charge_mark_absent(d->index, back, false);
+	charge_return(d->index, RATION_DATA, back);
+}
+
+void overhead_lend(struct device *d, uint64_t bytes)
+{
+	bool started = nvml_start();
+	bytes = overhead_whole(bytes);
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	charge_mark_absent(d->index, bytes, true);
+	charge_arrived(d->index, bytes);
+	d->lent_bytes += bytes;
+	if (started)
+		overhead_settle_lent(d);
+	mutex_unlock(&overhead_lock);
+}
+
 /* overhead_sync makes the overhead charged what the driver has beyond all other charges,
  * as far as a reading can tell; and corrects what was charged without an exact one. False
  * where the driver does not list this process. Under the lock. */
 static bool overhead_sync(struct device *d)
 {
 	struct overhead_reading r;
+	overhead_settle_lent(d);
 	uint64_t charged = charge_held(d->index, RATION_OVERHEAD);
 	if (!overhead_read(d, &r))
 		return false;
@@ -473,8 +503,9 @@ void overhead_start_and_refresh(struct device *d)
  * another thread is reading, it is left at that. */
 static void overhead_relieve(unsigned index)
 {
-	struct device *d = charge_held(index, RATION_OVERHEAD) ? device_at(index) : NULL;
-	if (!d || !nvml_started() || !mutex_try(&overhead_lock, LOCK_OVERHEAD))
+	struct device *d = device_at(index);
+	if (!d || !(charge_held(index, RATION_OVERHEAD) || load_relaxed(&d->lent_bytes)) || !nvml_started() ||
+	    !mutex_try(&overhead_lock, LOCK_OVERHEAD))
 		return;
 	overhead_sync(d);
 	mutex_unlock(&overhead_lock);

@@ -95,6 +95,11 @@ uint64_t overhead_drop_unconfirmed(struct device *d, unsigned kind, uint64_t byt
 void overhead_add_deferred(struct device *d, uint64_t bytes);
 void overhead_drop_deferred(struct device *d, uint64_t bytes);
 
+/* overhead_lend is for exported memory, after charge_leaving, when the last handle and mapping of this process are gone: the driver keeps
+ * it as long as another process has a handle or a descriptor. It stays charged here until no more than the rest can be anywhere: readings
+ * compare it with what the device has that no process is listed with. */
+void overhead_lend(struct device *d, uint64_t bytes);
+
 /* overhead_keep_rest makes overhead of what the driver still has, after the end of a
  * context, of bytes that are about to be returned for it: there is no instant at which
  * neither counts. */

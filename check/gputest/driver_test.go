@@ -119,10 +119,15 @@ func (t *trial) shareMemory(where string, bytes uint64) (contexts uint64) {
 			t.Logf("%s, %s: %s", where, s.name, line)
 			return
 		}
+		_, err = t.readPIDs()
+		t.must(err)
 		held := int64(t.jobUsed()) - int64(counted)
 		t.Logf("%s, %s: %s; by ration %+d MiB", where, s.name, line, held/int64(mib))
 		if s.name != "orphan" && s.name != "ended" && held < int64(reachable)-int64(lazyLoad) {
 			wrong = append(wrong, fmt.Sprintf("%s (%d MiB)", s.name, held/int64(mib)))
+		}
+		if s.name == "released" && s.values["again"] != "2" {
+			t.Fatalf("as much again was granted while a descriptor kept the first")
 		}
 	})
 	if len(wrong) > 0 {

@@ -11,6 +11,7 @@
 #define VMM_MAPPING (UINT64_C(1) << 32)
 
 static struct alloc_table vmm_handles;  /* bytes, device, references and mappings */
+static uint32_t vmm_imports;            /* this process has imported some; atomic */
 static struct alloc_table vmm_mappings; /* by address: bytes, and in `other` the handle */
 
 static bool vmm_add(struct alloc_record *r, void *by)
@@ -70,6 +71,27 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 	return result;
 }
 
+/* vmm_gone returns what the last handle or mapping held, after the driver has ended that. What was exported may live on. */
+static void vmm_gone(unsigned device, uint64_t bytes, uint8_t flags)
+{
+	struct device *d = flags & RECORD_EXPORTED && bytes ? device_at(device) : NULL;
+	if (d)
+		overhead_lend(d, bytes);
+	else
+		charge_return(device, RATION_DATA, bytes);
+}
+
+/* vmm_import_ended reads what the driver counts after the end of a handle or a mapping that is not recorded: imported memory may have
+ * been driver overhead. */
+static void vmm_import_ended(void)
+{
+	for (unsigned i = 0; i < RATION_DEVICES && __atomic_load_n(&vmm_imports, __ATOMIC_RELAXED); i++) {
+		struct device *d = device_at(i);
+		if (d && charge_held(i, RATION_OVERHEAD))
+			overhead_refresh(d);
+	}
+}
+
 int cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct alloc_record r;
@@ -78,11 +100,13 @@ int cuMemRelease(CUmemGenericAllocationHandle handle)
 		charge_leaving(r.device, r.bytes);
 	int result = REAL(cuMemRelease, handle);
 	if (last && result == CUDA_SUCCESS)
-		charge_return(r.device, RATION_DATA, r.bytes);
+		vmm_gone(r.device, r.bytes, r.flags);
 	else if (last)
 		charge_arrived(r.device, r.bytes);
 	if (known && result != CUDA_SUCCESS)
 		vmm_undo(handle, -VMM_REFERENCE, &r);
+	if (!known && attach_on())
+		vmm_import_ended();
 	return result;
 }
 
@@ -151,6 +175,7 @@ static uint64_t vmm_unmap_begin(CUdeviceptr at, bool ended)
 	if (vmm_count(m.other, -VMM_MAPPING, &r) && r.other == 0) {
 		m.context = (uint32_t)units_for(r.bytes);
 		m.device = r.device;
+		m.flags = r.flags;
 		charge_leaving(m.device, r.bytes);
 	}
 	alloc_table_put(&vmm_unmapping, &m);
@@ -165,9 +190,9 @@ static uint64_t vmm_unmap_end(CUdeviceptr at, bool ended)
 	if (!alloc_table_take(&vmm_unmapping, at, &m))
 		return 0;
 	if (ended) {
-		charge_return(m.device, RATION_DATA, (uint64_t)m.context * RATION_UNIT);
+		vmm_gone(m.device, (uint64_t)m.context * RATION_UNIT, m.flags);
 	} else {
-		struct alloc_record r = {.key = m.other, .bytes = (uint64_t)m.context * RATION_UNIT, .device = m.device};
+		struct alloc_record r = {.key = m.other, .bytes = (uint64_t)m.context * RATION_UNIT, .device = m.device, .flags = m.flags};
 		charge_arrived(m.device, r.bytes);
 		vmm_undo(m.other, -VMM_MAPPING, &r);
 		alloc_table_put(&vmm_mappings, &m);
@@ -183,6 +208,7 @@ int cuMemUnmap(CUdeviceptr at, size_t bytes)
 	vmm_walk(&vmm_mappings, at, bytes, vmm_unmap_begin, false);
 	int result = REAL(cuMemUnmap, at, bytes);
 	vmm_walk(&vmm_unmapping, at, bytes, vmm_unmap_end, result == CUDA_SUCCESS);
+	vmm_import_ended();
 	return result;
 }
 
@@ -199,9 +225,27 @@ int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *hand
 {
 	struct alloc_record r;
 	int result = REAL(cuMemImportFromShareableHandle, out, handle, type);
+	__atomic_store_n(&vmm_imports, 1, __ATOMIC_RELAXED);
+	overhead_read_soon(); /* it may become the importer's when the descriptor is closed */
 	/* A reference more where this process exported it, and the driver gives the same
 	 * handle. */
 	if (result == CUDA_SUCCESS && attach_on())
 		vmm_count(*out, VMM_REFERENCE, &r);
 	return result;
+}
+
+static bool vmm_export(struct alloc_record *r, void *arg)
+{
+	(void)arg;
+	r->flags |= RECORD_EXPORTED;
+	return true;
+}
+
+/* It counts as exported before the driver is asked, as it may be released meanwhile. */
+int cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
+{
+	struct alloc_record r;
+	if (attach_on())
+		alloc_table_change(&vmm_handles, handle, vmm_export, NULL, &r);
+	return REAL(cuMemExportToShareableHandle, out, handle, type, flags);
 }

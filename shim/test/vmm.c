@@ -88,6 +88,21 @@ static void ranges(void)
 	OK(cuMemAddressFree(at, (size_t)N * SIZE));
 }
 
+/* What was lent is returned by the reading before a refusal, once the stand-in has found out that no descriptor is left. */
+static void settle(void)
+{
+	CUmemGenericAllocationHandle h;
+	size_t available, total;
+	uint64_t limit = region_limit(region_here(), 0);
+	OK(cuMemGetInfo_v2(&available, &total));
+	region_set_limit(region_here(), 0, make_limit(region_used(region_here(), 0)));
+	h = make();
+	EQ(held(RATION_DATA), SIZE);
+	OK(cuMemRelease(h));
+	SAME();
+	region_set_limit(region_here(), 0, limit);
+}
+
 static void shared(void)
 {
 	CUmemGenericAllocationHandle h = make(), copy;
@@ -100,6 +115,31 @@ static void shared(void)
 	OK(cuMemRelease(h));
 	SAME();
 	close(fd);
+	settle();
+}
+
+/* Released, while a descriptor keeps it: it stays charged until that is closed, and is then there for others. */
+static void lent(void)
+{
+	CUmemGenericAllocationHandle h = make(), second;
+	CUdeviceptr at;
+	int fd = -1, again = -1;
+	OK(cuMemAddressReserve(&at, SIZE, 0, 0, 0));
+	OK(cuMemMap(at, SIZE, 0, h, 0));
+	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemExportToShareableHandle(&again, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemRelease(h));
+	OK(cuMemUnmap(at, SIZE));
+	SAME();
+	EQ(held(RATION_DATA), SIZE);
+	close(fd);
+	second = make();
+	EQ(held(RATION_DATA), 2 * SIZE);
+	close(again);
+	OK(cuMemRelease(second));
+	settle();
+	EQ(held(RATION_DATA), 0);
+	OK(cuMemAddressFree(at, SIZE));
 }
 
 static void elsewhere(void)
@@ -147,6 +187,7 @@ int main(void)
 	ranges();
 	shared();
 	elsewhere();
+	lent();
 	OK(cuDevicePrimaryCtxRelease_v2(0));
 	return FINISH();
 }

@@ -1,0 +1,73 @@
+/* Loads that could exceed the limit together take turns: it is exceeded by one of them, until that is
+ * undone. Loads for which there is room do not wait, and a load that does not move is passed over. */
+#include "stranger.h"
+
+#define MODULE (100 * MIB)
+
+static const char large[] = PTX(BIG_100M);
+
+static CUresult load(struct task *t) { return cuModuleLoadData(&t->module, large); }
+
+/* Starts two loads, which are held in the driver with their memory taken. */
+static void begin(struct task t[2], CUcontext c)
+{
+	fakegpu_hold("cuModuleLoadData", 2);
+	for (int i = 0; i < 2; i++) {
+		t[i] = (struct task){.run = load};
+		task_begin(&t[i], c);
+	}
+}
+
+static void end(struct task t[2], CUresult want)
+{
+	fakegpu_open("cuModuleLoadData");
+	for (int i = 0; i < 2; i++) {
+		JOIN(&t[i]);
+		EQ(t[i].result, want);
+	}
+	OK(cuCtxSynchronize());
+	WITHIN_LIMIT(0);
+	BALANCED(0);
+}
+
+static void at_the_limit(void)
+{
+	struct task t[2];
+	CUcontext c = start();
+	OK(cuCtxSynchronize());
+	set_limit(0, in_use(0) + MODULE - MIB);
+	begin(t, c);
+	EQ(fakegpu_held("cuModuleLoadData", 1, LONG), 1);
+	EQ(fakegpu_held("cuModuleLoadData", 2, SOON), 1);
+	CHECK(in_use(0) <= limit_of(0) + MODULE);
+	fakegpu_open("cuModuleLoadData");
+	end(t, CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void passed_over(void)
+{
+	struct task t[2], third = {.run = load};
+	CUcontext c = start();
+	OK(cuCtxSynchronize());
+	set_limit(0, in_use(0) + MODULE - MIB);
+	begin(t, c);
+	EQ(fakegpu_held("cuModuleLoadData", 2, LONG), 2); /* the second has waited for long enough */
+	end(t, CUDA_ERROR_OUT_OF_MEMORY);
+	task_begin(&third, c);
+	JOIN(&third);
+	EQ(third.result, CUDA_ERROR_OUT_OF_MEMORY);
+	BALANCED(0);
+}
+
+static void with_room(void)
+{
+	struct task t[2];
+	CUcontext c = start();
+	OK(cuCtxSynchronize());
+	set_limit(0, in_use(0) + 2 * MODULE + MIB);
+	begin(t, c);
+	EQ(fakegpu_held("cuModuleLoadData", 2, SOON), 2);
+	end(t, CUDA_SUCCESS);
+}
+
+RUN_PARTS(true, {"at_the_limit", at_the_limit}, {"passed_over", passed_over}, {"with_room", with_room})
