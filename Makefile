@@ -100,12 +100,16 @@ format-check: ## check the formatting of the C
 	@scripts/need $(CLANG_FORMAT)
 	$(C_FILES) | xargs $(CLANG_FORMAT) --dry-run -Werror
 
-lint: native ## check formatting, go vet, staticcheck, unused code and the rules of check/repolint
-	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2
-	go vet ./...
-	go vet -tags=netgo,faultpoints ./...
+lint: vet ## check formatting, go vet, staticcheck, unused code and the rules of check/repolint
 	go tool staticcheck ./...
 	go test ./check/repolint
+
+# What takes seconds of it.
+.PHONY: vet
+vet: native
+	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; } >&2
+	go vet ./...
+	go vet -tags=netgo,faultpoints ./internal/abi ./internal/region
 
 # The modules that are not part of make test, when their dependencies are there: $(call lint-module,FOLDER,GOFLAGS).
 build/staticcheck: go.mod
@@ -122,15 +126,16 @@ MAKE_QUIET := $(MAKE) --no-print-directory
 TOOLS      := spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq musl-gcc systemd-analyze
 test: ## everything that runs without a GPU, with the long walks shortened: start here
 	@scripts/need $(TOOLS)
-	@scripts/steps 'make $@' 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'lint=$(MAKE_QUIET) lint' \
+	@scripts/steps 'make $@' 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'vet=$(MAKE_QUIET) vet' \
 		'models=models/run --quick' 'go=RATION_TEST_MADE=1 scripts/gotest -short ./...' \
-		$(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test')
+		$(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test SHORT=1')
 
 # The packages with tests that -short shortens.
 SLOW := ./check/processes ./internal/cli ./internal/region
-test-slow: native ## what make test shortens: kills at every point, chaos, all commands as two users, the models' mutants and larger sizes
+test-slow: native ## what make test shortens: lint, kills at every point, chaos, all commands as two users, the order of locks, all models
 	@scripts/need $(TOOLS)
-	@scripts/steps 'make $@' 'go-slow=scripts/gotest $(SLOW)' 'models-all=models/run' 'models-full=models/run --full'
+	@scripts/steps 'make $@' 'lint=$(MAKE_QUIET) lint' 'go-slow=RATION_TEST_MADE=1 scripts/gotest $(SLOW)' \
+		'lock-order=$(MAKE_QUIET) -j$(CORES) -C shim test-lockdebug' 'models-all=models/run' 'models-full=models/run --full'
 
 # What was there must be what make generate writes.
 .PHONY: generated

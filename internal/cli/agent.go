@@ -55,8 +55,8 @@ The agent is optional: jobs and all commands work without it. If it runs,
 ration ps, top, limit, why and events use it.
 
 Root's agent serves metrics to Prometheus at ` + defaultListen + `, which every user
-of the machine can reach: so it leaves out the metrics of each job, which contain
-names of jobs and users, unless --job-metrics is given.
+of the machine can reach: so it leaves out the metrics of each job, which
+contain names of jobs and users, unless --job-metrics is given.
 
 The log goes to standard error; in systemd's journal each line has its priority.
 

@@ -89,9 +89,8 @@ func TestFromEnvAsHAMiCore(t *testing.T) {
 		{"CUDA_DEVICE_SM_LIMIT=30 CUDA_DEVICE_SM_LIMIT_1=0", "CUDA_DEVICE_SM_LIMIT=30%"},
 	} {
 		settings, err := FromEnv(strings.Fields(tt.environ))
-		if got := strings.Join(settings.Environ(), " "); err != nil || got != tt.want {
-			t.Errorf("%s: %s, %v; want %s", tt.environ, got, err, tt.want)
-		}
+		got := strings.Join(settings.Environ(), " ")
+		expect.True(t, err == nil && got == tt.want, tt.environ, got, err, tt.want)
 	}
 }
 

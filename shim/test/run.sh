@@ -46,8 +46,7 @@ add() {
 	[ "$failed" -eq "$before" ] || { echo "$1, status $2:"; printf '%s\n' "$3"; tail -n 20 "$work/stderr"; } >> "$work/failed"
 }
 
-# program NAME [LIBRARY] runs a test program in a machine and a job of its own, by default
-# with the library that is tested.
+# program NAME runs a test program in a machine and a job of its own.
 program() {
 	[ -x "$tests/$1" ] || return 0
 	folder=$(mktemp -d "$work/$(basename "$1").XXXX")
@@ -56,7 +55,7 @@ program() {
 		[ -f "$here/$1.env" ] && . "$here/$1.env"
 		# A thread that is cancelled inside a sanitizer leaves its locks held, or its stack marked.
 		[ -n "$san" ] && export RATION_TEST_WALK="$(printf %s "${RATION_TEST_WALK:-}" | sed 's/cancel,//')"
-		timeout $seconds env LD_PRELOAD="${2:-$preload}" "$tests/$1" 2> "$work/stderr"
+		timeout $seconds env LD_PRELOAD="$preload" "$tests/$1" 2> "$work/stderr"
 	)
 	status=$?
 	printf '%s\n' "$out"
@@ -95,19 +94,26 @@ left_out() {
 	! printf '%s\n' "$1" | grep -Eq "${ONLY:-.}"
 }
 
+# finish says what passed, and ends.
+finish() {
+	[ ! -f "$work/failed" ] || cat "$work/failed"
+	echo "shim: $passed passed, $failed failed"
+	[ "$failed" -eq 0 ]
+	exit
+}
+
+# What takes locks, with the build that aborts where a thread breaks their order.
+if [ -n "${LOCKDEBUG:-}" ]; then
+	for name in linear pools pieces ungranted vmm arrays contexts costs meminfo random crowd \
+		stranger/pool_lock stranger/pool_race stranger/pool_crowd stranger/launch_lock stranger/graph_devices; do
+		left_out "${name##*/}" || program "$name"
+	done
+	finish
+fi
+
 for name in limit_parse_table image log_times descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output compute_slices compute_caps compute_contexts compute_copies compute_short compute_job; do
 	left_out "$name" || program "$name"
 done
-
-# Again, with the build that aborts where a thread breaks the order of the locks.
-debug=${lib%.so}-lockdebug.so
-if [ -z "$san$emulated" ] && [ -f "$debug" ]; then
-	echo "with ${debug##*/}:"
-	for name in linear pools pieces ungranted vmm arrays contexts costs meminfo random crowd \
-		stranger/pool_lock stranger/pool_race stranger/pool_crowd stranger/launch_lock stranger/graph_devices; do
-		left_out "${name##*/}" || program "$name" "$debug"
-	done
-fi
 
 for path in "$here"/*_test.sh; do
 	left_out "$(basename "$path")" || script "$(basename "$path")"
@@ -131,6 +137,4 @@ if [ -n "${PENDING:-}" ]; then
 	done
 fi
 
-[ ! -f "$work/failed" ] || cat "$work/failed"
-echo "shim: $passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish
