@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
-	"ration/check/testenv"
 	"ration/check/harness/cuda"
+	"ration/check/testenv"
 )
 
 // startLearn starts a lesson on a terminal, with a folder of its own for what it leaves.
