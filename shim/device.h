@@ -33,6 +33,7 @@ struct device {
 	uint32_t loading;       /* loads that have taken their turn, and not left: see overhead_take_turn */
 	uint32_t turn;          /* counts loads that have left, and times that the others were passed over; it wraps */
 	uint32_t passed;        /* turn, when the loads that were under way then were passed over */
+	bool inexact;           /* one that is making or has made has measured beside others, and none has read since the last has ended */
 	uint64_t loading_bytes; /* what those that are loading may take */
 	uint64_t largest_load;  /* bytes of the largest that was measured */
 	uint64_t further_cost;

@@ -172,8 +172,8 @@ static bool overhead_sync(struct device *d)
 	uint64_t unconfirmed = overhead_above(d->unconfirmed_bytes[RATION_CONTEXT], d->lowered_bytes);
 	if (unconfirmed && charged + more >= unconfirmed)
 		region_forget_cost(attach_region(), d->index, d->uuid, unconfirmed);
+	/* A module that was measured beside another may have been charged for both: that shows when the other one is unloaded. */
 	d->unconfirmed_bytes[RATION_CONTEXT] = d->lowered_bytes;
-	d->unconfirmed_bytes[RATION_MODULE] = 0;
 	return true;
 }
 
@@ -348,6 +348,7 @@ static bool overhead_claim(struct overhead_making *m, bool stays, int *refused)
 			charge_leaving(d->index, m->claimed_bytes);
 		else if (!m->exact)
 			overhead_estimate(d, m->kind, m->claimed_bytes);
+		d->inexact = d->inexact || !m->exact;
 		d->measured++;
 	}
 	mutex_unlock(&overhead_lock);
@@ -383,8 +384,10 @@ void overhead_end(struct overhead_making *m)
 		charge_unclaim(d->index, m->kind, m->claimed_bytes);
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
 	/* The last one reads what all of them have, if theirs may have been too much: nothing else need follow. */
-	if (!--d->making && d->unconfirmed_bytes[RATION_MODULE] && nvml_started())
+	if (!--d->making && d->inexact && nvml_started()) {
+		d->inexact = false;
 		overhead_sync(d);
+	}
 	mutex_unlock(&overhead_lock);
 }
 

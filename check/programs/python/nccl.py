@@ -16,6 +16,7 @@ does the same things, and waits for the first before each.
 held is of all ranks. All values are small integers, so the results must be exact.
 """
 
+import ctypes
 import datetime
 import gc
 import os
@@ -81,25 +82,45 @@ class Ranks:
             fail(f"the second rank ended with {self.other.returncode}")
 
 
+class Registered:
+    """Memory from ncclMemAlloc that is registered with the communicator, by NCCL's own calls: torch's allocator for it
+    needs multicast, which a device by itself does not have."""
+
+    def __init__(self, backend):
+        try:
+            self.nccl, self.comm = ctypes.CDLL("libnccl.so.2"), ctypes.c_void_p(backend._comm_ptr())
+            self.nccl.ncclMemAlloc, self.nccl.ncclCommRegister  # an older one has no such calls
+        except (AttributeError, OSError) as error:
+            skip(f"this torch or NCCL cannot register memory: {error}")
+        self.pieces = []
+
+    def call(self, name, *arguments):
+        result = getattr(self.nccl, name)(*arguments)
+        if result:
+            fail(f"{name}: {result}")
+
+    def zeros(self, count):
+        at, handle, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(4 * count)
+        self.call("ncclMemAlloc", ctypes.byref(at), size)
+        self.call("ncclCommRegister", self.comm, at, size, ctypes.byref(handle))
+        self.pieces.append((at, handle))
+        array = {"shape": (count,), "typestr": "<f4", "data": (at.value, False), "version": 3}
+        return torch.as_tensor(type("Memory", (), {"__cuda_array_interface__": array})(), device="cuda").zero_()
+
+    def free(self):
+        for at, handle in self.pieces:
+            self.call("ncclCommDeregister", self.comm, handle)
+            self.call("ncclMemFree", at)
+
+
 class Buffers:
     """What the collectives read and write, in memory that NCCL knows if registered."""
 
     def __init__(self, backend, registered):
-        self.backend, self.pool = backend, None
-        if not registered:
-            self.allocate()
-            return
-        try:
-            self.pool = torch.cuda.MemPool(backend.mem_allocator)
-        except (AttributeError, RuntimeError) as error:
-            skip(f"this torch or NCCL has no ncclMemAlloc: {error}")
-        with torch.cuda.use_mem_pool(self.pool):
-            self.allocate()
-        backend.register_mem_pool(self.pool)
-
-    def allocate(self):
-        self.values = torch.zeros(COUNT, device="cuda")
-        self.gathered = torch.zeros(COUNT * dist.get_world_size(), device="cuda")
+        self.registered = Registered(backend) if registered else None
+        zeros = self.registered.zeros if registered else lambda count: torch.zeros(count, device="cuda")
+        self.values = zeros(COUNT)
+        self.gathered = zeros(COUNT * dist.get_world_size())
         torch.cuda.synchronize()
 
     def held(self):
@@ -108,10 +129,10 @@ class Buffers:
         return ranks * (1 + ranks) * 4 * COUNT
 
     def free(self):
-        if self.pool is not None:
-            self.backend.deregister_mem_pool(self.pool)
+        torch.cuda.synchronize()
         del self.values, self.gathered
-        self.pool = None
+        if self.registered:
+            self.registered.free()
 
 
 def collectives(buffers):
