@@ -24,6 +24,7 @@ const (
 // work is a copy of the repository, in which mutants are built. It is kept in build, so that the next run
 // builds only what changed since.
 type work struct {
+	ctx    context.Context // ends what runs in the copy
 	dir    string
 	passes map[string]error // by test: whether it passes without a mutant
 	output map[string][]byte
@@ -46,8 +47,8 @@ func (r result) String() string {
 }
 
 // makeCopy makes a copy of the repository's files, committed or not, or makes an earlier copy the same.
-func makeCopy(root, dir string) (*work, error) {
-	w := &work{dir: dir, passes: map[string]error{}, output: map[string][]byte{}}
+func makeCopy(ctx context.Context, root, dir string) (*work, error) {
+	w := &work{ctx: ctx, dir: dir, passes: map[string]error{}, output: map[string][]byte{}}
 	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	list.Dir = root
 	names, err := list.Output()
@@ -154,7 +155,7 @@ func takeBuild(root, dir string) error {
 
 // run runs a command in the copy, and returns what it printed.
 func (w *work) run(timeout time.Duration, name string, arg ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := context.WithTimeout(w.ctx, timeout)
 	defer cancel()
 	c := exec.CommandContext(ctx, name, arg...)
 	c.Dir = w.dir
@@ -164,10 +165,7 @@ func (w *work) run(timeout time.Duration, name string, arg ...string) ([]byte, e
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = 5 * time.Second
 	out, err := c.CombinedOutput()
-	if ctx.Err() != nil {
-		err = ctx.Err()
-	}
-	return out, err
+	return out, errors.Join(ctx.Err(), err)
 }
 
 // try applies a mutant, runs its test and takes the mutant away.
@@ -202,6 +200,8 @@ func (w *work) try(m mutant) (r result) {
 		return r
 	}
 	switch r.output, err = w.test(m); {
+	case w.ctx.Err() != nil:
+		r.err = w.ctx.Err()
 	case err == nil:
 		r.err = fmt.Errorf("SURVIVED: %s %s passes with %q for %q in %s", m.kind, strings.Join(m.args, " "), m.new, m.old, m.file)
 	case errors.Is(err, context.DeadlineExceeded):

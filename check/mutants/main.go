@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -19,7 +23,9 @@ func main() {
 	jobs := flag.Int("jobs", 1, "copies of the repository that are worked in at once")
 	verbose := flag.Bool("v", false, "print what the tests printed")
 	flag.Parse()
-	if err := all(*turn, *run, *jobs, *verbose); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := all(ctx, *turn, *run, *jobs, *verbose); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
@@ -37,7 +43,7 @@ func pick(from []mutant, turn int, pattern string) (out []mutant, err error) {
 }
 
 // all runs mutants, and prints a line for each.
-func all(turn int, pattern string, jobs int, verbose bool) error {
+func all(ctx context.Context, turn int, pattern string, jobs int, verbose bool) error {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -75,13 +81,13 @@ func all(turn int, pattern string, jobs int, verbose bool) error {
 	}
 	for n := range jobs {
 		go func() {
-			c, err := makeCopy(root, filepath.Join(root, "build/mutants", fmt.Sprint(n+1)))
+			c, err := makeCopy(ctx, root, filepath.Join(root, "build/mutants", fmt.Sprint(n+1)))
 			for m := range next {
-				if err == nil {
+				if err == nil && ctx.Err() == nil {
 					report(c.try(m))
 				}
 			}
-			errs <- err
+			errs <- errors.Join(err, ctx.Err())
 		}()
 	}
 	for _, m := range list {
