@@ -32,16 +32,20 @@ type work struct {
 
 // result is what became of a mutant.
 type result struct {
-	m      mutant
-	err    error // nil: a test noticed it
-	how    string
-	output []byte
-	took   time.Duration
+	m       mutant
+	err     error // nil: a test noticed it, or cannot run here
+	skipped bool  // it cannot
+	how     string
+	output  []byte
+	took    time.Duration
 }
 
 func (r result) String() string {
 	if r.err != nil {
 		return fmt.Sprintf("FAILED   %s: %v", r.m.name, r.err)
+	}
+	if r.skipped {
+		return fmt.Sprintf("skipped  %s: so was %s (it may take root)", r.m.name, r.m.test())
 	}
 	return fmt.Sprintf("killed   %s, %s", r.m.name, r.how)
 }
@@ -202,19 +206,21 @@ func (w *work) try(m mutant) (r result) {
 	switch r.output, err = w.test(m); {
 	case w.ctx.Err() != nil:
 		r.err = w.ctx.Err()
+	case err == nil && bytes.Contains(w.output[m.test()], []byte("--- SKIP")):
+		r.skipped = true
 	case err == nil:
-		r.err = fmt.Errorf("SURVIVED: %s %s passes with %q for %q in %s", m.kind, strings.Join(m.args, " "), m.new, m.old, m.file)
+		r.err = fmt.Errorf("SURVIVED: %s passes with %q for %q in %s", m.test(), m.new, m.old, m.file)
 	case errors.Is(err, context.DeadlineExceeded):
 		r.how = "as the test did not end"
 	default:
-		r.how = "by " + m.kind + " " + strings.Join(m.args, " ")
+		r.how = "by " + m.test()
 	}
 	return r
 }
 
 // passesWithout runs a mutant's test without it, once for all mutants that it is to notice.
 func (w *work) passesWithout(m mutant) ([]byte, error) {
-	key := m.kind + " " + strings.Join(m.args, " ")
+	key := m.test()
 	if _, known := w.passes[key]; !known {
 		out, err := w.prepare(m)
 		if err == nil {
@@ -222,9 +228,6 @@ func (w *work) passesWithout(m mutant) ([]byte, error) {
 		}
 		if err == nil && (bytes.Contains(out, []byte("no tests to run")) || bytes.Contains(out, []byte("shim: 0 passed"))) {
 			err = errors.New("there is no such test")
-		}
-		if err == nil && bytes.Contains(out, []byte("--- SKIP")) && !bytes.Contains(out, []byte("--- PASS")) {
-			err = errors.New("it is skipped here")
 		}
 		if err != nil {
 			err = fmt.Errorf("its test does not pass without it: %w", err)
@@ -269,8 +272,10 @@ func (w *work) prepare(m mutant) ([]byte, error) {
 		for _, name := range m.args {
 			if exists(filepath.Join(w.dir, "shim/test", name+".c")) {
 				arg = append(arg, filepath.Join(w.dir, "build/shim/test", name))
-			} else { // a script, which uses these
-				arg = append(arg, filepath.Join(w.dir, "build/shim/test/job"), filepath.Join(w.dir, "build/shim/test/look"))
+				continue
+			}
+			for _, of := range []string{"job", "look", "next", "libwrap.so"} { // for scripts
+				arg = append(arg, filepath.Join(w.dir, "build/shim/test", of))
 			}
 		}
 		return w.run(buildTimeout, "make", arg...)

@@ -92,6 +92,9 @@ func parse(text []byte) (all []mutant, without map[string]string, err error) {
 	return all, without, err
 }
 
+// test returns the test as the list has it.
+func (m *mutant) test() string { return m.kind + " " + strings.Join(m.args, " ") }
+
 // apply returns a file's text with the change.
 func (m *mutant) apply(text string) (string, error) {
 	from := 0

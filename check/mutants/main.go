@@ -64,6 +64,7 @@ func all(ctx context.Context, turn int, pattern string, jobs int, verbose bool) 
 		mutex  sync.Mutex
 		done   int
 		failed int
+		skips  int
 		began  = time.Now()
 		errs   = make(chan error, jobs)
 	)
@@ -73,6 +74,9 @@ func all(ctx context.Context, turn int, pattern string, jobs int, verbose bool) 
 		done++
 		if r.err != nil {
 			failed++
+		}
+		if r.skipped {
+			skips++
 		}
 		fmt.Printf("%3d of %d  %5.1f s  %s\n", done, len(list), r.took.Seconds(), r)
 		if r.err != nil || verbose {
@@ -99,7 +103,7 @@ func all(ctx context.Context, turn int, pattern string, jobs int, verbose bool) 
 			return err
 		}
 	}
-	fmt.Printf("mutants: %d killed, %d not, in %v\n", done-failed, failed, time.Since(began).Round(time.Second))
+	fmt.Printf("mutants: %d killed, %d skipped, %d failed, in %v\n", done-failed-skips, skips, failed, time.Since(began).Round(time.Second))
 	if failed > 0 {
 		return fmt.Errorf("%d of %d promises can be broken without a test that fails (check/mutants/doc.go)", failed, len(list))
 	}

@@ -51,7 +51,8 @@ static void helps(void)
 {
 	struct region r;
 	struct region_limits own = {.memory = {make_limit(20 * MIB)}};
-	begun(&(struct ration_header){.state = RATION_STATE_IN_PROGRESS, .flags = RATION_LIMITS_INSIDE, .created = 4711}, make_limit(10 * MIB));
+	begun(&(struct ration_header){.state = RATION_STATE_IN_PROGRESS, .flags = RATION_LIMITS_INSIDE, .created = 4711},
+	      make_limit(10 * MIB));
 	EQ(region_open(&r, path, &own), REGION_OK);
 	EQ(r.role, ROLE_HELPED);
 	EQ(r.m->header.counters.helped, 1);
@@ -114,7 +115,8 @@ static void versions(void)
 static void late(void)
 {
 	struct region r;
-	struct region_limits limits[] = {{.memory = {make_limit(10 * MIB)}}, {.compute = {30}}, {.compute_max = {[1] = 50}}, {.round = 5000}, {.compute = {60}}};
+	struct region_limits limits[] = {
+		{.memory = {make_limit(10 * MIB)}}, {.compute = {30}}, {.compute_max = {[1] = 50}}, {.round = 5000}, {.compute = {60}}};
 	unlink(path);
 	for (unsigned i = 0; i < sizeof limits / sizeof *limits; i++) {
 		EQ(region_open(&r, path, &limits[i]), REGION_OK);
