@@ -21,11 +21,12 @@ func main() {
 	turn := flag.Int("turn", -1, "run the mutants of one turn of ten")
 	run := flag.String("run", "", "run those whose name has this pattern")
 	jobs := flag.Int("jobs", 1, "copies of the repository that are worked in at once")
+	dir := flag.String("dir", "build/mutants", "where the copies are; two runs at once need two")
 	verbose := flag.Bool("v", false, "print what the tests printed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := all(ctx, *turn, *run, *jobs, *verbose); err != nil {
+	if err := all(ctx, *turn, *run, *dir, *jobs, *verbose); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
@@ -43,7 +44,7 @@ func pick(from []mutant, turn int, pattern string) (out []mutant, err error) {
 }
 
 // all runs mutants, and prints a line for each.
-func all(ctx context.Context, turn int, pattern string, jobs int, verbose bool) error {
+func all(ctx context.Context, turn int, pattern, dir string, jobs int, verbose bool) error {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -85,7 +86,7 @@ func all(ctx context.Context, turn int, pattern string, jobs int, verbose bool) 
 	}
 	for n := range jobs {
 		go func() {
-			c, err := makeCopy(ctx, root, filepath.Join(root, "build/mutants", fmt.Sprint(n+1)))
+			c, err := makeCopy(ctx, root, filepath.Join(root, dir, fmt.Sprint(n+1)))
 			for m := range next {
 				if err == nil && ctx.Err() == nil {
 					report(c.try(m))
