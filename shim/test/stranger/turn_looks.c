@@ -10,7 +10,8 @@ static bool counts; /* and does not sleep */
 
 __attribute__((visibility("default"))) int nanosleep(const struct timespec *t, struct timespec *left)
 {
-	if (counts && ++naps <= 5000)
+	naps += counts;
+	if (counts)
 		return 0;
 	return (int)syscall(SYS_nanosleep, t, left);
 }
