@@ -104,6 +104,10 @@ static void versions(void)
 	}
 	region_close(&r);
 	unlink(beside);
+	/* An operator's file that was there, and is missing. */
+	uint32_t where = RATION_LIMITS_BESIDE;
+	header(offsetof(struct ration_header, flags), &where, sizeof where);
+	EQ(region_open(&r, path, &none), REGION_LIMITS);
 	/* One whose header says so before it was a region. */
 	begun(&(struct ration_header){.version = RATION_VERSION + 1}, 0);
 	EQ(region_open(&r, path, &none), REGION_DAMAGED);
