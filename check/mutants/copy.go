@@ -45,7 +45,7 @@ func (r result) String() string {
 		return fmt.Sprintf("FAILED   %s: %v", r.m.name, r.err)
 	}
 	if r.skipped {
-		return fmt.Sprintf("skipped  %s: so was %s (it may take root)", r.m.name, r.m.test())
+		return fmt.Sprintf("skipped: %s, as is a part of %s here", r.m.name, r.m.test())
 	}
 	return fmt.Sprintf("killed   %s, %s", r.m.name, r.how)
 }
