@@ -103,11 +103,15 @@ func (w *work) takeFile(root, name string) error {
 	if err != nil {
 		return err
 	}
-	if has, err := os.ReadFile(to); err == nil && bytes.Equal(has, text) {
+	has, missing := os.ReadFile(to)
+	if missing == nil && bytes.Equal(has, text) {
 		return os.Chmod(to, st.Mode().Perm())
 	}
 	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, text, st.Mode().Perm()), os.Chmod(to, st.Mode().Perm())); err != nil {
 		return err
+	}
+	if missing == nil {
+		return nil // it has changed now, whatever its time was: what was built of it is old
 	}
 	return os.Chtimes(to, st.ModTime(), st.ModTime())
 }
