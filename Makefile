@@ -173,6 +173,11 @@ emulated:
 	go test -short -count=1 -vet=off ./check/processes -skip '$(EMULATED_NOT)'
 	@set -e; for dir in fakegpu shim; do $(MAKE) --no-print-directory -C $$dir test OUT=$(CURDIR)/$(BUILD); done
 
+# MUTANTS= passes arguments: -run PATTERN, -turn N, -jobs N, -v.
+.PHONY: mutants
+mutants: native ## break one promise at a time in a copy, and see its test fail; MUTANTS= passes arguments
+	go run ./check/mutants $(MUTANTS)
+
 stress: native ## the chaos tests for STRESS=10m
 	go test ./check/processes -count=1 -timeout=0 -run=Chaos -args -stress=$(STRESS)
 

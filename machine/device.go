@@ -37,6 +37,7 @@ const (
 	OutsideJobs   = "outside"        // a process of no job holds much memory
 	DeadProcesses = "dead"           // dead processes still count as users of memory
 	ShareUnkept   = "share"          // a share of compute is not enforced
+	GaveUp        = "best-effort"    // many reads of a job's accounts gave up
 	Unanswering   = "not-answering"  // a user's folder of jobs could not be read in time
 	Flood         = "flood"          // a user's jobs are so large that parts are left out
 	DriverSilent  = "driver-no-list" // the driver does not list the processes that hold memory

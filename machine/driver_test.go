@@ -165,6 +165,10 @@ func TestFindings(t *testing.T) {
 		"drift of a little": {func(m *Machine) { holding(m).Total, holding(m).Driver = 0, 64<<20+1 }, Drift, "64 MiB more"},
 		"an old reading":    {func(m *Machine) { holding(m).Driver, holding(m).DriverNow = 0, false }, "", ""},
 		"dead":              {func(m *Machine) { m.Jobs[0].Processes[0].State = Dead }, DeadProcesses, "job a counts 10 GiB for 1 dead process"},
+		"few reads":         {func(m *Machine) { m.Jobs[0].Reads = Reads{}.and(Reads{Reads: 999, BestEffort: 999}) }, "", ""},
+		"reads in bounds":   {func(m *Machine) { m.Jobs[0].Reads = Reads{}.and(Reads{Reads: 2000, BestEffort: 2}) }, "", ""},
+		"reads gave up":     {func(m *Machine) { m.Jobs[0].Reads = Reads{}.and(Reads{Reads: 2000, BestEffort: 3}) }, GaveUp, "0.15 % of the reads of job a's accounts gave up (3 of 2,000)"},
+		"reads claimed":     {func(m *Machine) { m.Jobs[0].Reads = Reads{}.and(Reads{Reads: 1000, BestEffort: 1 << 62}) }, GaveUp, "1e+02 % of"},
 		"share": {func(m *Machine) {
 			holding(m).Compute = &ProcessCompute{State: NotEnforced, Reason: "it was refused"}
 		}, ShareUnkept, "the share of job a of device 0's time is not enforced: it was refused"},

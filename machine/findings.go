@@ -16,6 +16,8 @@ const (
 	minDrift    = 64 << 20 // bytes, or the share of the process's memory below if that is more
 	driftShare  = 50       // 2 %
 	minOutside  = 64 << 20 // bytes held by a process of no job
+	minReads    = 1000     // reads of a job's accounts
+	gaveUpShare = 0.001    // part of them that gave up
 	maxFindings = 64       // for one kind and one user
 )
 
@@ -127,6 +129,14 @@ func jobFindings(j *Job, add func(Finding)) {
 		f.Kind = DeadProcesses
 		f.Text = fmt.Sprintf("job %s counts %s for %s that did not leave", j.Title(), humanfmt.Bytes(held), humanfmt.Plural(dead, "dead process", "dead processes"))
 		f.Remedy = "nothing need be done: the next request that needs it gets it, and ration ps of the job's user returns it at once"
+		add(f)
+	}
+	if r := j.Reads; r.Reads >= minReads && r.BestEffortRatio > gaveUpShare {
+		f := of
+		f.Kind = GaveUp
+		f.Text = fmt.Sprintf("%.2g %% of the reads of job %s's accounts gave up (%s of %s): what it shows of a process may be of two moments",
+			100*r.BestEffortRatio, j.Title(), humanfmt.Count(r.BestEffort), humanfmt.Count(r.Reads))
+		f.Remedy = "look again when it allocates less; if it stays, end the job, and report how it came about"
 		add(f)
 	}
 	for _, d := range j.Devices {

@@ -124,6 +124,7 @@ type Job struct {
 	file      job.FileID // identity of the region's file, whatever its path
 
 	omittedPIDs []int // PIDs of omitted processes, for hostPIDs
+	own         Reads // the part of Reads that this process has just made
 	unwritten   int   // refusals and deaths that are still being written, or whose writer was killed
 }
 
@@ -184,10 +185,11 @@ type JobID struct {
 // ID returns the job's identity.
 func (j *Job) ID() JobID { return JobID{j.Path, j.Created} }
 
-// Same reports whether two reads of a job are equal.
+// Same reports whether two reads of a job are equal, apart from the number of reads.
 func (j *Job) Same(as *Job) bool {
 	a, b := *j, *as
 	a.err, b.err = nil, nil // Error has their text
+	a.Reads, b.Reads, a.own, b.own = Reads{}, Reads{}, Reads{}, Reads{}
 	return reflect.DeepEqual(&a, &b)
 }
 
@@ -268,11 +270,23 @@ type Holding struct {
 	Time    *Time           `json:"time,omitempty"`    // nil if unknown; only ration ps --watch and ration top measure it
 }
 
-// Reads counts the reads of accounts since the region was created.
+// Reads counts the reads of accounts since the region was created: those of the job's processes, and
+// those of the process that shows them.
 type Reads struct {
 	Reads      uint64 `json:"reads"`
 	Retries    uint64 `json:"retries"`     // tries after the first
 	BestEffort uint64 `json:"best_effort"` // reads that gave up and used an inconsistent account
+
+	BestEffortRatio float64 `json:"best_effort_ratio"` // BestEffort of Reads: at most 1, and 0 without reads
+}
+
+// and returns the sum of two counts.
+func (r Reads) and(more Reads) Reads {
+	sum := Reads{Reads: r.Reads + more.Reads, Retries: r.Retries + more.Retries, BestEffort: r.BestEffort + more.BestEffort}
+	if sum.Reads > 0 { // the job's processes can write any number of each
+		sum.BestEffortRatio = min(1, float64(sum.BestEffort)/float64(sum.Reads))
+	}
+	return sum
 }
 
 // Clone returns a copy whose devices, processes and holdings may be modified.

@@ -140,7 +140,9 @@ func (j *Job) readHistory(r *region.Region) error {
 	j.unwritten = known - len(j.Refusals) + died - len(j.Deaths)
 	c, err := r.Counters()
 	j.Died, j.Damaged = c.Reaped, c.Damaged
-	j.Reads, j.Created, j.Claims = Reads{c.Reads, c.Retries, c.BestEffort}, timeOf(r.Created()), c.Claims
+	j.Reads = Reads{}.and(Reads{Reads: c.Reads, Retries: c.Retries, BestEffort: c.BestEffort})
+	j.own.Reads, j.own.Retries, j.own.BestEffort = r.OwnReads()
+	j.Created, j.Claims = timeOf(r.Created()), c.Claims
 	return err
 }
 

@@ -64,6 +64,7 @@ type tracked struct {
 	writingSince time.Time
 	askDue       time.Time // earliest time to ask again which processes keep the files of ending ones open
 	fixed        bool      // it never changes, and is not checked again
+	own          Reads     // reads of accounts so far
 	reads        int       // number of reads, for tests
 	asked        int       // number of queries for keepers, for tests
 }
@@ -215,6 +216,7 @@ func (t *tracked) readAll(p budget.Budget) {
 	t.reads++
 	j, err := readRegionAt(t.dir, t.region, t.path, p, false)
 	j.takeKeepers(&t.job)
+	j.Reads, t.own = j.Reads.and(t.own), t.own.and(j.own)
 	if t.owner == ownUser || j.UID == t.owner { // another user's job must not get the name of a link to it
 		j.Name = t.name
 	}

@@ -72,6 +72,9 @@ func step(env Env) (result Result, err error) {
 	return result, nil
 }
 
+// stepSleep sleeps for as long as the device has work; tests replace it.
+var stepSleep = time.Sleep
+
 // steps runs training steps of about 20 ms each. Each returns all that it charges.
 func (w *worker) steps(n int) error {
 	var answer []float64
@@ -89,15 +92,15 @@ func (w *worker) steps(n int) error {
 				return err
 			}
 			if i%burst == burst-1 {
-				time.Sleep(1300 * time.Microsecond)
+				stepSleep(1300 * time.Microsecond)
 			}
 		}
 		_, err := together(allReduce, func() error { return call(w.slots[0].Charge) })
-		time.Sleep(2 * time.Millisecond)
+		stepSleep(2 * time.Millisecond)
 		for i := range forward + backward + allReduce {
 			err = errors.Join(err, call(w.slots[0].Return))
 			if i == optimiser-1 {
-				time.Sleep(2 * time.Millisecond)
+				stepSleep(2 * time.Millisecond)
 			}
 		}
 		if err != nil {

@@ -256,7 +256,7 @@ func (a *app) printJob(s machine.Job) {
 		a.out.paragraph(plain, 2, "last refusal, %v ago, on device %d: %s", ago, f.Device, f.Sentence(append(s.Processes, s.Reaped...)))
 	}
 	if r := s.Reads; r.BestEffort > 0 {
-		a.out.printf("  %s of %s reads were best effort\n", humanfmt.Count(r.BestEffort), humanfmt.Count(r.Reads))
+		a.out.printf("  %s of %s reads were best effort (%.2g %%)\n", humanfmt.Count(r.BestEffort), humanfmt.Count(r.Reads), 100*r.BestEffortRatio)
 	}
 }
 

@@ -4,6 +4,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"ration/check/expect"
@@ -68,6 +71,20 @@ func TestDo(t *testing.T) {
 	})
 	(*User)(nil).Do(func() {})
 	expect.True(t, done, "the other user's work was not done")
+	var all sync.WaitGroup
+	var atOnce atomic.Int32
+	for range 100 {
+		all.Go(func() {
+			one.Do(func() {
+				if n := atOnce.Add(1); n > 1 {
+					t.Errorf("%d requests of one user at once", n)
+				}
+				runtime.Gosched()
+				atOnce.Add(-1)
+			})
+		})
+	}
+	all.Wait()
 }
 
 // If all connections are protected, the next is refused and none is closed.

@@ -56,6 +56,7 @@ type series struct {
 	others     bool
 	processes  int
 	deaths     uint64
+	gaveUp     float64   // part of the reads, in the job where it is largest
 	created    time.Time // of the oldest job
 	kubernetes *machine.Kubernetes
 	devices    map[int]*deviceSeries
@@ -141,6 +142,7 @@ func byTurns(jobs []machine.Job) []*machine.Job {
 func (s *series) add(j *machine.Job, number map[string]int) {
 	s.processes += j.LivingCount()
 	s.deaths += j.Died
+	s.gaveUp = max(s.gaveUp, j.Reads.BestEffortRatio)
 	s.kubernetes = cmp.Or(s.kubernetes, j.Kubernetes)
 	if j.Created.Before(s.created) {
 		s.created = j.Created

@@ -301,6 +301,7 @@ func (c *copier) readAccount(device, slot int) error {
 			break
 		}
 		c.tries--
+		c.r.tally.retries.Add(1)
 		var before, after [1]abi.Account
 		for _, buf := range [][]byte{phaseBytes(&before[0]), accountBytes(c.r.m.Accounts[device][slot : slot+1]), phaseBytes(&after[0])} {
 			offset := at

@@ -193,23 +193,26 @@ func (r *Region) initialise(opt Options, made bool) (Role, error) {
 		point(abi.InitWon)
 		return Initialiser, r.complete(opt)
 	}
-	start, pause := time.Now(), 50*time.Microsecond
+	start, pause := initNow(), 50*time.Microsecond
 	for {
 		// Acquire: pairs with the swap in complete.
 		if atomic.LoadUint64(state) == abi.StateComplete {
 			return Waited, nil
 		}
-		if time.Since(start) > abi.InitTimeoutNS {
+		if initNow().Sub(start) > abi.InitTimeoutNS {
 			if err := r.complete(opt); err != nil {
 				return Helped, err
 			}
 			atomic.AddUint64(&r.m.Header.Counters.Helped, 1)
 			return Helped, nil
 		}
-		time.Sleep(pause)
+		initSleep(pause)
 		pause = min(2*pause, time.Millisecond)
 	}
 }
+
+// The clock of initialise, which tests replace.
+var initNow, initSleep = time.Now, time.Sleep
 
 // complete writes everything that initialisation writes. It sets a field only if no process has set
 // it. So it does not matter which process calls it, how often, or how late.

@@ -132,13 +132,14 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		a := &accounts[slot]
 		var f abi.Usage
 		n, peak := read(a, abi.Status(st).Gen(), &f)
-		h := Holding{Slot: slot, Total: f.Total, Kind: f.Kind, Peak: peak, BestEffort: n == abi.ReadTries || r.torn[copiedAccount{device, slot}]}
+		gaveUp := n == abi.ReadTries || r.torn[copiedAccount{device, slot}]
+		h := Holding{Slot: slot, Total: f.Total, Kind: f.Kind, Peak: peak, BestEffort: gaveUp}
 		if !h.possible() {
 			h = Holding{Slot: slot, BestEffort: true}
 		}
 		reads++
 		retries += uint64(n)
-		if h.BestEffort {
+		if gaveUp {
 			best++
 		}
 		if atomic.LoadUint64(status) == st {
@@ -243,6 +244,12 @@ func printable(name []byte) string {
 	}, string(name))
 }
 
+// OwnReads returns the reads of this reader that are not in the region's counters: those of a
+// reader that may not write there.
+func (r *Region) OwnReads() (reads, retries, best uint64) {
+	return r.tally.reads.Load(), r.tally.retries.Load(), r.tally.best.Load()
+}
+
 // Counters returns totals over the life of the region. If this reader may not write its own counts
 // into the region, they are included.
 func (r *Region) Counters() (c abi.Counters, err error) {
@@ -271,7 +278,7 @@ type tally struct{ reads, retries, best atomic.Uint64 }
 const tallyBatch = 4096
 
 func (t *tally) add(r *Region, reads, retries, best uint64) {
-	if retries > 0 {
+	if retries|best != 0 {
 		t.retries.Add(retries)
 		t.best.Add(best)
 	}

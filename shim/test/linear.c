@@ -18,6 +18,14 @@ static void plain(void)
 	}
 }
 
+/* What the driver has no room for is not counted: there is no limit here, and 8 GiB. */
+static void refused_by_the_driver(void)
+{
+	CUdeviceptr p;
+	EQ(cuMemAlloc_v2(&p, 9 * 1024 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	SAME();
+}
+
 static void old_names(void)
 {
 	CUdeviceptr_v1 p, q;
@@ -103,6 +111,7 @@ int main(void)
 	SAME();
 	CHECK(held(RATION_CONTEXT) > 0);
 	plain();
+	refused_by_the_driver();
 	old_names();
 	pitched();
 	managed();

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Every mutant of the list can be applied to the files as they are, and changes something.
+func TestList(t *testing.T) {
+	text, err := os.ReadFile("list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, _, err := parse(text)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, m := range all {
+		before, err := os.ReadFile(filepath.Join("../..", m.file))
+		if err != nil {
+			t.Errorf("%s: %v", m.name, err)
+			continue
+		}
+		if after, err := m.apply(string(before)); err != nil || after == string(before) {
+			t.Errorf("%s: changes nothing, %v", m.name, err)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	const good = "mutant a\npromise p\nfile f\n- old\ntest go ./p T\n"
+	for _, c := range []struct{ text, want string }{
+		{good, ""},
+		{"# a comment\n\n" + good + "\n" + strings.Replace(good, "mutant a", "mutant b", 1), ""},
+		{good + good, "another mutant's"},
+		{"file f\n", "before the first"},
+		{strings.Replace(good, "go ./p T", "go ./p", 1), "is no test"},
+		{strings.Replace(good, "promise p\n", "", 1), "lacks a promise"},
+		{good + "old f\n", "is none of"},
+		{good + "without x\nreason y\n", ""},
+		{good + "without x\n", "nor a reason"},
+	} {
+		_, _, err := parse([]byte(c.text))
+		if err == nil && c.want != "" || err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%q: got %v, want %q", c.text, err, c.want)
+		}
+	}
+}
+
+func TestApply(t *testing.T) {
+	const text = "one\n\ttwo = 1\nthree\n\ttwo = 1\n"
+	for _, c := range []struct{ after, old, new, want string }{
+		{"", "one", "none", "none\n\ttwo = 1\nthree\n\ttwo = 1\n"},
+		{"", "two = 1", "", ""},
+		{"three", "two = 1", "two = 2", "one\n\ttwo = 1\nthree\n\ttwo = 2\n"},
+		{"one", "two = 1", "", "one\n\t\nthree\n\ttwo = 1\n"},
+		{"two", "three", "", ""},
+		{"", "four", "", ""},
+	} {
+		m := mutant{after: c.after, old: c.old, new: c.new}
+		if got, err := m.apply(text); got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%+v: got %q, %v", c, got, err)
+		}
+	}
+}

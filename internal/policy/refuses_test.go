@@ -1,0 +1,42 @@
+package policy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A user asks for a job or a run of that user only. Root may ask for any.
+func TestHandleRefusesOtherUsers(t *testing.T) {
+	for _, line := range []string{"1001", "1001 run name memory=1g", "-1", "root", ""} {
+		_, _, err := (&keeper{}).handle(1000, line)
+		if err == nil || line != "" && !strings.Contains(err.Error(), "user 1000 asked for a job of user") {
+			t.Errorf("%q of user 1000: %v", line, err)
+		}
+	}
+}
+
+// A file that others can write, or in a folder that they can, is no policy.
+func TestTrusted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root has files that are root's")
+	}
+	for _, c := range []struct {
+		folder, file os.FileMode
+		owner        int
+		trusted      bool
+	}{{0o755, 0o644, 0, true}, {0o755, 0o664, 0, false}, {0o755, 0o646, 0, false}, {0o777, 0o644, 0, false}, {0o755, 0o644, 4242, false}} {
+		folder := filepath.Join(t.TempDir(), "etc")
+		file := filepath.Join(folder, "policy.toml")
+		for _, err := range []error{os.Mkdir(folder, c.folder), os.Chmod(folder, c.folder), os.WriteFile(file, nil, c.file), os.Chmod(file, c.file),
+			os.Chown(file, c.owner, c.owner)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := Trusted(file); (err == nil) != c.trusted {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package machine
+
+import (
+	"testing"
+	"time"
+
+	"ration/internal/abi"
+)
+
+// The reads of a scanner add up: one that gave up is not forgotten with the next look. That there
+// were more of them is no change of the job.
+func TestScannerAddsUpReads(t *testing.T) {
+	r, _ := scannerAt(t)
+	_, s := member(t, "one")
+	m, _ := mustScan(t, r)
+	first := m.Jobs[0].Reads.Reads
+	if err := s.Charge(0, abi.Data, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range r.users[ownUser].state.jobs { // there is one; it was just read, and would have to wait
+		w.due = time.Time{}
+	}
+	r.users[ownUser].state.rested = time.Time{}
+	m, _ = mustScan(t, r)
+	if n := m.Jobs[0].Reads.Reads; r.readsOf("one") != 2 || first == 0 || n < 2*first {
+		t.Errorf("%d reads of accounts after the first look, %d after %d", first, n, r.readsOf("one"))
+	}
+	more := m.Jobs[0]
+	more.Reads = more.Reads.and(Reads{Reads: 1})
+	if !more.Same(&m.Jobs[0]) {
+		t.Error("another read is a change of the job")
+	}
+}

@@ -1,0 +1,58 @@
+/* A process in whose turn to look for the host's PID the driver does not answer: another one looks
+ * at that turn a bounded number of times, a millisecond apart, and passes it over. Looks are
+ * counted, and time stands still. In a PID namespace, where the host's PID is not known. */
+#include <sched.h>
+
+#include "stranger.h"
+
+static unsigned naps;
+static bool counts; /* and does not sleep */
+
+__attribute__((visibility("default"))) int nanosleep(const struct timespec *t, struct timespec *left)
+{
+	naps += counts;
+	if (counts)
+		return 0;
+	return (int)syscall(SYS_nanosleep, t, left);
+}
+
+static CUresult retain(struct task *t) { return cuDevicePrimaryCtxRetain(&t->made, 0); }
+
+static void inside(void)
+{
+	struct task a = {.run = retain};
+	OK(cuInit(0));
+	fakegpu_hold("cuDevicePrimaryCtxRetain", 1);
+	task_begin(&a, NULL);
+	EQ(fakegpu_held("cuDevicePrimaryCtxRetain", 1, LONG), 1);
+	CHECK(load_acquire(&region_here()->m->header.host_pid_lock) & 0xffff); /* it has its turn */
+	EQ(AGAIN("other", NULL), 0);
+	fakegpu_open("cuDevicePrimaryCtxRetain");
+	JOIN(&a);
+	OK(a.result);
+}
+
+int main(int argc, char **argv)
+{
+	CUcontext c;
+	int status = -1;
+	if (argc > 1 && !strcmp(argv[1], "other")) {
+		OK(cuInit(0));
+		counts = true;
+		OK(cuDevicePrimaryCtxRetain(&c, 0));
+		CHECK(naps >= 1 && naps <= 1100);
+		fflush(NULL);
+		_exit(checks_failed > 0);
+	}
+	if (unshare(CLONE_NEWPID) != 0) /* not permitted here */
+		return FINISH();
+	pid_t pid = fork();
+	if (pid == 0) {
+		inside();
+		fflush(NULL);
+		_exit(checks_failed > 0);
+	}
+	EQ(waitpid(pid, &status, 0), pid);
+	EQ(status, 0);
+	return FINISH();
+}
