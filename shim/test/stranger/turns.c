@@ -70,4 +70,25 @@ static void with_room(void)
 	end(t, CUDA_SUCCESS);
 }
 
-RUN_PARTS(true, {"at_the_limit", at_the_limit}, {"passed_over", passed_over}, {"with_room", with_room})
+/* A module that is measured while another one is being undone is charged for both, until the other has gone: nothing else need be
+ * called for that. */
+static void undone(void)
+{
+	struct task t = {.run = load};
+	CUmodule m;
+	CUcontext c = start();
+	OK(cuCtxSynchronize());
+	set_limit(0, in_use(0) + MODULE - MIB);
+	fakegpu_hold("cuModuleUnload:before", 1);
+	task_begin(&t, c);
+	EQ(fakegpu_held("cuModuleUnload:before", 1, LONG), 1);
+	set_limit(0, in_use(0) + 4 * MODULE);
+	OK(cuModuleLoadData(&m, large));
+	fakegpu_open("cuModuleUnload:before");
+	JOIN(&t);
+	EQ(t.result, CUDA_ERROR_OUT_OF_MEMORY);
+	SAME();
+	EQ(held(RATION_MODULE), MODULE);
+}
+
+RUN_PARTS(true, {"at_the_limit", at_the_limit}, {"passed_over", passed_over}, {"with_room", with_room}, {"undone", undone})
