@@ -6,6 +6,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"ration/internal/termtext"
 )
 
 // Values of Event.Kind.
@@ -94,7 +96,8 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 		out = append(out, e)
 	}
 	for i := range out {
-		if out[i].Time.After(now) { // a job's user may have written any time
+		out[i].Text = termtext.Printable(out[i].Text) // users choose the names in it, and who decodes JSON may print it
+		if out[i].Time.After(now) {                   // a job's user may have written any time
 			out[i].Time = now
 		}
 	}

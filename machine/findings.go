@@ -35,7 +35,7 @@ func findingsOf(m *Machine) (out []Finding) {
 		return func(f Finding) {
 			key := of{f.Kind, accountOf(uid)}
 			if count[key]++; count[key] <= maxFindings {
-				out = append(out, f)
+				out = append(out, f.printable())
 			}
 		}
 	}
@@ -63,6 +63,13 @@ func findingsOf(m *Machine) (out []Finding) {
 		}
 	}
 	return out
+}
+
+// printable returns the finding as it can be written to a terminal, also by a program that has decoded it from JSON:
+// users choose the names of files and processes in it. Path is the file's own.
+func (f Finding) printable() Finding {
+	f.Job, f.Text, f.Remedy = termtext.Printable(f.Job), termtext.Printable(f.Text), termtext.Printable(f.Remedy)
+	return f
 }
 
 // accountOf is a variable for tests.

@@ -212,6 +212,7 @@ func (m *Machine) addFloods() {
 
 // addFinding adds a finding, unless an equal one exists: a user could cause any number of them.
 func (m *Machine) addFinding(f Finding) {
+	f = f.printable()
 	if !slices.Contains(m.Findings, f) {
 		m.Findings = append(m.Findings, f)
 	}

@@ -24,13 +24,17 @@ SPANK_PLUGIN(ration, 1);
 
 enum answer { ANSWER_NONE = 0, ANSWER_JOIN = 3 }; /* exit statuses of `task ask`; all others refuse */
 
+static char option_size[16]; /* of --ration-mem, in slurmstepd; written before any task is made */
+
 /* The value goes to the prolog, in its environment, and is checked there. */
 static int option_mem(int value, const char *size, int remote)
 {
 	(void)value;
 	size_t digits = size ? strspn(size, "0123456789") : 0;
-	if (digits && digits <= 9 && strspn(size + digits, "mMgG") == 1 && !size[digits + 1])
+	if (digits && digits <= 9 && strspn(size + digits, "mMgG") == 1 && !size[digits + 1]) {
+		snprintf(option_size, sizeof option_size, "%s", size);
 		return ESPANK_SUCCESS;
+	}
 	if (!remote)
 		slurm_error("--ration-mem=%s: not a size (use a number with m or g, like 10g)", size ? size : "");
 	return ESPANK_BAD_ARG;
@@ -41,6 +45,13 @@ struct spank_option spank_options[] = {
 	 (char *)"GPU memory on each node, like 10g: at most what the shards of --gres=shard are worth", 1, 0, option_mem},
 	SPANK_OPTIONS_TABLE_END,
 };
+
+/* sbatch and salloc take no options from the table, only those that are registered. */
+int slurm_spank_init(spank_t spank, int argc, char **argv)
+{
+	(void)argc, (void)argv;
+	return spank_context() == S_CTX_ALLOCATOR ? spank_option_register(spank, spank_options) : ESPANK_SUCCESS;
+}
 
 /* script_read reads what the script says, as one line. */
 static void script_read(int fd, char *text, size_t size)
@@ -62,7 +73,7 @@ static int script_run(const char *script, const char *verb, uint32_t job, char *
 {
 	char number[16];
 	snprintf(number, sizeof number, "%u", job);
-	char *args[] = {(char *)script, (char *)verb, number, NULL};
+	char *args[] = {(char *)script, (char *)verb, number, option_size, NULL};
 	char *none[] = {NULL}; /* the scripts make their environment themselves */
 	int said[2], status;
 	snprintf(text, size, "%s does not run", script);

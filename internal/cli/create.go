@@ -27,7 +27,8 @@ written as those of ration run.
 A job of root is for programs of all users. Its limits are in a file that only
 root can write, and its region is on a small file system of its own. A limit
 for one device (0=10g) leaves the others without a limit; 1m,0=10g closes them,
-because no program can use a device with 1 MiB.
+because no program can use a device with 1 MiB. A percentage is a part of what
+all programs together can have, without what the driver reserves for itself.
 
 Exit status: 0 if there is a new job; 2 if the name is in use; 1 otherwise.`,
 		Example: `  ration create train --mem 10g --compute 30%

@@ -9,6 +9,7 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/node"
+	"ration/internal/region"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -25,6 +26,7 @@ type Removal struct {
 	Path   string            `json:"path"`
 	Error  string            `json:"error,omitempty"`
 	Living []machine.Process `json:"living,omitempty"` // living processes because of which the job was kept
+	Left   string            `json:"left,omitempty"`   // processes that still used a removed job
 }
 
 type rmFlags struct{ stale, force bool }
@@ -43,7 +45,10 @@ job, the region and the limits file beside it are removed, and nothing else.
 
 A job is kept while one of its processes is alive or its command runs; ration
 rm never kills a process. --force also removes a job that no process has joined
-yet, although it may be about to start, and a job whose region is damaged.
+yet, although it may be about to start, and a job whose region is damaged. And
+it removes a job with an operator's limits (ration create, or ration run --keep
+by root) that processes still use. It names these processes. They get no more
+memory, and what they hold until they end is counted in no job.
 
 --stale removes all of your jobs that have ended. A job that no process has
 joined is kept for an hour.
@@ -56,7 +61,7 @@ no such job.`,
 		RunE:              func(_ *cobra.Command, args []string) error { return a.runRm(f, args) },
 	}
 	cmd.Flags().BoolVar(&f.stale, "stale", false, "remove all jobs that have ended")
-	cmd.Flags().BoolVar(&f.force, "force", false, "also remove a job that no process has joined, or that cannot be read; never one with living processes")
+	cmd.Flags().BoolVar(&f.force, "force", false, "also remove a job that no process has joined, or that cannot be read, or, with an operator's limits, that is in use")
 	return cmd
 }
 
@@ -77,17 +82,24 @@ func (a *app) runRm(f rmFlags, names []string) error {
 		}
 		jobs = append(jobs, j)
 	}
-	return a.removeJobs(jobs, f.force)
+	if f.force {
+		return a.removeJobs(jobs, job.ForceRemove)
+	}
+	return a.removeJobs(jobs, func(j job.Job) ([]region.Process, error) { return nil, job.Remove(j, false) })
 }
 
 // removeJobs removes the jobs that it can, and reports the others.
-func (a *app) removeJobs(jobs []job.Job, force bool) error {
+func (a *app) removeJobs(jobs []job.Job, remove func(job.Job) (left []region.Process, err error)) error {
 	out := Removals{Removed: []Removal{}, Kept: []Removal{}}
 	var kept []error
 	for _, j := range jobs {
-		err := job.Remove(j, force)
+		left, err := remove(j)
 		if err == nil {
-			out.Removed = append(out.Removed, Removal{Job: j.Name, Path: j.Path})
+			r := Removal{Job: j.Name, Path: j.Path}
+			if len(left) > 0 {
+				r.Left = job.LeftText(j, left)
+			}
+			out.Removed = append(out.Removed, r)
 			continue
 		}
 		r := Removal{Job: j.Name, Path: j.Path, Error: err.Error()}
@@ -100,6 +112,9 @@ func (a *app) removeJobs(jobs []job.Job, force bool) error {
 	return a.printReport(out, len(kept) == 0, func() {
 		for _, r := range out.Removed {
 			a.out.printf("removed %s\n", termtext.Printable(job.Job{Name: r.Job, Path: r.Path}.Title()))
+			if r.Left != "" {
+				a.warn(r.Left)
+			}
 		}
 		printError(a.err, errors.Join(kept...))
 	})
@@ -127,5 +142,5 @@ func (a *app) removeStale() error {
 		a.out.printf("Nothing to remove: no job in %s has ended.\n", job.Folder())
 		return nil
 	}
-	return a.removeJobs(stale, true)
+	return a.removeJobs(stale, func(j job.Job) ([]region.Process, error) { return nil, job.Remove(j, true) })
 }

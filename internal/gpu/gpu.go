@@ -22,6 +22,10 @@ type Device struct {
 	Total limit.Size `json:"total"`
 	MIG   bool       `json:"mig"` // divided into MIG devices, which CUDA counts as devices
 
+	// Reserved is the part of Total that the driver keeps for itself. It is zero if the driver does
+	// not report it.
+	Reserved limit.Size `json:"reserved,omitempty"`
+
 	// Capability is the major and minor compute capability. It is zero if the driver does not
 	// report it, or if the devices come from a file.
 	Capability [2]int `json:"-"`
@@ -41,6 +45,9 @@ func (d *Driver) Totals() (totals []limit.Size) {
 	}
 	return totals
 }
+
+// Usable returns how much memory all programs together can have: their contexts, and what they allocate.
+func (d Device) Usable() limit.Size { return d.Total - min(d.Reserved, d.Total) }
 
 // UUIDWords returns the UUID as a region stores it.
 func (d Device) UUIDWords() (words [2]uint64, ok bool) {

@@ -88,7 +88,7 @@ func readKnown(file string) (k known, ok bool) {
 // devices. It is empty if the kernel reports nothing about them, as in a container. It does not
 // query the driver, which would take longer than everything else.
 func machineState(root string) string {
-	var parts []string
+	parts := []string{"with Reserved"} // earlier versions did not write it
 	for _, file := range []string{"sys/kernel/random/boot_id", "driver/nvidia/version"} {
 		text, err := os.ReadFile(filepath.Join(root, "proc", file))
 		if err != nil {

@@ -97,6 +97,11 @@ func (d *Driver) readDevices() error {
 			return fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", i, errorText(ret))
 		}
 		dev.Total = limit.Size(memory.Total)
+		if d.lib.Extensions().LookupSymbol("nvmlDeviceGetMemoryInfo_v2") == nil {
+			if memory, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
+				dev.Reserved = limit.Size(memory.Reserved)
+			}
+		}
 		dev.Name, _ = handle.GetName() // only for messages
 		if d.lib.Extensions().LookupSymbol("nvmlDeviceGetCudaComputeCapability") == nil {
 			if major, minor, ret := handle.GetCudaComputeCapability(); ret == nvml.SUCCESS {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,27 +28,16 @@ var (
 // LivingError is returned for a job that was not removed. It matches ErrLiving.
 type LivingError struct {
 	Job    Job
-	Living []region.Process
+	Living []region.Process // empty if all that is known is that the region is locked
 }
 
+// Error names the processes. It may look at all processes of the machine for that.
 func (e *LivingError) Error() string {
-	var living []string
-	named := map[int]bool{} // a process with many slots must not hide others
-	others := 0
-	for _, p := range e.Living {
-		if p.Seen != 0 && named[p.Seen] {
-			continue
-		}
-		if named[p.Seen] = true; len(living) == maxNamed {
-			others++
-			continue
-		}
-		living = append(living, processText(p))
+	living := e.Living
+	if len(living) == 0 {
+		living = lockers(e.Job.Path)
 	}
-	if others > 0 {
-		living = append(living, fmt.Sprintf("and %d others", others))
-	}
-	return fmt.Sprintf("removing %s: %v: %s (end them first)", e.Job.Title(), ErrLiving, strings.Join(living, ", "))
+	return fmt.Sprintf("removing %s: %v: %s (end them first)", e.Job.Title(), ErrLiving, namesText(living))
 }
 
 // maxNamed is how many processes a message names.
@@ -90,8 +78,7 @@ func Remove(j Job, force bool) error {
 		l, err = acquire(j.Name, exclusive)
 	}
 	if errors.Is(err, ErrInUse) { // the job came into use after the check
-		_, by := runningBy(j)
-		return removeInUse(j, by)
+		return &inUseError{j}
 	}
 	if err != nil {
 		return fmt.Errorf("removing %s: %w", j.Name, err)
@@ -179,25 +166,32 @@ func checkFolderOf(base string, dir, writer int) error {
 	return nil
 }
 
-// removeInUse is the error for a job that is locked.
-func removeInUse(j Job, by string) error {
-	return fmt.Errorf("removing %s: %w %s (end them first)", j.Title(), ErrInUse, cmp.Or(by, "by a command of ration run"))
+// inUseError is returned for a job that is locked. It matches ErrInUse.
+type inUseError struct{ job Job }
+
+// Error names the processes, as that of LivingError.
+func (e *inUseError) Error() string {
+	_, by := runningBy(e.job)
+	by = cmp.Or(by, "by a command of ration run")
+	if open := openers(filepath.Join(filepath.Dir(e.job.Path), aliveName)); len(open) > 0 {
+		by += ": " + namesText(open)
+	}
+	return fmt.Sprintf("removing %s: %v %s (end them first)", e.job.Title(), ErrInUse, by)
 }
+
+func (e *inUseError) Unwrap() error { return ErrInUse }
 
 // CheckRemovable returns the error that Remove would, or nil.
 func CheckRemovable(j Job, force bool) error {
 	u, err := inspect(j)
-	running, by := false, ""
-	if j.Name != "" {
-		running, by = runningBy(j)
-	}
+	running := j.Name != "" && Running(j)
 	switch {
 	case len(u.living) > 0:
 		return &LivingError{j, u.living}
 	case u.locked:
-		return fmt.Errorf("removing %s: %w: an unknown one has its region locked (end it first)", j.Title(), ErrLiving)
+		return &LivingError{j, nil} // by a lock on a slot that is free
 	case running:
-		return removeInUse(j, by)
+		return &inUseError{j}
 	case force:
 		return nil
 	case errors.Is(err, region.ErrForeign) && j.Name == "":
@@ -234,22 +228,6 @@ type use struct {
 	locked  bool             // a process has a byte of the region locked
 	begun   bool             // a process has joined the job, or ration run has launched it
 	created time.Time
-}
-
-// holders returns the processes that hold locks of an unreadable region, as listed by the kernel.
-func holders(path string) (out []region.Process) {
-	dir, err := safepath.OpenFolder(filepath.Dir(path))
-	if err != nil {
-		return nil
-	}
-	defer unix.Close(dir)
-	all, _ := region.LockHolders(dir, filepath.Base(path), path)
-	for _, h := range all {
-		if _, name, _, err := proc.Owner(h.PID); err == nil && h.Verified {
-			out = append(out, region.Process{PID: h.PID, Seen: h.PID, Name: termtext.Printable(name)})
-		}
-	}
-	return out
 }
 
 // inspect returns how the job is used. If its region cannot be read, it sets only begun and the

@@ -40,7 +40,12 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 	for i, total := range totals {
 		out.Compute[i], out.ComputeMax[i] = uint64(p.Settings.Compute.For(i)), uint64(p.Settings.ComputeMax.For(i))
 		memory := p.Settings.Memory.For(i)
-		size, err := memory.Of(total)
+		whole := total
+		if known && p.standing {
+			// Operators divide a device by percentages: all of them together must be what programs can have.
+			whole = driver.Devices[i].Usable()
+		}
+		size, err := memory.Of(whole)
 		switch {
 		case known && err != nil:
 			return out, p.memoryError(fmt.Errorf("memory limit of device %d: %w", i, err), useListed)

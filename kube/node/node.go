@@ -54,6 +54,9 @@ type Node struct {
 	// be nil.
 	Containers func(namespace, claim string, pods []claim.Pod) map[string][]string
 
+	// Warn is called if a claim was unprepared while processes used it. It may be nil.
+	Warn func(text string)
+
 	// Reached is called at each point at which a test may kill the process.
 	Reached func(point string)
 }
@@ -182,7 +185,7 @@ func (n *Node) remove(r *Record) error {
 		return err
 	}
 	for _, j := range jobs {
-		if err := job.Remove(j, true); err != nil {
+		if err := n.removeJob(j); err != nil {
 			return err
 		}
 		n.reached(PointJobRemoved)
@@ -192,6 +195,16 @@ func (n *Node) remove(r *Record) error {
 	}
 	n.reached(PointForgotten)
 	return nil
+}
+
+// removeJob removes a job, whether or not a process uses it: the containers have ended, and a process that a tenant has
+// handed the job's files must not keep the claim.
+func (n *Node) removeJob(j job.Job) error {
+	left, err := job.ForceRemove(j)
+	if len(left) > 0 && n.Warn != nil {
+		n.Warn(job.LeftText(j, left))
+	}
+	return err
 }
 
 // jobsOf returns the jobs of a claim in any state, including incomplete ones.
@@ -240,7 +253,7 @@ func (n *Node) makeJobs(r *Record, k job.Kubernetes) error {
 		if known := r.created(i); standing && (known != 0 && known != since || !usableJob(j.Name)) {
 			// This is not the job that was made here, so its limits are unknown; or no program can
 			// join it.
-			if err := job.Remove(j, true); err != nil {
+			if err := n.removeJob(j); err != nil {
 				return err
 			}
 			standing = false

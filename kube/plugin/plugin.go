@@ -74,6 +74,7 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	if c.Pods {
 		c.Node.Containers = p.containers
 	}
+	c.Node.Warn = func(text string) { klog.FromContext(ctx).Info("Unprepared while processes use it", "warning", text) }
 	sockets, registry := filepath.Join(c.KubeletRoot, "plugins", slices.Driver), filepath.Join(c.KubeletRoot, "plugins_registry")
 	for _, folder := range []string{sockets, registry} {
 		if err := os.MkdirAll(folder, 0o750); err != nil {
@@ -199,8 +200,7 @@ func (p *Plugin) sweepSoon() {
 }
 
 // sweepWhenAsked removes the remains of claims that do not exist any more, once after each start
-// and whenever a claim does not fit. If the API server or a living process prevents that, it tries
-// again later.
+// and whenever a claim does not fit. If the API server prevents that, it tries again later.
 func (p *Plugin) sweepWhenAsked(ctx context.Context) {
 	p.sweepSoon()
 	for {

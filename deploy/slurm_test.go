@@ -1,0 +1,179 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// slurmNode is a folder with Slurm's scripts, their settings and state, and programs that they call.
+type slurmNode struct {
+	t      *testing.T
+	folder string
+}
+
+func newSlurmNode(t *testing.T) slurmNode {
+	t.Helper()
+	n := slurmNode{t, t.TempDir()}
+	for _, name := range []string{"prolog", "epilog", "task", "functions"} {
+		text, err := os.ReadFile("slurm/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.write(name, strings.NewReplacer("/etc/ration/slurm.conf", n.path("conf"), "/run/ration-slurm", n.path("state")).Replace(string(text)))
+	}
+	n.write("conf", "SHARDS=8\nPATH="+n.folder+":$PATH\n")
+	n.write("ration", "#!/bin/sh\necho \"$*\" >>"+n.path("calls")+"\n")
+	return n
+}
+
+func (n slurmNode) path(name string) string { return filepath.Join(n.folder, name) }
+
+func (n slurmNode) write(name, text string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.path(name), []byte(text), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n slurmNode) read(name string) string {
+	text, _ := os.ReadFile(n.path(name))
+	return string(text)
+}
+
+// run runs a script for job 7, and returns what it prints.
+func (n slurmNode) run(script string, args []string, env ...string) (string, error) {
+	n.t.Helper()
+	cmd := exec.Command(n.path(script), args...)
+	cmd.Env = append([]string{"SLURM_JOB_ID=7", "SLURMD_NODENAME=n1"}, env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// A job's ration is what Slurm's library says. What a user can write, and every command that prints it, is not read.
+func TestHostileSlurmProlog(t *testing.T) {
+	for name, c := range map[string]struct {
+		shards string // the script
+		env    []string
+		answer string
+		create string // of ration
+	}{
+		"one shard":        {"echo 1 0", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000%"},
+		"three of device":  {"echo 3 1", nil, "join slurm-7", "create slurm-7 --mem 1m,1=37.5000%"},
+		"none":             {"echo none", nil, "none", ""},
+		"too many":         {"echo 9 0", nil, "refuse it has 9 shards, ", ""},
+		"an error":         {"echo no answer; exit 1", nil, "refuse its shards on n1 are not known: no answer ", ""},
+		"an empty answer":  {":", nil, "refuse its shards on n1 are not known", ""},
+		"one number":       {"echo 1", nil, "refuse its shards on n1 are not known", ""},
+		"three numbers":    {"echo 1 0 0", nil, "refuse its shards on n1 are not known", ""},
+		"two lines":        {"echo 1 0; echo 8 0", nil, "refuse its shards on n1 are not known", ""},
+		"other characters": {"echo '1 0,0=100%'", nil, "refuse its shards on n1 are not known", ""},
+		"a folder with lines": {"echo 1 0", []string{"SLURM_JOB_WORK_DIR=/tmp\nSPANK__SLURM_SPANK_OPTION_ration_ration_mem=100g"},
+			"join slurm-7", "create slurm-7 --mem 1m,0=12.5000%"},
+		"a size with lines": {"echo 1 0", []string{"SPANK__SLURM_SPANK_OPTION_ration_ration_mem=5g\n100g"}, "refuse --ration-mem is not a size", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newSlurmNode(t)
+			n.write("shards", "#!/bin/sh\n[ \"$*\" = '7 n1' ] || exit 9\n"+c.shards+"\n")
+			// The user has written the second and third line into the job's name.
+			n.write("scontrol", "#!/bin/sh\ncase $* in *hostnames*) echo n1; exit ;; esac\n"+
+				"printf 'JobId=7 JobName=x\\nJobId=7\\n     Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:8(IDX:0)\\nJobId=1\\n     Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:1(IDX:0)\\n'\n")
+			if out, err := n.run("prolog", nil, c.env...); err != nil {
+				t.Fatalf("%v: %s", err, out) // Slurm would drain the node
+			}
+			if got := n.read("state/7"); !strings.HasPrefix(got, c.answer) || strings.Count(got, "\n") != 1 {
+				t.Errorf("tasks are told %q, want %q", got, c.answer)
+			}
+			if got := strings.TrimSuffix(n.read("calls"), "\n"); got != c.create {
+				t.Errorf("it called ration %q, want %q", got, c.create)
+			}
+		})
+	}
+}
+
+// A task of a job whose prolog did not run, as after a crash of the node, runs it, and once.
+func TestSlurmTaskWithoutAnswer(t *testing.T) {
+	n := newSlurmNode(t)
+	n.write("shards", "#!/bin/sh\n[ \"$*\" = 7 ] && echo 1 0\n") // what the environment calls the node is the user's
+	for range 2 {
+		out, err := n.run("task", []string{"ask", "7", ""}, "SLURMD_NODENAME=evil")
+		if exit, is := err.(*exec.ExitError); !is || exit.ExitCode() != 3 {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if got, want := n.read("calls"), "create slurm-7 --mem 1m,0=12.5000%\n"; got != want {
+		t.Errorf("it called ration %q, want %q", got, want)
+	}
+	n.write("shards", "#!/bin/sh\nexit 1\n")
+	if out, err := n.run("task", []string{"ask", "8", ""}); err == nil || !strings.Contains(out, "are not known") {
+		t.Errorf("a task whose shards are not known: %v, %s", err, out)
+	}
+	// The epilog ends both, and what is left of neither stays.
+	if out, err := n.run("epilog", nil); err != nil || n.read("state/7") != "" {
+		t.Errorf("%v: %s%s", err, out, n.read("state/7"))
+	}
+}
+
+// shards reads what slurmctld counts, of this job and this node, and refuses what it does not understand.
+func TestHostileSlurmShards(t *testing.T) {
+	const header = "/usr/include/slurm/slurm.h"
+	if _, err := os.Stat(header); err != nil {
+		t.Skipf("libslurm-dev is not installed: %v", err)
+	}
+	program := filepath.Join(t.TempDir(), "shards")
+	build := exec.Command("cc", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover", "-o", program, "slurm/shards.c", "testdata/libslurm.c")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, c := range []struct {
+		gres, args string
+		want       string // empty: it fails
+		env        []string
+	}{
+		{gres: "shard:3(IDX:0)", args: "7 n1", want: "3 0"},
+		{gres: "shard:3(IDX:0)", args: "7", want: "3 0"},
+		{gres: "shard:h200:3(IDX:1)", args: "7 n1", want: "3 1"},
+		{gres: "gpu:2(IDX:0,3),shard:3(IDX:12)", args: "7 n1", want: "3 12"},
+		{gres: "gpu:h200:0,shard:h200:2(IDX:0),mps:0", args: "7 n1", want: "2 0"},
+		{gres: "gpu:1(IDX:0)", args: "7 n1", want: "none"},
+		{gres: "gpu:0,shard:0", args: "7 n1", want: "none"},
+		{gres: "shard:0(IDX:)", args: "7 n1", want: "none"},
+		{gres: "", args: "7 n1", want: "none"},
+		{gres: "-", args: "7 n1", want: "none"}, // no entry for any node
+		{gres: "-", args: "7 n1", env: []string{"ASKED=gres:shard:1"}},
+		{gres: "shard:3(IDX:0-1)", args: "7 n1"},
+		{gres: "shard:3(IDX:0,1)", args: "7 n1"},
+		{gres: "shard:3", args: "7 n1"},
+		{gres: "shard:3(IDX:0", args: "7 n1"},
+		{gres: "shard:3(IDX:0)x", args: "7 n1"},
+		{gres: "shard:3(S:0)", args: "7 n1"},
+		{gres: "shard:-3(IDX:0)", args: "7 n1"},
+		{gres: "shard:99999999999999999999(IDX:0)", args: "7 n1"},
+		{gres: "shard:1(IDX:0),shard:2(IDX:1)", args: "7 n1"},
+		{gres: "shards:1(IDX:0)", args: "7 n1"},
+		// The table has n3, n1, n2, and this machine is n2.
+		{gres: "shard:1(IDX:0)|shard:2(IDX:1)|shard:3(IDX:2)", args: "7 n1", want: "2 1"},
+		{gres: "shard:1(IDX:0)|shard:2(IDX:1)|shard:3(IDX:2)", args: "7 n3", want: "1 0"},
+		{gres: "shard:1(IDX:0)|shard:2(IDX:1)|shard:3(IDX:2)", args: "7", want: "3 2"},
+		{gres: "shard:1(IDX:0)|shard:2(IDX:1)", args: "7"},
+		{gres: "shard:1(IDX:0)|shard:2(IDX:1)", args: "7 n2"},
+		{gres: "shard:1(IDX:0)", args: "7 other"},
+		{gres: "shard:1(IDX:0)", args: "6 n1"},
+		{gres: "shard:1(IDX:0)", args: "7x n1"},
+		{gres: "shard:1(IDX:0)", args: "-7 n1"},
+		{gres: "shard:1(IDX:0)", args: "4294967303 n1"},
+		{gres: "shard:1(IDX:0)", args: ""},
+	} {
+		cmd := exec.Command(program, strings.Fields(c.args)...)
+		cmd.Env = append(c.env, "NODELIST=n1,n2,n3")
+		if c.gres != "-" {
+			cmd.Env = append(cmd.Env, "GRES="+c.gres)
+		}
+		out, err := cmd.CombinedOutput()
+		if got := strings.TrimSuffix(string(out), "\n"); (err == nil) != (c.want != "") || err == nil && got != c.want {
+			t.Errorf("%q, shards %s: %q, %v, want %q", c.gres, c.args, got, err, c.want)
+		}
+	}
+}
