@@ -171,13 +171,16 @@ func TestBenchCompare(t *testing.T) {
 func TestSteps(t *testing.T) {
 	r := newRepo(t, "steps")
 	out, err := r.run("scripts/steps", "all:3", `go=echo 'ok   a'; echo 'ok   b'; echo 'skipped: only root can mount (2 tests)'`,
-		`c:2=echo 'c: 3 passed, 0 failed'; echo '  in-c: skipped: no memory'`, "long:4=false")
+		`c:2=echo 'c: 3 passed, 0 failed'; echo '  in-c: skipped: no memory'`, "long:4=false", "late:1?=exit 124")
 	expect.True(t, err == nil, err)
 	for _, want := range []string{"2 packages passed", "3 passed, 0 failed", "  go: skipped: only root can mount (2 tests)\n", "  c: skipped: no memory\n",
-		"  long: skipped: it may take 4 minutes, and 3 of 3 are left\n", "\nall: all passed (go, c) in 0 min "} {
+		"  long: skipped: it may take 4 minutes, and 3 of 3 are left\n", "  late: skipped: it did not end within 1 minutes", "\nall: all passed (go, c) in 0 min "} {
 		expect.True(t, strings.Contains(out, want), "no", want, out)
 	}
 	out, err = r.run("scripts/steps", "all", "first=echo why; exit 3", "second=echo never")
+	_, late := r.run("scripts/steps", "all", "late:1=exit 124")
+	_, failed := r.run("scripts/steps", "all", "failed:1?=exit 1")
+	expect.True(t, late != nil && failed != nil, late, failed)
 	expect.True(t, err != nil && strings.HasPrefix(out, "why\nall: first failed with status 3") && !strings.Contains(out, "never"), out, err)
 }
 
