@@ -97,7 +97,7 @@ func New(opts Options) (*Agent, error) {
 	for _, kind := range machine.EventKinds {
 		a.stats.Events[kind] = 0
 	}
-	a.scanner = node.NewScanner(scan.Options{Background: true, Wake: a.Wake})
+	a.scanner = node.NewScanner(scan.Options{Background: true, Wake: a.Wake, Ended: a.scanSoon})
 	hint := func(folder string) {
 		if folder != "" {
 			a.scanner.Hint(folder)
