@@ -30,7 +30,7 @@ func (f *failing) Accept() (net.Conn, error) {
 // A moment without descriptors does not leave the machine without a keeper that answers.
 func TestServeGoesOn(t *testing.T) {
 	l := &failing{errs: []error{unix.EMFILE, unix.ECONNABORTED, net.ErrClosed}}
-	(&keeper{log: slog.New(slog.DiscardHandler)}).serve(l)
+	newKeeper(slog.New(slog.DiscardHandler), nil).serve(l)
 	expect.Equal(t, len(l.errs), 0, "calls are left when it listens no more")
 }
 
