@@ -78,10 +78,13 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 	}
 	for i := range after.Jobs {
 		j := &after.Jobs[i]
-		if j.Error == "" { // otherwise its events are unknown now
-			out = append(out, eventsOf(was[j.ID()], j, now)...)
+		id := j.ID()
+		before := was[id]
+		unchanged := before != nil && j.version != 0 && j.version == before.version
+		if j.Error == "" && !unchanged { // with an error its events are unknown now
+			out = append(out, eventsOf(before, j, now)...)
 		}
-		delete(was, j.ID())
+		delete(was, id)
 	}
 	there := map[string]*Job{}
 	for i := range after.Jobs {

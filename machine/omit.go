@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
@@ -18,6 +19,8 @@ import (
 const (
 	userRows  = 8192 // processes and their holdings, for all jobs of a user together
 	userTexts = 2048 // refusals and deaths, for all jobs of a user together
+	// So many users can have that much. More users share it.
+	fullUsers = 8
 	// Beyond these, each job may have one process, one refusal and one death.
 	jobRows  = 1 + abi.Devices
 	jobTexts = 2
@@ -132,6 +135,33 @@ type quota struct {
 
 	mu sync.Mutex
 	used
+	users   int // among how many the memory is divided
+	resting int // among how many the processor time is divided: those that have used up theirs
+	// When the user's jobs may be scanned again, and when they may be scanned for deaths.
+	scans, deaths time.Time
+}
+
+// divideQuotas sets among how many users the memory and the time are divided.
+func divideQuotas(all map[int]*quota, now time.Time) {
+	resting := 0
+	for _, q := range all {
+		q.mu.Lock()
+		if now.Before(q.scans) || now.Before(q.deaths) {
+			resting++
+		}
+		q.mu.Unlock()
+	}
+	for _, q := range all {
+		q.mu.Lock()
+		q.users, q.resting = len(all), resting
+		q.mu.Unlock()
+	}
+}
+
+// most returns how much all jobs of the user may have. The lock is held.
+func (q *quota) most() used {
+	n := max(q.users, fullUsers)
+	return used{userRows * fullUsers / n, userTexts * fullUsers / n}
 }
 
 // used is the part of a quota that one job uses, or all jobs together, beyond each job's own
@@ -147,11 +177,11 @@ func (q *quota) cut(j *Job, before used) (has used) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.rows, q.texts = q.rows-before.rows, q.texts-before.texts
-	*j = j.Shorten(jobRows + userRows - q.rows)
+	*j = j.Shorten(max(jobRows, jobRows+q.most().rows-q.rows))
 	has.rows = max(0, rowsOf(j.Processes...)-jobRows)
 	q.rows += has.rows
 	refusals, deaths := len(j.Refusals), len(j.Deaths)
-	if most := jobTexts + userTexts - q.texts; refusals+deaths > most {
+	if most := max(jobTexts, jobTexts+q.most().texts-q.texts); refusals+deaths > most {
 		// Keep some of both, so that many refusals do not hide the deaths.
 		deaths = min(deaths, max(most/2, most-refusals))
 		refusals = min(refusals, most-deaths)
@@ -177,7 +207,7 @@ func (q *quota) isSpent() bool {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.rows+jobRows > userRows || q.texts+jobTexts > userTexts
+	return q.rows+jobRows > q.most().rows || q.texts+jobTexts > q.most().texts
 }
 
 // addFloods adds a finding for each user whose jobs are shortened.

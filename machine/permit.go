@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // maxScans bounds the scans that have a thread at the same time, so that a user with a thousand
 // locked regions does not get a thousand threads. A scan that missed its deadline does not count.
-const maxScans = 64
+const maxScans = 32
 
 // permit lets one scan run.
 type permit struct {

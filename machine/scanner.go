@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/budget"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/proc"
@@ -28,10 +30,10 @@ func init() {
 // only the jobs that have changed. It returns the latest few ended jobs of each user, and counts
 // the others (Machine.Hidden).
 //
-// The scanner keeps the files of unfinished jobs open, takes no lock and writes nothing. It scans
-// each user's jobs in a goroutine of their own. A user whose folder does not respond delays one
-// Scan by two seconds, is named in the Findings, and is not scanned again until the folder
-// responds.
+// The scanner keeps the files of unfinished jobs open, takes no lock and writes nothing. It scans each
+// user's jobs in a goroutine of their own. A user whose folder does not respond within two seconds is named
+// in the Findings, and is not scanned again until the folder responds. With Options.Ended, a Scan does not
+// wait for slow users: it returns the results of the others, and Ended is called when there are more.
 type scanner struct {
 	opts    scan.Options
 	mu      sync.Mutex        // held during a Scan
@@ -55,6 +57,7 @@ type scanner struct {
 	allUsers  func() bool
 	now       func() time.Time
 	timeout   time.Duration // how long a Scan waits for all users together
+	early     time.Duration // the same after the first Scan; 0 for timeout
 	files     int           // how many files of jobs may be open, for all users together
 	active    int           // how many unfinished jobs of one user are scanned
 }
@@ -64,6 +67,9 @@ const (
 	// userTimeout is how long a Scan waits for the other users' jobs. All users are scanned in
 	// parallel.
 	userTimeout = 2 * time.Second
+	// earlyTimeout is how long a Scan waits for slow users if Options.Ended is set. Changes of other users'
+	// jobs during that time wait for the next Scan.
+	earlyTimeout = 10 * time.Millisecond
 	// lockTimeout is how long reading the kernel's list of locks may take.
 	lockTimeout = 300 * time.Millisecond
 	// findAge is how often the scanner searches for new users, and for locked regions outside their
@@ -77,12 +83,14 @@ const (
 	// keptEnded is how many ended jobs of each user are returned.
 	keptEnded = job.Kept
 	// maxListed bounds the folders of one user that are tracked, and maxActive the unfinished jobs
-	// among them that are read.
-	maxListed = 16384
-	maxActive = 2048
+	// among them that are read. maxAllActive bounds these jobs for all users together, and is divided
+	// equally: a job takes about 16 KiB of memory. Each UID may have minActive.
+	maxListed    = 16384
+	maxActive    = 2048
+	maxAllActive = 8192
+	minActive    = 16
 	// jobFiles is how many open files one job needs. Half of this process's file limit is for jobs,
-	// divided equally among the users with jobs. The files of further jobs are opened for each
-	// Scan.
+	// divided among the users with jobs. The files of further jobs are opened for each Scan.
 	jobFiles = 3
 	minOpen  = 8
 	// maxOutside bounds the regions outside the users' folders that are kept although the kernel
@@ -96,6 +104,9 @@ func newScanner(opts scan.Options) *scanner {
 	s := &scanner{opts: opts, files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userScan{}, outside: map[job.FileID]*userScan{},
 		quotas: map[int]*quota{}, hints: map[string]bool{}, permits: make(chan struct{}, maxScans),
 		userPaths: job.SystemPaths, allUsers: job.AllUsers, now: time.Now, timeout: userTimeout}
+	if opts.Ended != nil {
+		s.early = earlyTimeout
+	}
 	if opts.Once {
 		s.active = math.MaxInt
 	}
@@ -143,14 +154,22 @@ func (s *scanner) all() (out []*userScan) {
 	return out
 }
 
-// Folders returns the folders to watch.
-func (s *scanner) Folders() (bases, active, opened []string) {
+// Folders returns the folders to watch, for each account.
+func (s *scanner) Folders() (out []scan.Folders) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	at := map[int]int{}
 	for _, u := range s.all() {
-		bases, active, opened = append(bases, u.last.bases...), append(active, u.last.active...), append(opened, u.last.opened...)
+		i, known := at[u.account]
+		if !known {
+			i = len(out)
+			at[u.account] = i
+			out = append(out, scan.Folders{Account: u.account})
+		}
+		f := &out[i]
+		f.Bases, f.Active, f.Opened = append(f.Bases, u.last.bases...), append(f.Active, u.last.active...), append(f.Opened, u.last.opened...)
 	}
-	return bases, active, opened
+	return out
 }
 
 // emptyMachine returns a machine without content. Its lists are not nil, so that JSON has [] and
@@ -214,37 +233,105 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	changed = s.find(now, m.Folder)
 	hints := s.takeHints()
 	s.due = time.Time{}
-	known := map[job.FileID]bool{}
 	users := s.all()
-	if changed = s.gather(users, &m, known, now, hints, all) || changed; s.opts.Once && s.allUsers() {
+	changed = s.gather(users, now, hints, all) || changed
+	if s.opts.Once && s.allUsers() {
 		// This has a deadline of its own: a user that used up the first one must not hide these
 		// regions.
-		s.findLocked(known)
-		s.gather(s.all()[len(users):], &m, known, now, hints, all)
+		s.findLocked(jobsOf(users))
+		locked := s.all()[len(users):]
+		s.gather(locked, now, hints, all)
+		users = append(users, locked...)
+	}
+	for _, u := range users {
+		m.addFindingOf(u, s.timeout)
 	}
 	m.Findings = append(m.Findings, s.notes...)
+	if changed || s.last == nil {
+		m.addJobs(users)
+	} else {
+		m.Jobs = s.base.Jobs
+	}
 	m.addFloods()
 	return m, changed, nil
 }
 
-// gather scans the jobs of several users in parallel, and adds those that are not known yet.
-func (s *scanner) gather(users []*userScan, m *Machine, known map[job.FileID]bool, now time.Time, hints map[string]bool, all bool) (changed bool) {
-	deadline, stop := within(s.timeout)
-	defer stop()
-	most := bounds{s.active, s.openOfEach(users)}
-	for _, u := range users {
-		u.start(now, hints, most, all, s.permits)
+// gather scans the jobs of several users in parallel. It reports whether there are new results, from these
+// scans or from earlier ones that have finished since.
+func (s *scanner) gather(users []*userScan, now time.Time, hints map[string]bool, all bool) (changed bool) {
+	most := s.boundsOf(users)
+	divideQuotas(s.quotas, now)
+	for u, hints := range route(users, hints) {
+		if all || len(hints) > 0 || u.isDue(now) {
+			u.start(now, hints, most[u.account], all, s.permits)
+		}
 	}
+	wait := s.timeout
+	if s.early > 0 && s.last != nil {
+		wait = s.early
+	}
+	deadline, stop := within(wait)
+	defer stop()
 	for _, u := range users {
-		wait := deadline
+		until := deadline
 		if s.opts.Once && u.uid == ownUser {
-			wait = nil // this user's own jobs may take any time
+			until = nil // this user's own jobs may take any time
 		}
-		answered, news := u.wait(wait)
-		changed = changed || news
-		if answered {
-			s.due = earlier(s.due, u.last.due)
+		changed = u.wait(until, s.timeout) || changed
+		s.due = earlier(s.due, u.dueAt(s.timeout))
+	}
+	return changed
+}
+
+// route returns the hints for each user. A hint names a folder of jobs, or the folder of a job in one. All
+// users get a hint that names neither: it may be about a region outside the folders.
+func route(users []*userScan, hints map[string]bool) map[*userScan]map[string]bool {
+	out := make(map[*userScan]map[string]bool, len(users))
+	bases := map[string]*userScan{}
+	for _, u := range users {
+		out[u] = map[string]bool{}
+		for _, folder := range u.last.bases {
+			bases[folder] = u
 		}
+		if u.locked != nil {
+			for i := range u.last.jobs {
+				bases[filepath.Dir(u.last.jobs[i].Path)] = u
+			}
+		}
+	}
+	for folder := range hints {
+		u := bases[folder]
+		if u == nil {
+			u = bases[filepath.Dir(folder)]
+		}
+		if u != nil {
+			out[u][folder] = true
+			continue
+		}
+		for _, u := range users {
+			out[u][folder] = true
+		}
+	}
+	return out
+}
+
+// addFindingOf adds a finding about a user that did not answer in time, or has too much.
+func (m *Machine) addFindingOf(u *userScan, timeout time.Duration) {
+	switch {
+	case u.unanswering:
+		m.addFinding(Finding{Kind: Unanswering, Device: -1,
+			Text:   fmt.Sprintf("%s could not be read within %s; its data here may be old or incomplete", u.what, humanfmt.Span(timeout)),
+			Remedy: "look at the file system that it is on, and at how much is in it"})
+	case u.last.cut:
+		m.addFinding(Finding{Kind: Unanswering, Device: -1, Text: u.what + " holds more than is read of it; what is shown is not all",
+			Remedy: "have the user remove jobs that have ended (ration rm --stale); ration ps USER/NAME shows one"})
+	}
+}
+
+// addJobs adds the jobs of users, each file once.
+func (m *Machine) addJobs(users []*userScan) {
+	known := map[job.FileID]bool{}
+	for _, u := range users {
 		for _, j := range u.last.jobs {
 			if !known[j.file] || j.file == (job.FileID{}) {
 				known[j.file] = true
@@ -252,16 +339,18 @@ func (s *scanner) gather(users []*userScan, m *Machine, known map[job.FileID]boo
 			}
 		}
 		m.Hidden += u.last.hidden
-		if !answered {
-			m.addFinding(Finding{Kind: Unanswering, Device: -1,
-				Text:   fmt.Sprintf("%s could not be read within %s; its data here may be old or incomplete", u.what, humanfmt.Span(s.timeout)),
-				Remedy: "look at the file system that it is on, and at how much is in it"})
-		} else if u.last.cut {
-			m.addFinding(Finding{Kind: Unanswering, Device: -1, Text: u.what + " holds more than is read of it; what is shown is not all",
-				Remedy: "have the user remove jobs that have ended (ration rm --stale); ration ps USER/NAME shows one"})
+	}
+}
+
+// jobsOf returns the files of the jobs that were found.
+func jobsOf(users []*userScan) map[job.FileID]bool {
+	known := map[job.FileID]bool{}
+	for _, u := range users {
+		for i := range u.last.jobs {
+			known[u.last.jobs[i].file] = true
 		}
 	}
-	return changed
+	return known
 }
 
 // within returns a channel that is closed after d, unless stop is called earlier.
@@ -279,15 +368,31 @@ func (s *scanner) takeHints() map[string]bool {
 	return hints
 }
 
-// openOfEach returns how many jobs of each user may keep their files open.
-func (s *scanner) openOfEach(all []*userScan) int {
-	users := 1
+// boundsOf returns the bounds of each UID of an account. A user and its subordinate users have the part of
+// one user.
+func (s *scanner) boundsOf(all []*userScan) map[int]bounds {
+	uids, wants := map[int]int{}, map[int]int{} // by account
 	for _, u := range all {
-		if len(u.last.active) > 0 {
-			users++
+		if jobs := len(u.last.active) + len(u.last.opened); jobs > 0 || uids[u.account] == 0 {
+			uids[u.account]++
+			wants[u.account] += jobs + minOpen
 		}
 	}
-	return max(minOpen, s.files/jobFiles/users)
+	accounts := slices.Sorted(maps.Keys(uids))
+	want := make([]int, len(accounts))
+	for i, account := range accounts {
+		want[i] = wants[account]
+	}
+	active := s.active
+	if !s.opts.Once {
+		active = min(active, maxAllActive/max(len(accounts), 1))
+	}
+	out := map[int]bounds{}
+	for i, open := range budget.Divide(s.files/jobFiles, want) {
+		n := uids[accounts[i]]
+		out[accounts[i]] = bounds{max(active/n, min(s.active, minActive)), max(open/n, minOpen)}
+	}
+	return out
 }
 
 // find finds the users that have jobs, and locked regions outside their folders. It reports whether
@@ -296,7 +401,7 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 	own := s.users[ownUser]
 	if own == nil {
 		own = newUserScan(ownUser, "the folder of this user's jobs", nil)
-		own.once = s.opts.Once
+		own.once, own.account, own.ended = s.opts.Once, os.Getuid(), s.opts.Ended
 		own.reap = s.opts.Reap
 		s.users[ownUser] = own
 	}
@@ -328,7 +433,7 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 		there[f.UID] = true
 		if s.users[f.UID] == nil {
 			u := newUserScan(f.UID, fmt.Sprintf("the folder of jobs of user %d", f.UID), s.quotaOf(proc.Account(f.UID)))
-			u.once, u.reap = s.opts.Once, s.opts.Reap
+			u.once, u.reap, u.account, u.ended = s.opts.Once, s.opts.Reap, proc.Account(f.UID), s.opts.Ended
 			s.users[f.UID] = u
 		}
 		s.users[f.UID].setPaths(f.Paths, nil)
@@ -345,13 +450,7 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 	if s.opts.Once {
 		return gone // scan searches for locked regions after it has found all others
 	}
-	known := map[job.FileID]bool{}
-	for _, u := range s.users {
-		for _, j := range u.last.jobs {
-			known[j.file] = true
-		}
-	}
-	return s.findLocked(known) || gone
+	return s.findLocked(jobsOf(slices.Collect(maps.Values(s.users)))) || gone
 }
 
 // quotaOf returns the quota of an account, which is a user with all UIDs delegated to that user.
@@ -387,7 +486,7 @@ func (s *scanner) findLocked(known map[job.FileID]bool) (gone bool) {
 				account = proc.Account(owner)
 			}
 			u := newUserScan(0, "a region that a process has locked", s.quotaOf(account))
-			u.locked, u.once = &f, s.opts.Once
+			u.locked, u.once, u.account, u.ended = &f, s.opts.Once, account, s.opts.Ended
 			s.outside[f.ID] = u
 		}
 	}

@@ -67,11 +67,13 @@ func TestReadHinted(t *testing.T) {
 		t.Errorf("put off until %v", r.due)
 	}
 	due(time.Time{})
+	r.setDue()
 	check("due, and without another hint", hinted(), 3<<20, 2<<20)
 	due(time.Now().Add(time.Hour))
 	m, _ = mustScan(t, r)
 	check("all, and not due", m, 3<<20, 2<<20)
 	due(time.Time{})
+	r.setDue()
 	check("due, and nobody has hinted at it", hinted(), 3<<20, 3<<20)
 	_, three := member(t, "three")
 	if err := three.Charge(0, abi.Data, 7<<20); err != nil {

@@ -83,8 +83,8 @@ func TestScannerKeepsFewOpen(t *testing.T) {
 	if open := r.users[ownUser].openJobs(); len(m.Jobs) != jobs || open != minOpen {
 		t.Fatalf("%d jobs, %d open", len(m.Jobs), open)
 	}
-	if _, active, opened := r.Folders(); len(active) != minOpen || len(opened) != jobs-minOpen {
-		t.Errorf("%d, and %d that are opened at each look", len(active), len(opened))
+	if f := r.Folders()[0]; len(f.Active) != minOpen || len(f.Opened) != jobs-minOpen {
+		t.Errorf("%d, and %d that are opened at each look", len(f.Active), len(f.Opened))
 	}
 	if err := last.Charge(0, abi.Data, 1<<20); err != nil {
 		t.Fatal(err)
@@ -104,9 +104,32 @@ func TestScannerKeepsFewOpen(t *testing.T) {
 	if !slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering && strings.Contains(f.Text, "holds more") }) {
 		t.Errorf("it is not said that there are more: %+v", m.Findings)
 	}
-	others := []*userScan{{last: userResult{active: []string{"a"}}}, {last: userResult{active: []string{"b"}}}, {}}
-	if r.files = 900 * jobFiles; r.openOfEach(others) != 300 {
-		t.Errorf("of each of two users, and one more, %d", r.openOfEach(others))
+}
+
+// The bounds are divided among accounts: a user who has very many jobs, or many subordinate users with some,
+// takes nothing from another.
+func TestBoundsAreDividedAmongAccounts(t *testing.T) {
+	r, _ := scannerAt(t)
+	r.files = 900 * jobFiles
+	of := func(account, jobs int) *userScan {
+		return &userScan{account: account, last: userResult{active: make([]string, jobs)}}
+	}
+	most := r.boundsOf([]*userScan{of(1, 2000), of(2, 2), of(3, 0)})
+	if most[1].open != 900-2-2*minOpen || most[2].open != 2+minOpen || most[3].open != minOpen || most[1].active != maxActive {
+		t.Errorf("got %v", most)
+	}
+	var all []*userScan
+	for range 20 {
+		all = append(all, of(-2, 100))
+	}
+	if most := r.boundsOf(append(all, of(5, 400))); most[-2].open != (900-400-minOpen)/20 || most[5].open != 400+minOpen || most[-2].active != maxActive/20 {
+		t.Errorf("got %v", most)
+	}
+	for i := range 100 {
+		all = append(all, of(100+i, 1))
+	}
+	if most := r.boundsOf(all); most[100].active != maxAllActive/101 {
+		t.Errorf("among many: %v", most[100])
 	}
 }
 

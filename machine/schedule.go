@@ -51,14 +51,53 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// All jobs of a user together may cost restShare times as much as one job.
-const restShare = 4
+// restShare bounds what all jobs of a user cost: one part in restShare of one processor's time for scans, and
+// as much for deaths. If more users than one have used up theirs, they share it. scanAhead is how much
+// processor time a user may use at once after a quiet moment.
+const (
+	restShare = 10
+	scanAhead = 50 * time.Millisecond
+)
 
-// rest sets when the next full scan may start, so that a user with very many jobs uses only a
-// fraction of one processor.
+// restAfter returns when a user may be scanned again that was due at a time, after a scan that had a cost.
+func restAfter(due, now time.Time, cost time.Duration, users int) time.Time {
+	if earliest := now.Add(-restShare * scanAhead); due.Before(earliest) {
+		due = earliest
+	}
+	return due.Add(time.Duration(restShare*max(users, 1)) * cost)
+}
+
+// rest sets when the next full scan of the user, and of others of its account, may start.
 func (s *userState) rest(began time.Duration) {
-	if took := s.cost() - began; took > 50*time.Millisecond {
-		s.rested = time.Now().Add(readShare / restShare * took)
+	s.rested = s.quota.restAfter(s.rested, s.cost()-began, false)
+}
+
+// restForDeaths is the same for scans for deaths.
+func (s *userState) restForDeaths(began time.Duration) {
+	s.dyingDue = s.quota.restAfter(s.dyingDue, s.cost()-began, true)
+}
+
+// restAfter is restAfter for all users of the account.
+func (q *quota) restAfter(due time.Time, cost time.Duration, deaths bool) time.Time {
+	if q == nil {
+		return restAfter(due, time.Now(), cost, 1)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	at := &q.scans
+	if deaths {
+		at = &q.deaths
+	}
+	*at = restAfter(*at, time.Now(), cost, q.resting)
+	return *at
+}
+
+// waitForAccount applies to the user what others of its account have used.
+func (s *userState) waitForAccount() {
+	if s.quota != nil {
+		s.quota.mu.Lock()
+		defer s.quota.mu.Unlock()
+		s.rested, s.dyingDue = later(s.rested, s.quota.scans), later(s.dyingDue, s.quota.deaths)
 	}
 }
 
@@ -101,7 +140,7 @@ func (u *userScan) scanForDeaths(now time.Time, hints map[string]bool) userResul
 		s.divide()
 		out = s.collect(p, u.last.bases)
 	}
-	s.dyingDue = dueAfter(s.dyingDue, now, (s.cost()-began)/restShare)
+	s.restForDeaths(began)
 	out.due = s.untilDeaths(now)
 	return out
 }

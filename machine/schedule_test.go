@@ -186,6 +186,7 @@ func TestScannerNoticesDeathInTheRest(t *testing.T) {
 		t.Fatalf("%v, %v, put off until %v, %+v", err, changed, r.due, m.Jobs)
 	}
 	s.dyingDue = time.Time{}
+	r.setDue()
 	m, changed, err = r.scan(false)
 	if err != nil || !changed || dead(m, "train") != 1 {
 		t.Fatalf("%v, %v, %+v", err, changed, m.Jobs)
@@ -197,10 +198,14 @@ func TestScannerNoticesDeathInTheRest(t *testing.T) {
 		t.Error("it costs nothing")
 	}
 	s.rested = time.Time{}
+	r.setDue()
 	if _, _, err = r.scan(false); err != nil || r.readsOf("busy") != had+1 {
 		t.Errorf("%v; after the rest it was read %d times", err, r.readsOf("busy")-had)
 	}
 }
+
+// setDue makes this user's deferred work due.
+func (s *scanner) setDue() { s.users[ownUser].last.due = time.Unix(1, 0) }
 
 func dead(m Machine, name string) (n int) {
 	for _, j := range m.Jobs {
@@ -244,6 +249,7 @@ func TestLookForEndsIsBounded(t *testing.T) {
 	}
 	for want := 1; want <= len(names); want++ {
 		s.rested, s.dyingDue = time.Now().Add(time.Hour), time.Time{}
+		r.setDue()
 		m, _, err := r.scan(false)
 		if got := dead(m, "one") + dead(m, "two"); err != nil || got != want {
 			t.Fatalf("%v; %d were noticed, not %d", err, got, want)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -134,7 +135,11 @@ func (t *tracked) look(p budget.Budget, buf []byte, why reason) (changed, there 
 	} else if t.job.unwritten == 0 {
 		t.writingSince = time.Time{}
 	}
-	return !was.same(t), true
+	if was.same(t) {
+		t.job.version = was.job.version
+		return false, true
+	}
+	return true, true
 }
 
 // settleTime is how long a process usually takes to end. Until then its job is read in each scan,
@@ -210,6 +215,9 @@ func (t *tracked) hasEnded(v job.Vital) bool {
 	return !t.created.IsZero()
 }
 
+// reads counts the reads of jobs in this process, for Job.version.
+var reads atomic.Uint64
+
 // readAll reads all of the job.
 func (t *tracked) readAll(p budget.Budget) {
 	began := threadTime()
@@ -221,6 +229,7 @@ func (t *tracked) readAll(p budget.Budget) {
 		j.Name = t.name
 	}
 	t.has = t.quota.cut(&j, t.has)
+	j.version = reads.Add(1)
 	t.job, t.known, t.read = j, true, p.Now()
 	t.due = dueAfter(t.due, t.read, threadTime()-began)
 	t.shown = t.name == "" || j.State == Running || !job.EndedOrNotBegun(err)

@@ -20,11 +20,13 @@ import (
 // userScan scans the jobs of one user, in a new goroutine each time. A scan may hang forever; then
 // no other scan of that user starts.
 type userScan struct {
-	uid   int
-	what  string // the user's name in findings
-	quota *quota
-	once  bool
-	reap  func(path string) (int, error) // nil to change nothing
+	uid     int
+	account int    // of the UID, by which bounds count
+	what    string // the user's name in findings
+	ended   func() // called after a scan for which a Scan did not wait; may be nil
+	quota   *quota
+	once    bool
+	reap    func(path string) (int, error) // nil to change nothing
 
 	paths  func() []string // the folders of jobs; may query a directory service
 	fixed  []string        // paths of regions outside those folders
@@ -32,6 +34,8 @@ type userScan struct {
 
 	mu      sync.Mutex
 	running bool            // guarded by mu: a scan is in progress
+	began   time.Time       // guarded by mu: when it started
+	late    bool            // guarded by mu: a Scan returned before its end
 	over    bool            // guarded by mu: no result is needed any more
 	done    chan struct{}   // closed when the scan has ended
 	permit  *permit         // permit of the scan in progress
@@ -41,6 +45,8 @@ type userScan struct {
 	last    userResult      // the result that the next scan starts with
 	news    bool            // last differs from the result that wait returned
 	hints   map[string]bool // hints that arrived during a scan
+
+	unanswering bool // the scan in progress takes too long
 
 	state userState // only for the scanning goroutine
 }
@@ -61,6 +67,8 @@ func (r userResult) again(due time.Time) userResult {
 	r.changed, r.due = false, due
 	return r
 }
+
+func (r userResult) isDue(now time.Time) bool { return !r.due.IsZero() && !now.Before(r.due) }
 
 // userState is kept between the scans of one user.
 type userState struct {
@@ -93,7 +101,7 @@ type listing struct {
 }
 
 func newUserScan(uid int, what string, q *quota) *userScan {
-	return &userScan{uid: uid, what: what, quota: q, paths: func() []string { return nil },
+	return &userScan{uid: uid, account: uid, what: what, quota: q, paths: func() []string { return nil },
 		state: userState{cost: threadTime, uid: uid, quota: q, lists: map[string]*listing{}, jobs: map[string]*tracked{}}}
 }
 
@@ -127,12 +135,12 @@ func (u *userScan) start(now time.Time, hints map[string]bool, most bounds, all 
 	}
 	u.hints = nil
 	u.take() // of a scan that finished after its deadline
-	u.running, u.done = true, make(chan struct{})
+	u.running, u.began, u.late, u.done = true, time.Now(), false, make(chan struct{})
 	done := u.done
 	p := &permit{all: permits, over: make(chan struct{})}
 	u.permit = p
 	go func() {
-		if u.locked != nil && u.quota != nil { // read one region of a user at a time, because each copy is large
+		if u.quota != nil { // read one region of an account at a time, because each copy is large
 			u.quota.turn.Lock()
 			defer u.quota.turn.Unlock()
 		}
@@ -153,6 +161,9 @@ func (u *userScan) start(now time.Time, hints map[string]bool, most bounds, all 
 			u.state.close()
 		}
 		close(done)
+		if u.late && u.ended != nil {
+			u.ended()
+		}
 	}()
 }
 
@@ -164,31 +175,52 @@ func (u *userScan) take() {
 	}
 }
 
-// wait waits for the scan until the deadline. It reports whether the scan has finished, and whether
-// last has changed since the previous wait.
-func (u *userScan) wait(deadline <-chan struct{}) (answered, changed bool) {
-	select {
-	case <-u.done:
-		answered = true
-	case <-deadline:
+// wait waits for the scan in progress, if there is one, until the deadline. It does not wait for a scan that
+// has taken longer than timeout. It reports whether last has changed since the previous wait.
+func (u *userScan) wait(deadline <-chan struct{}, timeout time.Duration) (changed bool) {
+	u.mu.Lock()
+	running, done, left := u.running, u.done, time.Until(u.began.Add(timeout))
+	u.mu.Unlock()
+	if running && (deadline == nil || left > 0) {
 		select {
-		case <-u.done:
-			answered = true
-		default:
+		case <-done:
+		case <-deadline:
 		}
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if answered {
-		u.take()
-	} else {
+	u.take()
+	u.late = u.running
+	u.unanswering = u.running && time.Since(u.began) >= timeout
+	if u.unanswering {
 		u.permit.leave() // so that another scan can start
 		if len(u.partial) > 0 {
 			u.last.jobs, u.news = slices.Clone(u.partial), true
 		}
 	}
 	changed, u.news = u.news, false
-	return answered, changed
+	return changed
+}
+
+// dueAt returns when the user needs a Scan although nothing happens, or the zero time: the deferred work of
+// the last scan is due, or the scan in progress has missed its deadline.
+func (u *userScan) dueAt(timeout time.Duration) time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case !u.running:
+		return u.last.due
+	case u.unanswering:
+		return time.Time{}
+	}
+	return u.began.Add(timeout)
+}
+
+// isDue reports whether the user must be scanned although nothing happens.
+func (u *userScan) isDue(now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.done == nil || len(u.hints) > 0 || u.untaken && u.next.isDue(now) || !u.untaken && u.last.isDue(now)
 }
 
 // isRunning reports whether a process of the user held a lock at the last scan.
@@ -230,6 +262,7 @@ func (s *userState) close() {
 func (u *userScan) scan(now time.Time, hints map[string]bool, most bounds, all bool) userResult {
 	s := &u.state
 	s.most = most
+	s.waitForAccount()
 	if now.Before(s.rested) {
 		return u.scanForDeaths(now, hints)
 	}

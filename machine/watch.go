@@ -22,16 +22,21 @@ const watchInterval = time.Second
 func Watch(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		wake := make(chan struct{}, 1)
-		s := newScanner(scan.Options{Background: true, Wake: func() {
+		soon := func() {
 			select {
 			case wake <- struct{}{}:
 			default: // a wake-up is pending
 			}
-		}})
+		}
+		s := newScanner(scan.Options{Background: true, Wake: soon, Ended: soon})
 		defer s.Close()
-		failed := ""
+		failed, all := "", time.Now()
 		for ctx.Err() == nil {
-			r, err := s.Scan(true)
+			now := time.Now()
+			r, err := s.Scan(!now.Before(all))
+			if !now.Before(all) {
+				all = now.Add(watchInterval)
+			}
 			switch {
 			case err == nil:
 				failed = ""
@@ -50,7 +55,7 @@ func Watch(ctx context.Context) iter.Seq2[Event, error] {
 					return
 				}
 			}
-			next := watchInterval
+			next := time.Until(all)
 			if due := s.Deferred(); !due.IsZero() {
 				next = min(next, time.Until(due))
 			}

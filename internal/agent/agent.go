@@ -92,12 +92,12 @@ type Agent struct {
 // New returns an agent that has not scanned yet.
 func New(opts Options) (*Agent, error) {
 	a := &Agent{opts: opts, history: newHistory(), events: newEventRing(), feed: feed.New(),
-		wake: make(chan struct{}, 1), scanned: make(chan struct{}), log: eventLog{log: opts.Log, own: job.User(), lines: map[int]*logLines{}}}
+		wake: make(chan struct{}, 1), scanned: make(chan struct{}), log: newEventLog(opts.Log, job.User())}
 	a.stats.Events = map[string]uint64{}
 	for _, kind := range machine.EventKinds {
 		a.stats.Events[kind] = 0
 	}
-	a.scanner = node.NewScanner(scan.Options{Background: true, Wake: a.Wake})
+	a.scanner = node.NewScanner(scan.Options{Background: true, Wake: a.Wake, Ended: a.scanSoon})
 	hint := func(folder string) {
 		if folder != "" {
 			a.scanner.Hint(folder)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"ration/internal/connlimit"
 	"ration/internal/proc"
 	"ration/machine"
 )
@@ -115,59 +116,30 @@ const (
 // eventLog writes events to a log.
 type eventLog struct {
 	log   *slog.Logger
-	own   int               // the agent's own user, which has no such bound
-	lines map[int]*logLines // by account
+	own   int // the agent's own user, which has no such bound
+	lines *connlimit.Lines
 }
 
-// logLines counts the log lines of one account.
-type logLines struct {
-	owner   string
-	since   time.Time
-	written int
-	left    int // events that were not logged
+func newEventLog(log *slog.Logger, own int) eventLog {
+	return eventLog{log, own, connlimit.NewLines(maxLines, logSpan, func(owner string, n int) {
+		log.Warn(fmt.Sprintf("%d events of jobs of %s were not written to the log: there were more than %d in %v", n, owner, maxLines, logSpan),
+			"owner", owner, "left_out", n)
+	})}
 }
 
 // begin must be called before the events of each scan.
-func (l *eventLog) begin(now time.Time) {
-	for uid, u := range l.lines {
-		if now.Sub(u.since) >= logSpan {
-			delete(l.lines, uid)
-			l.writeLeft(u)
-		}
-	}
-}
+func (l *eventLog) begin(now time.Time) { l.lines.Flush(now) }
 
 // end must be called after the last event.
-func (l *eventLog) end() {
-	for _, u := range l.lines {
-		l.writeLeft(u)
-	}
-}
-
-// writeLeft logs how many events of an account were left out.
-func (l *eventLog) writeLeft(u *logLines) {
-	if u.left > 0 {
-		l.log.Warn(fmt.Sprintf("%d events of jobs of %s were not written to the log: there were more than %d in %v", u.left, u.owner, maxLines, logSpan),
-			"owner", u.owner, "left_out", u.left)
-	}
-}
+func (l *eventLog) end() { l.lines.Close() }
 
 // write logs an event, unless its account has used up its lines.
 func (l *eventLog) write(e *machine.Event, now time.Time) (written bool) {
 	if e.Kind == machine.RequestRefused { // a program that retries forever must not fill the log
 		return false
 	}
-	if e.UID != l.own {
-		account := accountOf(e.UID)
-		u := l.lines[account]
-		if u == nil {
-			u = &logLines{owner: e.Owner, since: now}
-			l.lines[account] = u
-		}
-		if u.written++; u.written > maxLines {
-			u.left++
-			return false
-		}
+	if e.UID != l.own && !l.lines.Allow(accountOf(e.UID), e.Owner, now) {
+		return false
 	}
 	l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.Time)
 	return true

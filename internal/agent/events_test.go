@@ -62,7 +62,7 @@ func TestEventLog(t *testing.T) {
 		return uid
 	}
 	var out bytes.Buffer
-	l := eventLog{log: slog.New(slog.NewTextHandler(&out, nil)), own: root, lines: map[int]*logLines{}}
+	l := newEventLog(slog.New(slog.NewTextHandler(&out, nil)), root)
 	now := time.Unix(1e9, 0)
 	count := func(text string) int { return strings.Count(out.String(), text) }
 	for i := range 10 * maxLines {
@@ -77,7 +77,7 @@ func TestEventLog(t *testing.T) {
 		t.Errorf("%d of eve, %d of root, %d of ada", count("of eve"), count("of root"), count("of ada"))
 	}
 	l.begin(now.Add(logSpan))
-	expect.True(t, count(fmt.Sprintf("%d events of jobs of eve were not written", 9*maxLines)) == 1 && count("level=WARN") == 1 && len(l.lines) == 0,
+	expect.True(t, count(fmt.Sprintf("%d events of jobs of eve were not written", 9*maxLines)) == 1 && count("level=WARN") == 1,
 		out.String()[strings.LastIndex(out.String(), "level="):])
 	for range maxLines + 1 {
 		l.write(&machine.Event{Kind: machine.ProcessDied, UID: eve, Owner: "eve"}, now)
@@ -93,11 +93,16 @@ func TestEventLogEnd(t *testing.T) {
 	var out bytes.Buffer
 	a, err := New(Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
 	expect.OK(t, err)
-	a.log.lines[8] = &logLines{owner: "ada", left: 2} // of long ago
+	leaveOut := func(account int, owner string, n int, at time.Time) {
+		for range maxLines + n {
+			a.log.lines.Allow(account, owner, at)
+		}
+	}
+	leaveOut(8, "ada", 2, time.Now().Add(-logSpan))
 	if a.record(nil); !strings.Contains(out.String(), "2 events of jobs of ada were not written") {
 		t.Errorf("got %s", out.String())
 	}
-	a.log.lines[7] = &logLines{owner: "eve", left: 3}
+	leaveOut(7, "eve", 3, time.Now())
 	if a.close(); !strings.Contains(out.String(), "3 events of jobs of eve were not written") {
 		t.Errorf("got %s", out.String())
 	}

@@ -3,16 +3,19 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/budget"
 	"ration/machine"
 )
 
-// maxPIDs bounds how many processes are watched; a quarter of this process's file limit is a second
-// bound. For a process beyond them, the next scan notices the end.
+// maxPIDs bounds how many processes are watched, and is divided among the users; a quarter of this process's
+// file limit is a second bound. For a process beyond them, the next scan notices the end.
 const maxPIDs = 8192
 
 // pidWatch reports the ends of processes of jobs.
@@ -58,28 +61,61 @@ func (w *pidWatch) set(jobs []machine.Job) {
 	if w.closed {
 		return
 	}
-	wanted := make(map[int]bool, len(w.open))
+	accounts := map[int]int{} // by UID
+	folders := map[int]map[int]string{}
 	for i := range jobs {
+		uid := jobs[i].UID
+		if _, known := accounts[uid]; !known {
+			accounts[uid] = accountOf(uid)
+		}
+		of := folders[accounts[uid]]
+		if of == nil {
+			of = map[int]string{}
+			folders[accounts[uid]] = of
+		}
 		for n := range jobs[i].Processes {
 			p := &jobs[i].Processes[n]
 			pid := cmp.Or(p.HostPID, p.PID) // the host PID is unknown in a container, where other processes see the process by its PID
-			if w.open[pid] != nil {
-				wanted[pid] = true // even if its lock is free: it may still be ending
-				continue
+			// A watched process stays even if its lock is free: it may still be ending.
+			if w.open[pid] != nil || p.Verified && p.State != machine.Dead && pid > 0 {
+				of[pid] = filepath.Dir(jobs[i].Path)
 			}
-			if !p.Verified || p.State == machine.Dead || pid <= 0 || len(wanted) >= w.most {
-				continue
-			}
-			wanted[pid] = true
-			w.add(pid, filepath.Dir(jobs[i].Path))
+		}
+	}
+	wanted := w.divide(folders)
+	for pid, folder := range wanted {
+		if w.open[pid] == nil {
+			w.add(pid, folder)
 		}
 	}
 	for pid, e := range w.open {
-		if !wanted[pid] {
+		if _, want := wanted[pid]; !want {
 			_ = unix.Close(e.fd) // this also removes it from epoll
 			delete(w.open, pid)
 		}
 	}
+}
+
+// divide returns the processes that are watched of those that each account has: as many as its part of most,
+// first those that are watched already.
+func (w *pidWatch) divide(accounts map[int]map[int]string) map[int]string {
+	out := map[int]string{}
+	order := slices.Sorted(maps.Keys(accounts))
+	wants := make([]int, len(order))
+	for i, account := range order {
+		wants[i] = len(accounts[account])
+	}
+	for i, most := range budget.Divide(w.most, wants) {
+		for _, watched := range []bool{true, false} {
+			for pid, folder := range accounts[order[i]] {
+				if most > 0 && (w.open[pid] != nil) == watched {
+					out[pid] = folder
+					most--
+				}
+			}
+		}
+	}
+	return out
 }
 
 func (w *pidWatch) add(pid int, folder string) {

@@ -144,7 +144,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 			return metrics.Write(out, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
 		})
 	})
-	api := &http.Server{Handler: withVersion(a.opts.Version, a.afterFirstScan(mux)), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
+	api := &http.Server{Handler: withVersion(a.opts.Version, byUser(a.afterFirstScan(mux))), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(a.opts.Log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			client := c.(*connlimit.Conn)
@@ -257,6 +257,15 @@ func isLoopback(at net.Addr) bool {
 	return is && tcp.IP.IsLoopback()
 }
 
+// byUser returns a handler that serves each user's requests as fast as the user's part of the processor
+// allows.
+func byUser(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		askerOf(r).user.Begin()
+		next.ServeHTTP(w, r)
+	})
+}
+
 // askerOf returns the user that sent a request.
 func askerOf(r *http.Request) peer {
 	p, known := r.Context().Value(peerKey{}).(peer)
@@ -271,7 +280,13 @@ func askerOf(r *http.Request) peer {
 func (p peer) answer(w io.Writer, make func(out io.Writer) error) error {
 	var out bytes.Buffer
 	var err error
-	p.user.Do(func() { err = make(&out) })
+	sent := func() {}
+	p.user.Do(func() {
+		if err = make(&out); err == nil {
+			sent = p.user.Hold(out.Len()) // before the user's next answer is made
+		}
+	})
+	defer sent()
 	if err == nil {
 		_, err = w.Write(out.Bytes())
 	}

@@ -5,20 +5,24 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
+	"ration/internal/budget"
 	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/safepath"
+	"ration/internal/scan"
 )
 
 const (
-	// maxWatches bounds the folders that are watched; the kernel's own limit may be lower. A folder
-	// without a watch is only read by the scan of all jobs.
-	maxWatches = 4096
-	// A folder with more than maxWatchEvents in floodSpan is not watched for floodRest. So a user
-	// that makes files without pause cannot keep the agent busy.
-	maxWatchEvents = 256
-	floodSpan      = time.Second
+	// maxWatches bounds the folders that are watched, and is divided among the users; the kernel's own
+	// limit may be lower. A folder without a watch is only read by the scan of all jobs.
+	maxWatches = 8192
+	// A user whose folders have more than maxWatchEvents at once, and then more than eventRate a second,
+	// has no folder watched for floodRest. So a user that opens files without pause, in any number of
+	// folders, cannot keep the agent busy.
+	maxWatchEvents = 8192
+	eventRate      = 512
 	floodRest      = 10 * time.Second
 )
 
@@ -34,20 +38,41 @@ type watcher struct {
 	hint   func(folder string)
 	kernel *inotify.Watcher
 
-	mu      sync.Mutex
-	closed  bool
-	setting bool              // a goroutine is adding watches, because opening a folder may block
-	wanted  map[string]uint32 // inotify mask by folder
-	watched map[string]int    // inotify watch by folder
-	folders map[int]*watch
+	mu       sync.Mutex
+	closed   bool
+	setting  bool           // a goroutine is adding watches, because opening a folder may block
+	users    []scan.Folders // as set
+	wanted   map[string]wanted
+	watched  map[string]int // inotify watch by folder
+	folders  map[int]*watch
+	accounts map[int]*watchedAccount
+	opened   map[string]opening // folders in which a process may be about to join
+	sweeping bool               // a timer runs for opened
+}
+
+// wanted is how a folder should be watched.
+type wanted struct {
+	account int
+	mask    uint32
 }
 
 // watch is a watched folder.
 type watch struct {
 	folder string
-	mask   uint32
-	events int
-	since  time.Time
+	wanted
+}
+
+// watchedAccount is what the folders of a user and its subordinate users have caused.
+type watchedAccount struct {
+	events  *rate.Limiter
+	resting bool // none of its folders is watched
+}
+
+// opening says when the region of a folder was last opened, and how many of the hints of joinTimes were given
+// since.
+type opening struct {
+	at    time.Time
+	given int
 }
 
 func newWatcher(hint func(string)) (*watcher, error) {
@@ -55,7 +80,8 @@ func newWatcher(hint func(string)) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &watcher{hint: hint, kernel: kernel, wanted: map[string]uint32{}, watched: map[string]int{}, folders: map[int]*watch{}}, nil
+	return &watcher{hint: hint, kernel: kernel, wanted: map[string]wanted{}, watched: map[string]int{}, folders: map[int]*watch{},
+		accounts: map[int]*watchedAccount{}, opened: map[string]opening{}}, nil
 }
 
 func (w *watcher) close() {
@@ -65,25 +91,46 @@ func (w *watcher) close() {
 	w.kernel.Close()
 }
 
-// set sets the folders to watch: the base folders, the folders of active jobs, and the folders in
-// which the agent opens files at each scan.
-func (w *watcher) set(bases, active, opened []string) {
+// set sets which folders of which users are watched.
+func (w *watcher) set(users []scan.Folders) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.wanted = make(map[string]uint32, len(bases)+len(active)+len(opened))
-	for _, kind := range []struct {
-		folders []string
-		mask    uint32
-	}{{bases, watchNames}, {active, watchActive}, {opened, watchNames}} {
-		for _, f := range kind.folders {
-			if len(w.wanted) < maxWatches {
-				w.wanted[f] |= kind.mask
+	w.users = users
+	w.update()
+}
+
+// update makes the watches those that the users should have. The caller holds w.mu.
+func (w *watcher) update() {
+	wants := make([]int, len(w.users))
+	there := map[int]bool{}
+	for i, u := range w.users {
+		there[u.Account] = true
+		if a := w.accounts[u.Account]; a == nil || !a.resting {
+			wants[i] = len(u.Bases) + len(u.Active) + len(u.Opened)
+		}
+	}
+	w.wanted = map[string]wanted{}
+	for i, most := range budget.Divide(maxWatches, wants) {
+		u := w.users[i]
+		for _, kind := range []struct {
+			folders []string
+			mask    uint32
+		}{{u.Bases, watchNames}, {u.Active, watchActive}, {u.Opened, watchNames}} {
+			n := min(most, len(kind.folders))
+			most -= n
+			for _, f := range kind.folders[:n] {
+				w.wanted[f] = wanted{u.Account, w.wanted[f].mask | kind.mask}
 			}
 		}
 	}
 	for folder, wd := range w.watched {
-		if mask, want := w.wanted[folder]; !want || mask != w.folders[wd].mask {
+		if w.wanted[folder] != w.folders[wd].wanted {
 			w.drop(folder, wd)
+		}
+	}
+	for account, a := range w.accounts {
+		if !there[account] && !a.resting {
+			delete(w.accounts, account)
 		}
 	}
 	if !w.setting && !w.closed {
@@ -99,45 +146,44 @@ func (w *watcher) drop(folder string, wd int) {
 	delete(w.folders, wd)
 }
 
-// missing returns a folder that is wanted, not watched, and not in tried; or "".
-func (w *watcher) missing(tried map[string]bool) (folder string, mask uint32) {
+// missing returns the folders that are wanted, not watched, and not in tried.
+func (w *watcher) missing(tried map[string]bool) map[string]wanted {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for folder, mask := range w.wanted {
+	out := map[string]wanted{}
+	for folder, how := range w.wanted {
 		if _, set := w.watched[folder]; !set && !tried[folder] && !w.closed {
-			return folder, mask
+			out[folder] = how
 		}
 	}
-	w.setting = false
-	return "", 0
+	w.setting = len(out) > 0
+	return out
 }
 
 // add adds the missing watches. It hints at each folder, because inotify does not report files that
 // were made before the watch.
 func (w *watcher) add() {
 	tried := map[string]bool{}
-	for {
-		folder, mask := w.missing(tried)
-		if folder == "" {
-			return
-		}
-		tried[folder] = true
-		dir, err := safepath.OpenFolder(folder)
-		if err != nil {
-			continue
-		}
-		w.mu.Lock()
-		if !w.closed && w.wanted[folder] == mask {
-			if wd, err := w.kernel.Add(dir, mask); err == nil {
-				if old := w.folders[wd]; old != nil { // the same folder by another path
-					delete(w.watched, old.folder)
-				}
-				w.watched[folder], w.folders[wd] = wd, &watch{folder: folder, mask: mask, since: time.Now()}
+	for missing := w.missing(tried); len(missing) > 0; missing = w.missing(tried) {
+		for folder, how := range missing {
+			tried[folder] = true
+			dir, err := safepath.OpenFolder(folder)
+			if err != nil {
+				continue
 			}
+			w.mu.Lock()
+			if !w.closed && w.wanted[folder] == how {
+				if wd, err := w.kernel.Add(dir, how.mask); err == nil {
+					if old := w.folders[wd]; old != nil { // the same folder by another path
+						delete(w.watched, old.folder)
+					}
+					w.watched[folder], w.folders[wd] = wd, &watch{folder, how}
+				}
+			}
+			w.mu.Unlock()
+			_ = unix.Close(dir)
+			w.hint(folder)
 		}
-		w.mu.Unlock()
-		_ = unix.Close(dir)
-		w.hint(folder)
 	}
 }
 
@@ -187,21 +233,21 @@ func (w *watcher) folderOf(e inotify.Event) string {
 		delete(w.folders, e.Watch)
 		return f.folder
 	}
-	now := time.Now()
-	if now.Sub(f.since) > floodSpan {
-		f.since, f.events = now, 0
+	a := w.accounts[f.account]
+	if a == nil {
+		a = &watchedAccount{events: rate.NewLimiter(eventRate, maxWatchEvents)}
+		w.accounts[f.account] = a
 	}
-	if f.events++; f.events > maxWatchEvents {
-		w.rest(f, e.Watch)
+	if !a.events.Allow() {
+		w.rest(f.account, a)
 		return f.folder
 	}
 	if e.Mask&unix.IN_OPEN != 0 && !job.TellsOfJoin(e.Name) || e.Mask&unix.IN_CLOSE_WRITE != 0 && !job.TellsOfEnd(e.Name) {
 		return ""
 	}
 	if e.Mask&unix.IN_OPEN != 0 { // the process joins after it has opened the file
-		for _, after := range joinTimes {
-			time.AfterFunc(after, func() { w.hint(f.folder) })
-		}
+		w.opened[f.folder] = opening{at: time.Now()}
+		w.sweepSoon()
 	}
 	return f.folder
 }
@@ -210,9 +256,47 @@ func (w *watcher) folderOf(e inotify.Event) string {
 // after it has opened the region. The next scan of all jobs sees slower processes.
 var joinTimes = []time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 
-// rest removes the watch of a folder until floodRest has passed. The caller holds w.mu.
-func (w *watcher) rest(f *watch, wd int) {
-	w.drop(f.folder, wd)
-	delete(w.wanted, f.folder)
-	time.AfterFunc(floodRest, func() { w.hint(f.folder) }) // the scan that follows asks for the watch again
+// sweepSoon starts the timer of opened, one for all folders. The caller holds w.mu.
+func (w *watcher) sweepSoon() {
+	if !w.sweeping && len(w.opened) > 0 && !w.closed {
+		w.sweeping = true
+		time.AfterFunc(joinTimes[0], w.sweep)
+	}
+}
+
+// sweep hints at folders in which a process has joined by now. Each opening hints at its folder at once, and
+// thus at processes that opened the region before, so only the last one of a folder is kept.
+func (w *watcher) sweep() {
+	w.mu.Lock()
+	var due []string
+	now := time.Now()
+	for folder, o := range w.opened {
+		if now.Sub(o.at) < joinTimes[o.given] {
+			continue
+		}
+		due = append(due, folder)
+		if o.given++; o.given == len(joinTimes) {
+			delete(w.opened, folder)
+		} else {
+			w.opened[folder] = o
+		}
+	}
+	w.sweeping = false
+	w.sweepSoon()
+	w.mu.Unlock()
+	for _, folder := range due {
+		w.hint(folder)
+	}
+}
+
+// rest removes the watches of an account until floodRest has passed. The caller holds w.mu.
+func (w *watcher) rest(account int, a *watchedAccount) {
+	a.resting = true
+	w.update()
+	time.AfterFunc(floodRest, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		a.resting = false
+		w.update()
+	})
 }

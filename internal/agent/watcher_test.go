@@ -4,12 +4,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/internal/inotify"
 	"ration/internal/job"
+	"ration/internal/scan"
 )
 
 // watcherOf returns a watcher that does not run yet, what it hints at, and so many folders.
@@ -25,15 +31,19 @@ func watcherOf(t *testing.T, folders int) (w *watcher, hints chan string, dirs [
 	return w, hints, dirs
 }
 
-// Whoever makes files without pause is not listened to for a while; the others are.
+// The folders of a user who makes files without pause, in however many of them, are not watched for a while.
+// Those of others are.
 func TestFlood(t *testing.T) {
-	w, hints, dirs := watcherOf(t, 2)
-	noisy, quiet := dirs[0], dirs[1]
-	w.set([]string{noisy, quiet}, nil, nil)
-	<-hints
-	<-hints // both are watched
-	for i := range 2 * maxWatchEvents {
-		expect.OK(t, os.WriteFile(filepath.Join(noisy, fmt.Sprint(i)), nil, 0o600))
+	w, hints, dirs := watcherOf(t, 3)
+	noisy, other, quiet := dirs[0], dirs[1], dirs[2]
+	w.set([]scan.Folders{{Account: 1, Active: []string{noisy, other}}, {Account: 2, Bases: []string{quiet}}})
+	for range dirs {
+		<-hints // all are watched
+	}
+	for i := range maxWatchEvents + 1 { // half of them in each folder
+		if err := os.WriteFile(filepath.Join(dirs[i%2], fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	go w.run()
 	expect.OK(t, os.WriteFile(filepath.Join(quiet, "one"), nil, 0o600))
@@ -41,10 +51,67 @@ func TestFlood(t *testing.T) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, watched := w.watched[noisy]
-	expect.True(t, !watched, "the noisy folder is watched")
-	_, watched = w.watched[quiet]
-	expect.True(t, watched, "the quiet folder is not watched")
+	for _, folder := range []string{noisy, other} {
+		if _, watched := w.watched[folder]; watched {
+			t.Errorf("%s of the noisy user is watched", folder)
+		}
+	}
+	if _, watched := w.watched[quiet]; !watched {
+		t.Error("the quiet folder is not watched")
+	}
+}
+
+// However often regions are opened, one entry for each folder is kept, and no timer for each opening.
+func TestOpeningsAreBounded(t *testing.T) {
+	w, hints, dirs := watcherOf(t, 2)
+	for _, folder := range dirs {
+		if err := os.WriteFile(filepath.Join(folder, job.RegionName), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.set([]scan.Folders{{Account: 1, Active: dirs}})
+	for range dirs {
+		<-hints
+	}
+	w.sweeping = true // there is a timer, which does not end
+	goroutines := runtime.NumGoroutine()
+	for i := range 2000 {
+		w.folderOf(inotify.Event{Watch: w.watched[dirs[i%2]], Mask: unix.IN_OPEN, Name: job.RegionName})
+	}
+	if len(w.opened) != len(dirs) || runtime.NumGoroutine() > goroutines+2 {
+		t.Errorf("%d folders, %d goroutines more", len(w.opened), runtime.NumGoroutine()-goroutines)
+	}
+	for range joinTimes {
+		for folder, o := range w.opened {
+			o.at = time.Time{} // long ago
+			w.opened[folder] = o
+		}
+		w.sweep()
+		if len(hints) != len(dirs) {
+			t.Errorf("%d hints at %d folders", len(hints), len(dirs))
+		}
+		for len(hints) > 0 {
+			<-hints
+		}
+		w.sweeping = true
+	}
+	if len(w.opened) != 0 {
+		t.Errorf("%d are left", len(w.opened))
+	}
+}
+
+// Watches are divided: a user who has more folders than can be watched leaves enough for another.
+func TestWatchesAreDivided(t *testing.T) {
+	w, _, dirs := watcherOf(t, 1)
+	many := make([]string, 2*maxWatches)
+	for i := range many {
+		many[i] = fmt.Sprint("/nonexistent/", i)
+	}
+	w.setting = true // add nothing
+	w.set([]scan.Folders{{Account: 1, Active: many}, {Account: 2, Active: dirs}})
+	if _, wanted := w.wanted[dirs[0]]; !wanted || len(w.wanted) != maxWatches {
+		t.Errorf("of %d the other's is wanted: %v", len(w.wanted), wanted)
+	}
 }
 
 // Where the kernel has lost events, each folder is worth a look: what was lost may be of any.
@@ -54,7 +121,7 @@ func TestLostEvents(t *testing.T) {
 	for _, f := range all {
 		folders[f] = true
 	}
-	w.set(all, nil, nil)
+	w.set([]scan.Folders{{Bases: all}})
 	for range all {
 		<-hints // they are watched
 	}
@@ -86,8 +153,10 @@ func TestWatchesOpening(t *testing.T) {
 		}
 	}
 	region, err := os.Open(filepath.Join(read, job.RegionName)) // as the agent keeps it
-	expect.OK(t, err)
-	w.set(nil, []string{active, read}, []string{ended})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set([]scan.Folders{{Active: []string{active, read}, Opened: []string{ended}}})
 	for range dirs {
 		<-hints
 	}

@@ -82,6 +82,9 @@ func checkListen(address string) error {
 	return nil
 }
 
+// memoryGoal is how much memory the agent's collector keeps to, if it can: half of what its unit allows.
+const memoryGoal = 256 << 20
+
 func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	if a.json {
 		return usageError("ration agent prints no result (for a log in JSON use --log-json; for the machine ration ps --json)")
@@ -90,6 +93,10 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 		// The agent runs for long and allocates little: save memory by collecting garbage more
 		// often.
 		debug.SetGCPercent(50)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		// The bounds of each user keep the agent below this; garbage must not add to it.
+		debug.SetMemoryLimit(memoryGoal)
 	}
 	ctx, stop := untilSignal()
 	defer stop()

@@ -1,17 +1,20 @@
-// Package connlimit bounds the connections of clients, so that no user can keep others from being
-// served.
+// Package connlimit bounds what the clients of a server make it do, by user, so that no user can keep
+// others from being served.
 //
-// At a Unix socket the kernel reports the client's user: Listen bounds the connections of each user
-// and of all users. At a TCP port clients are anonymous: Evicting closes the oldest unprotected
-// connection.
+// At a Unix socket the kernel reports the client's user: Listen bounds the connections of each user and of
+// all users, and User the processor time and the memory for a user's requests. At a TCP port clients are
+// anonymous: Evicting closes the oldest unprotected connection, and Streams bounds the connections that stay,
+// by the user or the address that ClientOf finds. Lines bounds the lines of a log.
 package connlimit
 
 import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"ration/internal/proc"
 )
@@ -23,15 +26,21 @@ type Limiter struct {
 	account        func(uid int) int // proc.Account, except in tests
 
 	mu    sync.Mutex
-	users map[int]*User // guarded by mu: users with connections, by account
+	users map[int]*User // guarded by mu: users with connections, or with little time left, by account
 	open  int           // guarded by mu: connections of all users
+	sent  sync.Cond     // of mu: an answer was sent
+
+	now   func() time.Time // as in package time, except in tests
+	sleep func(time.Duration)
 }
 
 // New returns a limiter with a bound for each user and one for all. The bound for all does not
 // apply to a user's first connection, so a user without a connection is always admitted. It does
 // not apply to root.
 func New(perUser, total int) *Limiter {
-	return &Limiter{perUser: perUser, total: total, account: proc.Account, users: map[int]*User{}}
+	l := &Limiter{perUser: perUser, total: total, account: proc.Account, users: map[int]*User{}, now: time.Now, sleep: time.Sleep}
+	l.sent.L = &l.mu
+	return l
 }
 
 // User is a user with connections.
@@ -39,17 +48,9 @@ type User struct {
 	limiter *Limiter
 	account int
 	conns   int // guarded by the limiter's mu
+	unsent  int // guarded by the limiter's mu: bytes of answers that are not sent yet
 	turn    sync.Mutex
-}
-
-// Do calls work, for one connection of the user at a time. So many requests of one user neither
-// delay other users nor keep many answers in memory. A nil User is allowed.
-func (u *User) Do(work func()) {
-	if u != nil {
-		u.turn.Lock()
-		defer u.turn.Unlock()
-	}
-	work()
+	work    *rate.Limiter // of processor time, see newWork
 }
 
 // admit counts a new connection of a user. It returns nil if that would be too many. release undoes
@@ -61,9 +62,13 @@ func (l *Limiter) admit(uid int) *User {
 	u := l.users[account]
 	switch {
 	case u == nil:
-		u = &User{limiter: l, account: account}
+		l.forget()
+		u = &User{limiter: l, account: account, work: newWork()}
 		l.users[account] = u
-	case u.conns >= l.perUser || l.open >= l.total && account != 0:
+	case u.conns >= l.perUser || l.open >= l.total && account != 0 && u.conns > 0:
+		return nil
+	}
+	if u.charge(requestCost) > maxDebt {
 		return nil
 	}
 	u.conns++
@@ -71,14 +76,24 @@ func (l *Limiter) admit(uid int) *User {
 	return u
 }
 
+// maxDebt is after how long a wait a user gets no further connection.
+const maxDebt = 2 * time.Second
+
+// forget drops users without connections whose processor time is as at the beginning. The caller holds mu.
+func (l *Limiter) forget() {
+	for account, u := range l.users {
+		if u.conns == 0 && u.work.TokensAt(l.now()) >= float64(u.work.Burst()) {
+			delete(l.users, account)
+		}
+	}
+}
+
 func (u *User) release() {
 	l := u.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
-	if u.conns--; u.conns == 0 {
-		delete(l.users, u.account)
-	}
+	u.conns--
 }
 
 // Conn is a connection of a known user.

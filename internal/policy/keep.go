@@ -24,6 +24,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/proc"
 	"ration/internal/safepath"
 )
 
@@ -43,10 +44,29 @@ const (
 
 // keeper is the service of a policy.
 type keeper struct {
-	log *slog.Logger
+	log   *slog.Logger
+	lines *connlimit.Lines // of log, because of requests
 
 	mu     sync.Mutex // held while jobs are made or changed
 	policy *Policy    // in force; guarded by mu
+}
+
+// maxLines bounds how many lines the log gets in logSpan because of one user's requests: a user can make any
+// number.
+const (
+	logSpan  = time.Minute
+	maxLines = 120
+)
+
+func newKeeper(log *slog.Logger, p *Policy) *keeper {
+	return &keeper{log: log, policy: p, lines: connlimit.NewLines(maxLines, logSpan, func(owner string, n int) {
+		log.Warn(fmt.Sprintf("%d lines about requests of user %s were not written: there were more than %d in %v", n, owner, maxLines, logSpan), "left_out", n)
+	})}
+}
+
+// mayLog reports whether one more line may be written because of a user's request.
+func (k *keeper) mayLog(uid int) bool {
+	return k.lines.Allow(proc.Account(uid), strconv.Itoa(uid), time.Now())
 }
 
 // Keep runs the service of the policy in force, until the context or the policy ends. It creates
@@ -73,13 +93,18 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 		return err
 	}
 	defer listener.Close()
-	k := &keeper{log: log, policy: p}
+	k := newKeeper(log, p)
+	defer k.lines.Close()
 	k.resume()
 	k.reload() // the file may have changed earlier
 	go k.serve(listener)
 	ready()
+	flush := time.NewTicker(logSpan)
+	defer flush.Stop()
 	for {
 		select {
+		case now := <-flush.C:
+			k.lines.Flush(now)
 		case <-ctx.Done():
 			return nil
 		case events, open := <-changes:
@@ -224,11 +249,14 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	}
 	var run *os.File
 	var created int64
+	c.User.Begin()
 	c.User.Do(func() { run, created, err = k.handle(c.UID, strings.TrimSuffix(line, "\n")) })
 	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // also after a request that took longer
 	switch {
 	case err != nil:
-		k.log.Warn("refused", "uid", c.UID, "error", err)
+		if k.mayLog(c.UID) {
+			k.log.Warn("refused", "uid", c.UID, "error", err)
+		}
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case run != nil:
 		// If the client does not receive the file, closing it here ends the use of the run.
@@ -287,7 +315,9 @@ func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err
 		return nil, 0, err
 	}
 	if run, created, err = r.carve(uid, name, ration); err == nil {
-		k.log.Info("a run has its ration", "uid", uid, "run", name, "ration", ration.String())
+		if k.mayLog(uid) {
+			k.log.Info("a run has its ration", "uid", uid, "run", name, "ration", ration.String())
+		}
 		go k.awaitEnd(uid, runOf(uid, name))
 	}
 	return run, created, err
@@ -322,7 +352,9 @@ func (k *keeper) awaitEnd(uid int, run job.Job) {
 	case err != nil:
 		k.log.Error("the ration of a run could not be given back", "run", run.Name, "error", err)
 	default:
-		k.log.Info("a run has ended", "uid", uid, "run", run.Name)
+		if k.mayLog(uid) {
+			k.log.Info("a run has ended", "uid", uid, "run", run.Name)
+		}
 	}
 }
 

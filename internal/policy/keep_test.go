@@ -1,11 +1,15 @@
 package policy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,8 +34,33 @@ func (f *failing) Accept() (net.Conn, error) {
 // A moment without descriptors does not leave the machine without a keeper that answers.
 func TestServeGoesOn(t *testing.T) {
 	l := &failing{errs: []error{unix.EMFILE, unix.ECONNABORTED, net.ErrClosed}}
-	(&keeper{log: slog.New(slog.DiscardHandler)}).serve(l)
+	newKeeper(slog.New(slog.DiscardHandler), nil).serve(l)
 	expect.Equal(t, len(l.errs), 0, "calls are left when it listens no more")
+}
+
+// One user's refused requests fill neither the log nor its time: the log says how many it left out.
+func TestRefusalsFillNoLog(t *testing.T) {
+	var log bytes.Buffer
+	k := newKeeper(slog.New(slog.NewTextHandler(&log, nil)), nil)
+	socket, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	expect.OK(t, err)
+	ended := make(chan struct{})
+	go func() { k.serve(socket); close(ended) }()
+	const requests = 3 * maxLines
+	for range requests {
+		c, err := net.Dial("unix", socket.Addr().String())
+		expect.OK(t, err)
+		_, err = c.Write([]byte("x\n"))
+		expect.OK(t, err)
+		answer, err := io.ReadAll(c)
+		expect.True(t, err == nil && len(answer) > 0, err, "answer", string(answer))
+		c.Close()
+	}
+	socket.Close()
+	<-ended
+	k.lines.Close()
+	expect.Equal(t, strings.Count(log.String(), "refused"), maxLines)
+	expect.True(t, strings.Contains(log.String(), fmt.Sprintf("%d lines about requests", requests-maxLines)), log.Len())
 }
 
 // A run that does not end, and is not to be waited for either, is tried less and less often.

@@ -24,6 +24,9 @@ type Options struct {
 	// answer.
 	Background bool
 	Wake       func()
+	// Ended is called when the scan of a slow user has finished after Scan returned: the next Scan returns
+	// the result. It must not call the scanner. If it is nil, Scan waits for all users.
+	Ended func()
 	// Reap returns the memory of dead processes to the job of a region, and returns how many
 	// processes that were. It is called for regions that no other user can write. With nil, no
 	// region is changed. It is used only with Once or Only.
@@ -37,6 +40,14 @@ type Result[M, E any] struct {
 	Changed bool // Machine differs from that of the last scan
 }
 
+// Folders are the folders to watch of one account (proc.Account).
+type Folders struct {
+	Account int
+	Bases   []string // jobs are made and removed in these
+	Active  []string // of jobs that have not ended
+	Opened  []string // of jobs whose files are opened in each Scan
+}
+
 // Scanner scans the machine repeatedly. Each Scan reads only the jobs that have changed.
 type Scanner[M, E any] interface {
 	// Scan checks all jobs or, if all is false, only jobs with a hint and deferred jobs.
@@ -47,9 +58,8 @@ type Scanner[M, E any] interface {
 	// Deferred returns when the next Scan is due even if nothing happens, or the zero time. A Scan
 	// defers a job that it has read a moment before, or with a process that is about to end.
 	Deferred() time.Time
-	// Folders returns the folders to watch: base folders, in which jobs are made and removed;
-	// folders of active jobs; and folders of jobs whose files are opened in each Scan.
-	Folders() (bases, active, opened []string)
+	// Folders returns the folders to watch, for each account.
+	Folders() []Folders
 	// Close closes all files. If a user's files do not respond, it closes them as soon as they do.
 	Close()
 }

@@ -35,7 +35,7 @@ type server struct {
 	opts    Options
 	hub     *hub
 	prefix  string // prefix of all paths
-	streams chan struct{}
+	streams *connlimit.Streams
 }
 
 func (s *server) routes() http.Handler {
@@ -201,14 +201,13 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 // serveStream sends changes as server-sent events. The id of an event is the version that the
 // browser has then; the browser sends it when it connects again.
 func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
-	select {
-	case s.streams <- struct{}{}:
-		defer func() { <-s.streams }()
-	default:
+	evicted, leave, ok := s.streams.Enter(r)
+	if !ok {
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "ration: too many pages are open", http.StatusServiceUnavailable)
 		return
 	}
+	defer leave()
 	s.hub.enter()
 	defer s.hub.leave()
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -241,6 +240,8 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 		case <-alive.C:
 			text = []byte(":\n\n")
 		case <-end.C:
+			return
+		case <-evicted:
 			return
 		case <-r.Context().Done():
 			return

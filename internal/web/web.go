@@ -24,6 +24,7 @@ import (
 	"os"
 	"sync"
 
+	"ration/internal/connlimit"
 	"ration/internal/limit"
 	"ration/internal/node"
 	"ration/machine"
@@ -82,7 +83,7 @@ func New(opts Options) http.Handler {
 	if opts.ID != "" {
 		s.prefix = "/" + opts.ID + "/"
 	}
-	s.streams = make(chan struct{}, max(1, opts.MaxStreams))
+	s.streams = connlimit.NewStreams(max(1, opts.MaxStreams))
 	return s.routes()
 }
 
