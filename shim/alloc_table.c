@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* A shard's first size: one page. */
+/* The first size of a shard, in slots: one page. */
 #define ALLOC_TABLE_FIRST 64
 
 static uint64_t alloc_table_hash(uint64_t key)
@@ -17,9 +17,10 @@ static struct alloc_shard *alloc_table_shard(struct alloc_table *t, uint64_t has
 
 _Static_assert(ALLOC_TABLE_SHARDS == 32, "the shard is the hash's top five bits");
 
-/* Open addressing: a record is in the first slot from its hash on that was free
- * when it came, and taking one out moves those behind it up (see alloc_table_erase), so that a
- * free slot always ends a search. */
+/* alloc_table_find returns the record with this key, or NULL. The caller holds the lock of the
+ * shard, here and in the functions below. Open addressing: a record is in the slot of its hash,
+ * or in the first slot after it that was free when the record was inserted. alloc_table_erase
+ * moves records back into the hole, so a free slot always ends a search. */
 static struct alloc_record *alloc_table_find(struct alloc_shard *s, uint64_t hash, uint64_t key)
 {
 	if (!s->room)
@@ -63,7 +64,7 @@ static void alloc_table_erase(struct alloc_shard *s, struct alloc_record *hole)
 {
 	uint64_t mask = s->room - 1, free_at = (uint64_t)(hole - s->slots);
 	for (uint64_t i = (free_at + 1) & mask; s->slots[i].key; i = (i + 1) & mask) {
-		/* One whose search passes the hole moves into it. */
+		/* A record whose search passes the hole moves into it. */
 		uint64_t home = alloc_table_hash(s->slots[i].key) & mask;
 		if (((i - home) & mask) >= ((i - free_at) & mask)) {
 			s->slots[free_at] = s->slots[i];
@@ -168,8 +169,8 @@ void alloc_table_sweep(struct alloc_table *t, bool (*keep)(struct alloc_record *
 	for (unsigned n = 0; n < ALLOC_TABLE_SHARDS; n++) {
 		struct alloc_shard *s = &t->shard[n];
 		mutex_lock(&s->lock, LOCK_ALLOC_TABLE);
-		/* What alloc_table_erase moves up comes from further on, or was visited before:
-		 * visiting the same slot again misses nothing. */
+		/* A record that alloc_table_erase moves into this slot comes from a later slot,
+		 * or was visited before: to visit the same slot again misses none. */
 		for (uint64_t i = 0; i < s->room;) {
 			if (s->slots[i].key && !keep(&s->slots[i], arg))
 				alloc_table_erase(s, &s->slots[i]);

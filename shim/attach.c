@@ -17,7 +17,7 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-static struct attach_page attach_cold; /* until there is a page */
+static struct attach_page attach_cold; /* used until the page is mapped */
 struct attach_page *attach_page = &attach_cold;
 
 static struct region attach_job_region = {.fd = -1};
@@ -28,7 +28,7 @@ const struct config *attach_config(void) { return &attach_job_config; }
 
 static void attach_wipe_page(void) { memset(attach_page, 0, sizeof *attach_page); }
 
-/* attach_get_page returns the page, mapped when it is first needed; NULL where there is
+/* attach_get_page returns the page, and maps it at the first call. It returns NULL if there is
  * no memory for it. */
 static struct attach_page *attach_get_page(void)
 {
@@ -43,7 +43,8 @@ static struct attach_page *attach_get_page(void)
 		munmap(p, RATION_PAGE_SIZE);
 		return expected;
 	}
-	/* Kernels before 4.14. A fork that bypasses the C library is not noticed there. */
+	/* Kernels before 4.14 have no MADV_WIPEONFORK. There, a fork that bypasses the C
+	 * library is not noticed. */
 	if (!wiped)
 		pthread_atfork(NULL, NULL, attach_wipe_page);
 	return p;
@@ -52,14 +53,14 @@ static struct attach_page *attach_get_page(void)
 /* Release: pairs with attach_state. */
 static void attach_set_state(struct attach_page *p, enum attach_state s) { __atomic_store_n(&p->state, s, __ATOMIC_RELEASE); }
 
-/* attach_fail sets the state of a process whose job cannot be joined. The reason has
- * been logged. */
+/* attach_fail sets the state of a process whose job cannot be joined. The caller has logged the
+ * reason, and holds LOCK_ATTACH. */
 static void attach_fail(struct attach_page *p)
 {
 	bool open = attach_job_config.fail_open;
 	if (open)
 		log_warn("going on without limits, as %s says", attach_job_config.placed ? "the policy" : "RATION_FAIL=open");
-	else /* not to be advised where it has no effect: in a job that is not this process's to leave */
+	else /* do not advise RATION_FAIL if this process may not leave its job: it has no effect there */
 		log_error("CUDA is refused to this process%s",
 			  attach_job_config.placed ? "" : " (RATION_FAIL=open lets it run without limits)");
 	attach_set_state(p, open ? ATTACH_OFF : ATTACH_BROKEN);
@@ -70,13 +71,13 @@ static const char *attach_error_text(int error, char *buf)
 	return error == REGION_SYSTEM ? errno_text(errno, buf) : region_error_text(error);
 }
 
-/* A limit that this process brought, and its job's: both as text, empty where there is
- * nothing to say. */
+/* A limit that this process was started with, and the limit of its job, both as text. Both are
+ * empty if the two agree. */
 struct attach_difference {
 	char mine[SIZE_TEXT + 32], jobs[SIZE_TEXT + 32];
 };
 
-/* attach_memory_text renders a limit as the region packs it. */
+/* attach_memory_text formats a memory limit that is packed as in the region. */
 static void attach_memory_text(char *out, size_t size, uint64_t limit)
 {
 	char bytes[SIZE_TEXT];
@@ -92,7 +93,7 @@ static void attach_compare_memory(unsigned device, const struct region_limits *o
 	attach_memory_text(d->jobs, sizeof d->jobs, has);
 }
 
-/* attach_compute_text renders a share or a cap. */
+/* attach_compute_text formats a share or a cap, in percent. */
 static void attach_compute_text(char *out, size_t size, uint64_t percent, const char *of)
 {
 	if (percent_of(percent))
@@ -120,8 +121,8 @@ static void attach_compare_compute_max(unsigned device, const struct region_limi
 			       "compute at most", d);
 }
 
-/* attach_log_differences logs each difference between the limits that this process brought
- * and its job's, once for all devices in a row that have it. */
+/* attach_log_differences logs each difference between the limits that this process was started
+ * with and the limits of its job. Consecutive devices with the same difference share one line. */
 static void attach_log_differences(const struct region_limits *own)
 {
 	static void (*const compare[])(unsigned, const struct region_limits *, struct attach_difference *) = {
@@ -152,7 +153,7 @@ static void attach_log_differences(const struct region_limits *own)
 			 (unsigned long long)round);
 }
 
-/* attach_log_damage is called where this process found a slot whose content cannot be. */
+/* The region calls attach_log_damage when this process finds a slot with impossible contents. */
 static void attach_log_damage(unsigned slot, unsigned device)
 {
 	log_error("region %s: what slot %u holds of device %u cannot be; it is out of use, and its bytes stay counted "
@@ -176,11 +177,11 @@ static void attach_log_death_at(enum log_level level, const struct ration_death 
 		 region_cause_text(death->cause));
 }
 
-/* attach_log_death is called where this process gave back what a dead one held. */
+/* The region calls attach_log_death when this process has returned the bytes of a dead process. */
 static void attach_log_death(const struct ration_death *death) { attach_log_death_at(LOG_WARN, death); }
 
-/* What processes held that a former run left dead, and that this process gives back while it
- * joins: that is how a run ends that is killed, and no reason to warn. */
+/* The bytes of processes that died in a former run, and that this process returns while it
+ * joins. A run that is killed leaves such processes, so this is no reason to warn. */
 static struct {
 	uint32_t count;
 	uint64_t bytes;
@@ -193,7 +194,8 @@ static void attach_count_death(const struct ration_death *death)
 	__atomic_fetch_add(&attach_found_dead.count, 1, __ATOMIC_RELAXED);
 }
 
-/* attach_log_found_dead says it once for all of them; deaths from now on are of this run. */
+/* attach_log_found_dead logs one line for all of them. Deaths from now on belong to this run,
+ * and each is logged on its own. */
 static void attach_log_found_dead(void)
 {
 	char size[SIZE_TEXT];
@@ -207,7 +209,8 @@ static void attach_log_found_dead(void)
 
 static void attach_log_wait(uint64_t since) { log_wait(since / 1000000, "another thread's charge of the same device"); }
 
-/* attach_open maps the job's region. Under the lock. */
+/* attach_open maps the job's region and returns whether it is mapped. The caller holds
+ * LOCK_ATTACH. */
 static bool attach_open(struct attach_page *p, void (*reset)(void))
 {
 	static const char *const roles[] = {"ready, on the fast path", "ready, after waiting for its initialiser",
@@ -218,7 +221,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 	if (p->opened)
 		return true;
 	if (attach_job_region.fd >= 0)
-		region_close(&attach_job_region); /* what a fork handed down */
+		region_close(&attach_job_region); /* inherited by fork */
 	memset(&own, 0, sizeof own);
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		own.memory[d] = config_limit(c, d, 0);
@@ -241,7 +244,8 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 	attach_job_region.on_damage = attach_log_damage;
 	attach_job_region.on_death = attach_count_death;
 	attach_job_region.on_wait = attach_log_wait;
-	/* Yesterday's limits are not those of a job that begins anew; a launcher's are the job's. */
+	/* If all processes of the job have ended, the limits in the file are old: replace them
+	 * by ours. Limits that a launcher set are kept. */
 	if (!c->made && !c->placed && (err = region_renew_limits(&attach_job_region, &own)))
 		log_warn("region %s: the limits of a job that has ended stay: %s", c->path, attach_error_text(err, buf));
 	attach_log_found_dead();
@@ -253,14 +257,15 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 	return true;
 }
 
-/* attach_claim takes a slot. Under the lock. */
+/* attach_claim takes a slot and returns whether it could; otherwise it has logged why. The
+ * caller holds LOCK_ATTACH. */
 static bool attach_claim(void)
 {
 	unsigned reaped;
 	attach_job_region.on_death = attach_count_death;
 	int err = region_claim(&attach_job_region, program_invocation_short_name);
 	if (!err)
-		region_reap(&attach_job_region, &reaped); /* what it cannot ask now, a later request does */
+		region_reap(&attach_job_region, &reaped); /* a slot that cannot be reaped now is reaped by a later request */
 	attach_log_found_dead();
 	if (err) {
 		char buf[ERRNO_TEXT];
@@ -304,7 +309,8 @@ enum attach_state attach_prepare(void)
 bool attach_wants_compute(void)
 {
 	bool asked, wants = config_wants_compute(&asked);
-	/* Should the thread that joins not have waited for this one. */
+	/* The thread that joins may have stopped waiting for this one: take the slot's locks
+	 * again, in case this call dropped them. */
 	if (__builtin_expect(asked, 0) && attach_state() == ATTACH_ON)
 		region_lock_own(&attach_job_region);
 	return wants;
@@ -316,8 +322,9 @@ enum attach_state attach_join(void (*reset)(void))
 	mutex_lock(&p->lock, LOCK_ATTACH);
 	if (p->state == ATTACH_COLD) {
 		bool good = attach_open(p, reset), asked;
-		/* Before there is a lock that this would drop: in a moment without one, a process in
-		 * another PID namespace takes this one for dead. */
+		/* Ask before this process has a lock, since asking closes descriptors and so
+		 * would drop it. In a moment without the lock, a process in another PID
+		 * namespace would take this process for dead. */
 		bool compute = config_wants_compute(&asked);
 		config_wait_asking();
 		if (good && attach_claim()) {
@@ -379,10 +386,10 @@ uint64_t attach_host_pid(void)
 	return host_pid_of(load_acquire(&r->m->slots[r->slot].host_pid));
 }
 
-/* attach_leave runs once, at exit. It waits for nothing, as any thread may have been
- * interrupted anywhere. What this process holds stays counted: the driver has it until its files
- * are released, after the last instruction of the program. The next process that needs it
- * finds that it has ended. */
+/* attach_leave runs once, at exit. It waits for no lock, as any thread may have been
+ * interrupted anywhere. The memory of this process stays charged: the driver keeps it until the
+ * kernel closes the process's files, after the last instruction of the program. The next
+ * process that needs memory finds this process dead and returns its charges. */
 __attribute__((destructor)) static void attach_leave(void)
 {
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);

@@ -1,5 +1,5 @@
-/* How a process belongs to its job: it joins at cuInit, starts anew in the child of a
- * fork, and leaves at exit. This file knows the region and the settings, and no hook. */
+/* How a process belongs to its job: it joins at cuInit, starts anew in the child of a fork, and
+ * leaves at exit. This file depends on the region and the settings, and on no hook. */
 #ifndef RATION_ATTACH_H
 #define RATION_ATTACH_H
 
@@ -15,16 +15,16 @@ enum attach_state {
 	ATTACH_LEFT,   /* the process is exiting: every call is passed on */
 };
 
-/* What a fork must not hand down, on a page of its own that the kernel zeroes in the
- * child, so that a child starts cold however it was forked. */
+/* State that a fork child must not inherit. It is on a page of its own, which the kernel zeroes
+ * in the child, so a child starts as ATTACH_COLD whichever way it was forked. */
 struct attach_page {
-	uint32_t state;      /* enum attach_state; written under lock, but for ATTACH_LEFT */
+	uint32_t state;      /* enum attach_state; written under lock, except ATTACH_LEFT */
 	uint32_t opened;     /* the region is mapped, with or without a slot; under lock */
-	uint32_t unreadable; /* opening it only to read failed, and was logged; under lock */
-	uint32_t nvml;       /* whether NVML was started; nvml.c's */
+	uint32_t unreadable; /* opening the region only to read it failed, and was logged; under lock */
+	uint32_t nvml;       /* whether NVML was started; owned by nvml.c */
 	uint32_t compute;    /* the job has a share or a cap: launches are hooked; written before state */
 	mutex lock;          /* LOCK_ATTACH */
-	uint64_t turn;       /* this process's in the host-PID lock, without beats, or 0; hostpid.c's, atomic */
+	uint64_t turn;       /* this process's turn in the host-PID lock, without beats, or 0; owned by hostpid.c, atomic */
 };
 
 extern struct attach_page *attach_page; /* never NULL */
@@ -32,49 +32,53 @@ extern struct attach_page *attach_page; /* never NULL */
 static inline enum attach_state attach_state(void)
 {
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
-	/* Acquire: a thread that finds it on finds the region. Pairs with attach_set_state. */
+	/* Acquire: a thread that reads ATTACH_ON then sees the mapped region. Pairs with
+	 * attach_set_state. */
 	return (enum attach_state)__atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
 }
 
-/* attach_on reports whether this process counts. */
+/* attach_on reports whether this process is attached to a job, so that its calls are counted. */
 static inline bool attach_on(void) { return __builtin_expect(attach_state() == ATTACH_ON, 1); }
 
-/* attach_wants_compute reports whether this process's job has a share or a cap, also before
- * it has joined: config_wants_compute. */
+/* attach_wants_compute reports whether this process's job has a share or a cap. It works before
+ * the process has joined, too (config_wants_compute). */
 bool attach_wants_compute(void);
 
-/* attach_compute reports whether this process is attached to a job with a share or a cap, as
- * it was when the process first looked a launch up, or joined. */
+/* attach_compute reports whether this process is attached to a job with a share or a cap. The
+ * answer was fixed when the process first looked up a launch function, or when it joined. */
 static inline bool attach_compute(void)
 {
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
 	return __builtin_expect(__atomic_load_n(&p->compute, __ATOMIC_ACQUIRE) != 0, 0);
 }
 
-/* attach_turn is where this process's turn in the host-PID lock is. */
+/* attach_turn returns the address of this process's turn in the host-PID lock. */
 static inline uint64_t *attach_turn(void) { return &__atomic_load_n(&attach_page, __ATOMIC_ACQUIRE)->turn; }
 
-/* attach_prepare reads the settings once, and returns the state. ATTACH_COLD: there is a
- * job to join. */
+/* attach_prepare reads the settings once, and returns the state. ATTACH_COLD means that there
+ * is a job to join. */
 enum attach_state attach_prepare(void);
 
 /* attach_join takes a slot, after attach_prepare, and returns the state.
  *
- * Here and below: reset is called once in the life of a process, when it has opened the
- * region and before it counts anything; what a fork handed down is forgotten there. */
+ * For this function and those below: they call reset once in the life of a process, after it
+ * has opened the region and before it counts anything. reset must forget the state that a fork
+ * handed down. */
 enum attach_state attach_join(void (*reset)(void));
 
-/* attach_read_only maps the region without joining, for processes that only read. */
+/* attach_read_only maps the region without taking a slot, for processes that only read it. It
+ * returns whether the region is mapped. */
 bool attach_read_only(void (*reset)(void));
 
-/* attach_rejoin takes a new slot after ours was reaped; lost is the claim that no longer
- * holds. Where this call took it, bring charges to it what this process holds, before any
- * other thread comes back from here. It returns whether there is a slot.
- * attach_wait_rejoin is for a thread that has found the new slot without that. */
+/* attach_rejoin takes a new slot after ours was reaped; lost is the claim that no longer holds.
+ * If this call takes the slot, it calls bring, which must charge to the new slot all that this
+ * process holds; no other thread returns from attach_rejoin before that. It returns whether
+ * there is a slot. attach_wait_rejoin waits until the thread that took the new slot has
+ * finished bring. */
 bool attach_rejoin(uint64_t lost, void (*bring)(struct region *r));
 void attach_wait_rejoin(void);
 
-/* The region and the settings; only while on, or after attach_read_only. */
+/* The region and the settings. Call these only in state ATTACH_ON, or after attach_read_only. */
 struct region *attach_region(void);
 const struct config *attach_config(void);
 

@@ -2,7 +2,7 @@
 
 #include "hooks.h"
 
-static uint32_t capture_ever, capture_count; /* whether there was one, and how many are under way; atomic */
+static uint32_t capture_ever, capture_count; /* whether a capture ever began, and how many are under way; atomic */
 
 void capture_begun(void)
 {

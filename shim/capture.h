@@ -1,26 +1,26 @@
-/* Stream capture: while a thread captures a stream, the driver holds some calls against
- * it, also calls of ours that have nothing to do with the stream. */
+/* Stream capture: while a thread captures a stream, the driver treats some calls as errors, and
+ * this includes calls that this library makes and that have nothing to do with the stream. */
 #ifndef RATION_CAPTURE_H
 #define RATION_CAPTURE_H
 
 #include <stdbool.h>
 
-/* capture_begun records that a thread begins to capture a stream, and capture_ended that
- * one has been ended. capture_seen reports whether any ever was begun. */
+/* capture_begun records that a thread begins to capture a stream, capture_ended that a capture
+ * has ended. capture_seen reports whether this process has ever begun a capture. */
 void capture_begun(void);
 void capture_ended(void);
 bool capture_seen(void);
 
-/* capture_any reports whether a capture is under way in this process, as far as is known: what is
- * true of a stream its driver knows. */
+/* capture_any reports whether a capture is under way in this process, by our count. The count
+ * may be wrong: only the driver knows the state of a stream. */
 bool capture_any(void);
 
-/* capture_relax and capture_restore go around such calls; the first returns what the
- * second takes. */
+/* Call capture_relax before a driver call that a capture could make fail, and capture_restore
+ * after it, with the mode that capture_relax returned. */
 int capture_relax(void);
 
-/* capture_relax_always is for a thread during whose calls another one may begin the first
- * capture. */
+/* capture_relax_always does the same as capture_relax even if no capture has been seen: it is
+ * for calls during which another thread may begin the first capture. */
 int capture_relax_always(void);
 void capture_restore(int mode);
 

@@ -14,13 +14,13 @@
 #include "region/atomics.h"
 #include "region/words.h"
 
-/* What this process has charged and returned, in bytes rounded to the region's units: sums
- * that only grow, so that two of them, read at two instants, bound what was so in between.
- * They count what this process did, also where the region failed: so they stay in step with
- * one another, and fill a slot that replaces a lost one. Atomic. */
+/* The bytes that this process has charged and returned, rounded up to the region's units. Each
+ * sum only grows, so two sums read at two instants bound the value in between. A sum counts
+ * even if the call to the region failed: so the sums agree with one another, and a new slot
+ * that replaces a lost one is filled from them. Atomic. */
 static struct charge_sums {
 	uint64_t added[RATION_KINDS], returned[RATION_KINDS];
-	uint64_t arrived, leaving; /* of all kinds but overhead */
+	uint64_t arrived, leaving; /* of all kinds except overhead */
 	uint64_t absent;           /* grows and shrinks: see charge_mark_absent */
 	uint64_t pad[5];
 } __attribute__((aligned(64))) charge_sums[RATION_DEVICES];
@@ -29,8 +29,8 @@ static charge_relieve charge_reliefs[RELIEF_COUNT]; /* atomic */
 
 static uint64_t charge_rounded(uint64_t bytes) { return units_for(bytes) * RATION_UNIT; }
 
-/* Release, and acquire where they are read: a reading that sees one step of an allocation
- * sees the steps before it, in whatever thread. */
+/* Release here, acquire in the readers: a reading that sees one step of an allocation also sees
+ * the steps before it, in any thread. */
 static void charge_count(uint64_t *sum, uint64_t bytes) { __atomic_fetch_add(sum, bytes, __ATOMIC_RELEASE); }
 
 void charge_arrived(unsigned device, uint64_t bytes) { charge_count(&charge_sums[device].arrived, charge_rounded(bytes)); }
@@ -39,12 +39,14 @@ void charge_leaving(unsigned device, uint64_t bytes) { charge_count(&charge_sums
 
 uint64_t charge_held(unsigned device, unsigned kind)
 {
-	/* In this order: what is returned was added before. */
+	/* Read returned first: all returned bytes were added before, so the difference is not
+	 * negative. */
 	uint64_t returned = load_acquire(&charge_sums[device].returned[kind]);
 	return load_acquire(&charge_sums[device].added[kind]) - returned;
 }
 
-/* charge_sum_kinds adds up all kinds but overhead, which is what the bounds are for. */
+/* charge_sum_kinds returns the sum over all kinds except overhead: the bounds are used to find
+ * the overhead. */
 static uint64_t charge_sum_kinds(const uint64_t *by_kind)
 {
 	uint64_t sum = 0;
@@ -62,7 +64,7 @@ void charge_bounds_begin(unsigned device, struct charge_bounds *b)
 void charge_bounds_end(unsigned device, struct charge_bounds *b)
 {
 	const struct charge_sums *s = &charge_sums[device];
-	/* First: what is no longer marked has been leaving before. */
+	/* Read absent first: bytes that are no longer absent were counted in leaving before. */
 	b->absent = load_acquire(&s->absent);
 	uint64_t leaving = load_acquire(&s->leaving);
 	b->least = b->arrived > leaving ? b->arrived - leaving : 0;
@@ -83,8 +85,8 @@ void charge_on_pressure(enum charge_relief which, charge_relieve relieve)
 	__atomic_store_n(&charge_reliefs[which], relieve, __ATOMIC_RELAXED);
 }
 
-/* charge_may_log permits one line a second, and counts the others as skipped: a program
- * that tries in a loop must not flood its log. */
+/* charge_may_log returns true at most once a second. The other calls are counted in *skipped: a
+ * program that retries in a loop must not flood its log. */
 static bool charge_may_log(uint64_t *last, uint64_t *skipped)
 {
 	struct timespec t;
@@ -97,7 +99,7 @@ static bool charge_may_log(uint64_t *last, uint64_t *skipped)
 	return true;
 }
 
-/* charge_log_refusal logs a refusal in one line that a person can act on. */
+/* charge_log_refusal logs a refusal in one line that tells the user how to get the memory. */
 static void charge_log_refusal(unsigned device, const struct region_refusal *why)
 {
 	static uint64_t last, skipped;
@@ -124,8 +126,8 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 		 size_text(why->limit, l), n ? who : " no process", more);
 }
 
-/* charge_bring charges all we hold to a new slot. What other threads are charging at this
- * moment may be counted twice: too much, never too little. */
+/* charge_bring charges all that this process holds to a new slot. Bytes that other threads are
+ * charging at this moment may be counted twice: too much, never too little. */
 static void charge_bring(struct region *r)
 {
 	for (unsigned d = 0; d < RATION_DEVICES; d++)
@@ -136,8 +138,9 @@ static void charge_bring(struct region *r)
 		}
 }
 
-/* charge_fail returns what a call must where the region itself failed. At exit a slot is
- * left while other threads still run: that is no failure. */
+/* charge_fail logs that an operation on the region failed, and returns the result of the hooked
+ * call. At exit this process leaves its slot while other threads still run: that is no failure,
+ * and the result is CUDA_SUCCESS. */
 static int charge_fail(int err)
 {
 	static uint64_t last, skipped;
@@ -154,7 +157,7 @@ bool charge_would_refuse(unsigned device, uint64_t bytes)
 	return region_used(r, device) / RATION_UNIT + units_for(bytes) > limit_ceiling(region_limit(r, device));
 }
 
-/* charge_make_room tries each relief in turn, before a refusal. */
+/* charge_make_room runs the reliefs in order, until the request would fit. */
 __attribute__((cold, noinline)) static void charge_make_room(unsigned device, uint64_t bytes)
 {
 	for (unsigned i = 0; i < RELIEF_COUNT && charge_would_refuse(device, bytes); i++) {
@@ -166,8 +169,9 @@ __attribute__((cold, noinline)) static void charge_make_room(unsigned device, ui
 
 enum charge_change { CHARGE_ASK, CHARGE_FORCE, CHARGE_RETURN };
 
-/* charge_apply changes what the region has for this process, in a new slot where ours was
- * reaped. Inline, so that each caller has one kind of change. */
+/* charge_apply makes one change to this process's account in the region, in a new slot if ours
+ * was reaped. It returns REGION_OK or an error. It is inline, so that each caller compiles only
+ * its own kind of change. */
 static inline __attribute__((always_inline)) int charge_apply(enum charge_change change, unsigned device, unsigned kind, uint64_t bytes,
 							      struct region_refusal *why)
 {
@@ -182,7 +186,8 @@ static inline __attribute__((always_inline)) int charge_apply(enum charge_change
 	}
 }
 
-/* charge_ask asks the job, and counts nothing. */
+/* charge_ask charges bytes to the job without counting them in charge_sums. It returns
+ * CUDA_SUCCESS, or the error that the hooked call must return. */
 static inline int charge_ask(unsigned device, unsigned kind, uint64_t bytes)
 {
 	struct region_refusal why;
@@ -249,8 +254,9 @@ void charge_return(unsigned device, unsigned kind, uint64_t bytes)
 	uint64_t whole = charge_rounded(bytes);
 	int err = whole ? charge_apply(CHARGE_RETURN, device, kind, whole, NULL) : REGION_OK;
 	if (unlikely(err == REGION_NOT_HELD)) {
-		/* Into a new slot to which another thread is bringing what we hold, these bytes
-		 * among it: they count as returned below. */
+		/* Another thread is filling a new slot with all that this process holds,
+		 * including these bytes. Wait until it has; charge_sums counts them as returned
+		 * only below. */
 		attach_wait_rejoin();
 		err = charge_apply(CHARGE_RETURN, device, kind, whole, NULL);
 	}
@@ -268,7 +274,7 @@ void charge_correct(unsigned device, unsigned kind, uint64_t from, uint64_t to)
 	from = charge_rounded(from), to = charge_rounded(to);
 	if (to > from) {
 		charge_add_forced(device, kind, to - from);
-		charge_leaving(device, to - from); /* charge_arrived is still to come, for all of it */
+		charge_leaving(device, to - from); /* charge_arrived is still to come, for the whole size */
 	} else if (to < from) {
 		charge_return(device, kind, from - to);
 	}
@@ -287,7 +293,7 @@ void charge_resize(unsigned device, unsigned kind, uint64_t from, uint64_t to)
 
 #ifdef RATION_LOCKDEBUG
 
-static uint32_t charge_inside, charge_entered; /* hooks under way, and begun; atomic */
+static uint32_t charge_inside, charge_entered; /* hooks under way, and hooks ever begun; atomic */
 
 void charge_hook_begins(void)
 {
@@ -295,8 +301,8 @@ void charge_hook_begins(void)
 	__atomic_fetch_add(&charge_entered, 1, __ATOMIC_SEQ_CST);
 }
 
-/* charge_balanced reports whether all that was charged has arrived, and all that was to
- * leave has been returned. */
+/* charge_balanced reports whether all charged bytes have arrived, and all leaving bytes have
+ * been returned. */
 static bool charge_balanced(unsigned device)
 {
 	const struct charge_sums *s = &charge_sums[device];
@@ -308,7 +314,7 @@ void charge_hook_ends(void)
 	uint32_t entered = __atomic_load_n(&charge_entered, __ATOMIC_SEQ_CST);
 	bool alone = __atomic_load_n(&charge_inside, __ATOMIC_SEQ_CST) == 1;
 	for (unsigned d = 0; alone && d < RATION_DEVICES; d++)
-		/* Unless another thread has begun meanwhile. */
+		/* No error if another thread has begun a hook meanwhile. */
 		if (!charge_balanced(d) && __atomic_load_n(&charge_entered, __ATOMIC_SEQ_CST) == entered)
 			charge_wrong("ration: at rest, bytes are still on their way (charge.h)\n");
 	__atomic_fetch_sub(&charge_inside, 1, __ATOMIC_SEQ_CST);

@@ -26,11 +26,12 @@
 #define CONFIG_ROUND "RATION_COMPUTE_ROUND"
 #define CONFIG_MODE "RATION_COMPUTE"
 
-/* Where a container finds its job, also without its environment: the region, or the
- * job's folder. */
+/* The well-known path: where a container finds its job even if its environment is lost. It is
+ * the region, or the job's folder. */
 #define CONFIG_WELL_KNOWN "/run/ration/job"
 
-/* config_after returns what follows name in a variable: nothing, or _ and more, up to =. */
+/* config_after returns the rest of a variable after name: "=..." or "_...". It returns NULL if
+ * the variable has another name. */
 static const char *config_after(const char *variable, const char *name)
 {
 	size_t len = strlen(name);
@@ -39,7 +40,8 @@ static const char *config_after(const char *variable, const char *name)
 	return variable + len;
 }
 
-/* config_disabled reports whether HAMi-core's switch is set, by which a program has no limits. */
+/* config_disabled reports whether HAMi-core's switch is set that lets a program run without
+ * limits. */
 static bool config_disabled(void)
 {
 	const char *v = environment_get("CUDA_DISABLE_CONTROL");
@@ -49,7 +51,7 @@ static bool config_disabled(void)
 /* Variables of HAMi-core and of older versions that have no effect, and why. */
 static const struct {
 	const char *name, *why;
-	bool zero_means; /* 0 asks for something: it is HAMi-core's highest priority */
+	bool zero_means; /* 0 is a request, too: it is HAMi-core's highest priority */
 } config_meaningless[] = {
 	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused", false},
 	{"CUDA_TASK_PRIORITY", "a job's processes are equal; shares of the device's time are between jobs (CUDA_DEVICE_SM_LIMIT)", true},
@@ -72,13 +74,15 @@ void config_log_meaningless(const struct config *c, bool first)
 		log_line(level, "CUDA_DISABLE_CONTROL has no effect in a job that ration run made");
 }
 
-/* config_found reports whether there is a job that no variable names. */
+/* config_found reports whether there is a job that no variable names: at the well-known path,
+ * or by a policy. */
 static bool config_found(void)
 {
 	struct stat st;
 	if (!region_lstat(CONFIG_WELL_KNOWN, &st) && !userjob_ruled())
 		return false;
-	/* An operator's job: no other library comes between this one and the kernel. */
+	/* An operator's job: bind to the C library's own functions, so that no other preloaded
+	 * library comes between this one and the kernel. */
 	elf_trust_libc();
 	return true;
 }
@@ -95,7 +99,7 @@ bool config_any(void)
 	return config_found();
 }
 
-/* config_wrong logs what is wrong with a variable, as FromEnv does in Go. */
+/* config_wrong logs a mistake in a variable, in the words of FromEnv in Go. It returns false. */
 static bool config_wrong(const char *variable, const char *what, const char *use)
 {
 	const char *value = strchr(variable, '=') + 1;
@@ -103,8 +107,8 @@ static bool config_wrong(const char *variable, const char *what, const char *use
 	return false;
 }
 
-/* config_first reports whether no variable before this one has the same name: the first
- * of several counts, as it does for getenv. */
+/* config_first reports whether no earlier variable has the same name: the first of several
+ * counts, as for getenv. */
 static bool config_first(char **variable)
 {
 	size_t len = (size_t)(strchr(*variable, '=') - *variable) + 1;
@@ -114,8 +118,8 @@ static bool config_first(char **variable)
 	return true;
 }
 
-/* config_devices parses which devices a variable with this ending is for: from, up to but
- * not including to. It returns NULL, or what is wrong. */
+/* config_devices parses the device in the rest of a variable's name: devices from *from up to,
+ * but not including, *to. It returns NULL, or a text that describes the mistake. */
 static const char *config_devices(const char *ending, unsigned *from, unsigned *to)
 {
 	char index[8] = "";
@@ -130,7 +134,8 @@ static const char *config_devices(const char *ending, unsigned *from, unsigned *
 	return what;
 }
 
-/* config_limit_kind returns which limit a variable is, and what follows its name; or -1. */
+/* config_limit_kind returns which limit a variable sets (an index into names) and sets *ending
+ * to the text after its name. It returns -1 if the variable is no limit. */
 static int config_limit_kind(const char *variable, const char **ending)
 {
 	static const char *const names[] = {CONFIG_MEMORY, CONFIG_COMPUTE, CONFIG_COMPUTE_MAX};
@@ -140,8 +145,8 @@ static int config_limit_kind(const char *variable, const char **ending)
 	return -1;
 }
 
-/* config_read_limit reads one variable, if it is a limit: one for all devices, or one that
- * names a device (exact). */
+/* config_read_limit reads one variable, if it is a limit. exact selects the variables that name
+ * one device; otherwise those for all devices are read. It returns false after a mistake. */
 static bool config_read_limit(struct config *c, char **e, bool exact)
 {
 	const char *ending, *what;
@@ -160,7 +165,8 @@ static bool config_read_limit(struct config *c, char **e, bool exact)
 	}
 	if ((what = kind == 0 ? parse_memory(value, &m) : kind == 1 ? parse_hami_compute(value, &p) : parse_compute(value, &p)))
 		return config_wrong(*e, what, kind ? compute_use : memory_use);
-	/* As in HAMi-core, zero for one device is the limit of all, where there is one. */
+	/* HAMi-core takes zero for one device as "use the limit for all devices", if there is
+	 * one. */
 	bool zero = *value == '0' && (kind ? !p.percent : m.none);
 	if (exact && kind < 2 && zero && (kind ? c->compute[from].set : c->memory[from].set))
 		return true;
@@ -174,8 +180,8 @@ static bool config_read_limit(struct config *c, char **e, bool exact)
 	return true;
 }
 
-/* config_setting returns a variable's value, or NULL, and the variable itself for
- * config_wrong: the value lies behind the name and =. */
+/* config_setting returns a variable's value, or NULL. *variable gets the start of "NAME=value",
+ * which config_wrong needs. */
 static const char *config_setting(const char *name, const char **variable)
 {
 	const char *value = environment_get(name);
@@ -183,9 +189,9 @@ static const char *config_setting(const char *name, const char **variable)
 	return value;
 }
 
-/* config_apply_policy makes of HAMi-core's limit on compute what its policy says. A cap of
- * our own comes before one of HAMi-core's, unless it is the default and that is for one
- * device. */
+/* config_apply_policy turns HAMi-core's limit on compute into a share, a cap or nothing, by its
+ * policy. A RATION_COMPUTE_MAX overrides a cap of HAMi-core, unless the first is for all
+ * devices and the second for this device only. */
 static void config_apply_policy(struct config *c, enum compute_policy policy)
 {
 	for (unsigned d = 0; d < RATION_DEVICES && policy != POLICY_SHARE; d++) {
@@ -200,7 +206,7 @@ static bool config_read_limits(struct config *c)
 {
 	bool good = true;
 	const char *what;
-	/* The default for all devices first, then what one device is given. */
+	/* First the limits for all devices, then those for one device. */
 	for (int exact = 0; exact < 2; exact++)
 		for (char **e = environment_all(); *e; e++)
 			good = config_read_limit(c, e, exact) && good;
@@ -216,13 +222,14 @@ static bool config_read_limits(struct config *c)
 	return good;
 }
 
-/* config_trusted reports whether only this user, or root, can have made what is in a folder. */
+/* config_trusted reports whether a folder can contain only files that this user or root made. */
 static bool config_trusted(const struct stat *st)
 {
 	return S_ISDIR(st->st_mode) && (st->st_uid == kernel_euid() || st->st_uid == 0) && !(st->st_mode & 022);
 }
 
-/* config_own_folder is the folder of this user's jobs, as internal/job has it. */
+/* config_own_folder writes the folder of this user's jobs to out, by the same rules as
+ * internal/job. It returns the length, like snprintf. */
 static int config_own_folder(char *out, size_t size)
 {
 	const char *dir = environment_get("RATION_DIR");
@@ -235,14 +242,14 @@ static int config_own_folder(char *out, size_t size)
 	dir = environment_get("TMPDIR");
 	int n = snprintf(out, size, "%s/ration-%u", dir && *dir ? dir : "/tmp", (unsigned)kernel_euid());
 	struct stat st;
-	/* Anybody can make a folder of that name there, and this user could not remove it. */
+	/* Any user can make a folder of that name there, and this user could not remove it. */
 	if (n > 0 && (size_t)n < size && region_lstat(out, &st) && !config_trusted(&st) && (dir = environment_get("HOME")) && *dir == '/')
 		return snprintf(out, size, "%s/.local/state/ration", dir);
 	return n;
 }
 
-/* config_mounted reports whether something is mounted on path itself. Kernels before 5.8 do
- * not say. */
+/* config_mounted reports whether path itself is a mount point. On kernels before 5.8 it returns
+ * false. */
 static bool config_mounted(const char *path)
 {
 	struct statx st = {.stx_attributes = 0};
@@ -250,7 +257,8 @@ static bool config_mounted(const char *path)
 	       st.stx_attributes & st.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT;
 }
 
-/* config_number reads what a launcher wrote of a job: when it was made. */
+/* config_number parses the time that a launcher wrote, in Unix nanoseconds. It returns 0 if the
+ * text is NULL or no number. */
 static uint64_t config_number(const char *text)
 {
 	char *end;
@@ -258,7 +266,8 @@ static uint64_t config_number(const char *text)
 	return n && (*end == 0 || *end == '\n') ? n : 0;
 }
 
-/* config_read_created reads the file that a launcher leaves beside the region. */
+/* config_read_created reads the file that a launcher writes beside the region: it holds the
+ * time at which the job was made. */
 static void config_read_created(struct config *c, const char *path)
 {
 	char text[32] = "";
@@ -271,8 +280,9 @@ static void config_read_created(struct config *c, const char *path)
 	close(fd);
 }
 
-/* config_find_well_known finds the job at the well-known path. One that was mounted there, or
- * that another user put there, is not this process's to leave. */
+/* config_find_well_known sets the path to the job at the well-known path, and returns whether
+ * there is one. If the job was mounted there, or another user put it there, this process may
+ * not leave it. */
 static bool config_find_well_known(struct config *c)
 {
 	struct stat st;
@@ -283,8 +293,8 @@ static bool config_find_well_known(struct config *c)
 	return true;
 }
 
-/* config_find_run finds the run that RATION_REGION names. One that has ended is an error: its
- * program asked for that ration, and would otherwise take another. */
+/* config_find_run finds the run that RATION_REGION names. It is an error if the run has ended:
+ * the program asked for the ration of that run, and must not use another. */
 static bool config_find_run(struct config *c, const char *region, bool quiet)
 {
 	struct stat st;
@@ -295,7 +305,7 @@ static bool config_find_run(struct config *c, const char *region, bool quiet)
 	c->fail_open = false;
 	if (region_lstat(created, &st)) {
 		config_read_created(c, created);
-		if (config_number(when)) /* of two runs of a name, the one that it was started in */
+		if (config_number(when)) /* if a second run has the same name: the run in which this process was started */
 			c->created = config_number(when);
 		return true;
 	}
@@ -307,9 +317,9 @@ static bool config_find_run(struct config *c, const char *region, bool quiet)
 	return false;
 }
 
-/* config_find_users_job finds the job in which a policy has this process's user. No variable counts
- * there but one that names a run of the same user's, nor RATION_FAIL: what becomes of a user without
- * a job is the policy's to say. */
+/* config_find_users_job finds the job that a policy gives this process's user. Only one
+ * variable counts: RATION_REGION, if it names a run of the same user. RATION_FAIL does not
+ * count: the policy decides whether a user without a job may run. */
 static bool config_find_users_job(struct config *c, bool quiet)
 {
 	char folder[64], created[sizeof folder + sizeof "/created"], why[320];
@@ -332,7 +342,8 @@ static bool config_find_users_job(struct config *c, bool quiet)
 	return false;
 }
 
-/* config_find_path finds the job's region. quiet: what is wrong is said another time. */
+/* config_find_path finds the job's region and sets the path. It returns false if there is a
+ * mistake in the settings, and logs it unless quiet. */
 static bool config_find_path(struct config *c, bool quiet)
 {
 	static const char *const variables[] = {"RATION_REGION", "CUDA_DEVICE_MEMORY_SHARED_CACHE"};
@@ -375,8 +386,8 @@ static bool config_find_path(struct config *c, bool quiet)
 	return true;
 }
 
-/* config_read_visible reads which devices the process sees: all of a list, however long it is,
- * since what a list names decides which limit is whose. */
+/* config_read_visible parses the list of visible devices. It reads the whole list, however
+ * long, since the list decides which limit applies to which device. */
 static void config_read_visible(struct config *c, const char *list)
 {
 	memset(c->visible, CONFIG_UNLISTED, sizeof c->visible);
@@ -398,11 +409,12 @@ bool config_read(struct config *c)
 {
 	const char *fail = environment_get("RATION_FAIL"), *probe = environment_get("RATION_HOSTPID");
 	memset(c, 0, sizeof *c);
-	/* As the driver reads it, once: a program may change it for its children. */
+	/* Read it now, when the driver does: a program may change the variable later for its
+	 * children. */
 	config_read_visible(c, getenv("CUDA_VISIBLE_DEVICES"));
 	c->fail_open = fail && !strcmp(fail, "open");
 	c->probe = probe && !strcmp(probe, "probe");
-	/* The job first: what is logged about the rest names it. */
+	/* Find the job first, so that log lines about the other settings name it. */
 	bool found = config_find_path(c, false);
 	if (found)
 		log_set_job(c->path);
@@ -443,8 +455,8 @@ static bool config_environment_wants_compute(void)
 	return false;
 }
 
-/* config_page_wants_compute reports whether the page of limits at this place of a file has a
- * share or a cap; -1 where there is no such file. */
+/* config_page_wants_compute reports whether the page of limits at offset `at` of a file sets a
+ * share or a cap. It returns -1 if there is no such file. */
 static int config_page_wants_compute(const char *path, off_t at)
 {
 	struct ration_device_limits l; /* one at a time: a thread may have a small stack */
@@ -464,7 +476,7 @@ static int config_page_wants_compute(const char *path, off_t at)
 
 static bool config_ask_compute(void)
 {
-	/* Not on the stack, which is the program's. */
+	/* Do not use the program's stack, which may be small. */
 	struct {
 		struct config c;
 		char beside[sizeof((struct config *)0)->path + sizeof LIMITS_SUFFIX];
@@ -487,7 +499,7 @@ static bool config_ask_compute(void)
 	return wants > 0;
 }
 
-static uint32_t config_asking; /* threads that have the region open for it, or are about to; atomic */
+static uint32_t config_asking; /* threads that have the region open in config_wants_compute, or are about to; atomic */
 
 bool config_wants_compute(bool *asked)
 {
@@ -497,8 +509,8 @@ bool config_wants_compute(bool *asked)
 	*asked = false;
 	if (known != UNKNOWN)
 		return known == YES;
-	/* It may be asked between a program's call and its look at errno. And a thread that is cancelled
-	 * would be waited for. */
+	/* The program may read errno after this call, so keep it. A cancelled thread would
+	 * never leave config_asking, so do not let it be cancelled. */
 	int saved = errno;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	__atomic_fetch_add(&config_asking, 1, __ATOMIC_SEQ_CST);
@@ -506,7 +518,7 @@ bool config_wants_compute(bool *asked)
 	if (known == UNKNOWN) {
 		*asked = true;
 		known = config_ask_compute() ? YES : NO;
-		/* Of two threads that ask, the first answers for both. */
+		/* If two threads ask at once, the answer of the first counts for both. */
 		if (!__atomic_compare_exchange_n(&answer, &unknown, known, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			known = unknown;
 	}
@@ -522,8 +534,9 @@ void config_wait_asking(void)
 		nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
 
-/* config_make_trusted makes a folder, or accepts one that only this user can have made:
- * limits in any other mean nothing. */
+/* config_make_trusted makes a folder, or accepts one that only this user can have made: limits
+ * in a folder that others can write mean nothing. It returns false, and logs why, for any
+ * other. */
 static bool config_make_trusted(const char *path)
 {
 	struct stat st;
@@ -538,14 +551,15 @@ static bool config_make_trusted(const char *path)
 	return false;
 }
 
-/* config_roots_alone reports, to root, whether no other user can put anything else at a path, of
- * which all folders above have been looked at: root is not led elsewhere. */
+/* config_roots_alone reports whether only root can replace the object at path; the caller has
+ * checked all folders above it. It returns true for any user but root: the check keeps another
+ * user from redirecting files that root writes. */
 static bool config_roots_alone(const char *path)
 {
 	struct stat itself, folder;
 	if (kernel_euid() != 0 || !region_lstat(path, &itself) ||
 	    kernel_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&folder, 0, 0) != 0)
-		return true; /* where nothing is there, nothing can be made */
+		return true; /* the path does not exist, so nothing can be made below it */
 	if (itself.st_uid == 0 && folder.st_uid == 0 && (!(folder.st_mode & 022) || folder.st_mode & S_ISVTX))
 		return true;
 	log_error(
@@ -563,7 +577,7 @@ bool config_make_folder(const struct config *c)
 	*job = 0;
 	for (char *part = path + 1; (part = strchr(part, '/')); part++) {
 		*part = 0;
-		mkdir(path, 0755); /* where one cannot be made, the last one cannot either */
+		mkdir(path, 0755); /* if this fails, config_make_trusted fails below */
 		if (!config_roots_alone(path))
 			return false;
 		*part = '/';

@@ -7,59 +7,62 @@
 #include "limit_parse.h"
 #include "region/region.h"
 
-/* What an entry of CUDA_VISIBLE_DEVICES is where it is not the number of one of the region's
- * devices: there is none; or it is a UUID, another number or anything else. */
+/* Values of config.visible for an ordinal whose entry in CUDA_VISIBLE_DEVICES is not the number
+ * of a device of the region. CONFIG_UNLISTED: there is no such entry. CONFIG_OTHER: the entry
+ * is a UUID, a larger number, or anything else. */
 enum { CONFIG_UNLISTED = RATION_DEVICES, CONFIG_OTHER };
 
 enum { CONFIG_ORDINALS = 64 }; /* devices that a process can use */
 
 struct config {
-	char path[512];   /* of the region */
-	bool path_given;  /* by a variable, or found at the well-known path */
-	bool placed;      /* at the well-known path or by a policy, by somebody whom this process cannot overrule */
-	bool made;        /* by a launcher: a region that is missing or empty is not the job's */
-	uint64_t created; /* when, in Unix nanoseconds; 0 where that is not known */
-	bool fail_open;   /* RATION_FAIL=open, or what a policy says */
+	char path[512];   /* path of the region */
+	bool path_given;  /* a variable names the path, or it is the well-known path */
+	bool placed;      /* the job was put at the well-known path, or chosen by a policy: this process may not leave it */
+	bool made;        /* a launcher made the job: this process must not create a missing region */
+	uint64_t created; /* when the launcher made it, in Unix nanoseconds; 0: not known */
+	bool fail_open;   /* RATION_FAIL=open; or the policy lets users without a job run */
 	bool probe;       /* RATION_HOSTPID=probe */
 	struct memory_limit memory[RATION_DEVICES];
 	struct compute_limit compute[RATION_DEVICES];     /* shares */
 	struct compute_limit compute_max[RATION_DEVICES]; /* caps */
 	uint32_t round;                                   /* microseconds; 0: not set */
 	bool strict;                                      /* RATION_COMPUTE=strict */
-	uint8_t visible[CONFIG_ORDINALS];                 /* CUDA_VISIBLE_DEVICES, as it was at cuInit: what it names, by ordinal */
+	uint8_t visible[CONFIG_ORDINALS];                 /* CUDA_VISIBLE_DEVICES as it was at cuInit: the device's number, by ordinal */
 };
 
-/* config_any reports whether this process has a job, by the environment and by one
- * path. */
+/* config_any reports whether this process has a job: whether a variable, a file at the
+ * well-known path or a policy gives it one. */
 bool config_any(void);
 
-/* config_read reads the settings, and logs what is wrong with them. */
+/* config_read reads the settings into c. It logs each mistake in them, and returns false if
+ * there was one that keeps the process from joining. */
 bool config_read(struct config *c);
 
-/* config_limit returns a device's limit as the region packs it; 0 where there is none, or
- * where it is a share and total is not known (0). */
+/* config_limit returns a device's memory limit, packed as in the region. It returns 0 if there
+ * is none, or if the limit is a share and the device's size is not known (total is 0). */
 uint64_t config_limit(const struct config *c, unsigned device, uint64_t total);
 
-/* config_compute returns a share or a cap as the region has it. */
+/* config_compute returns a share or a cap in the region's encoding. */
 uint64_t config_compute(const struct compute_limit *l);
 
-/* config_wants_compute reports whether this process's job has a share or a cap: by the
- * environment, or by its page of limits. It answers before cuInit, when a program first
- * looks a launch up, and gives the same answer ever after. Quiet: what is wrong with the
- * settings is said at cuInit. asked says that files were opened and closed for it, the region
- * among them, which drops this process's locks on it. */
+/* config_wants_compute reports whether this process's job has a share or a cap, by the
+ * environment or by its page of limits. It works before cuInit, when a program first looks up a
+ * launch function, and always gives the same answer. It logs nothing: config_read reports
+ * mistakes in the settings at cuInit. It sets *asked if it opened and closed files, the region
+ * among them: closing the region drops this process's locks on it. */
 bool config_wants_compute(bool *asked);
 
-/* config_wait_asking waits for threads that are asking. A process must do so, with the answer known,
- * before it takes a lock on the region. Not for ever: such a thread may have been interrupted by the
- * caller, or not have come along in a fork. */
+/* config_wait_asking waits until no thread is inside config_wants_compute. A process must call
+ * it before it takes a lock on the region, when the answer is known. It waits 200 ms at most:
+ * such a thread may be interrupted by the caller, or may not exist in a fork child. */
 void config_wait_asking(void);
 
-/* config_log_meaningless logs each variable of HAMi-core's that is set and has no effect: as a
- * warning in the first process of a job. */
+/* config_log_meaningless logs each variable of HAMi-core that is set and has no effect: as a
+ * warning if first (this is the first process of a job), else as information. */
 void config_log_meaningless(const struct config *c, bool first);
 
-/* config_make_folder makes the folder of a region whose path was not given. */
+/* config_make_folder makes the folder of a region whose path was not given. It returns false if
+ * that is not possible, or if other users could change it; the reason has been logged. */
 bool config_make_folder(const struct config *c);
 
 #endif

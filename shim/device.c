@@ -13,8 +13,8 @@
 enum { DEVICE_MAX = CONFIG_ORDINALS, DEVICE_READY = 1, DEVICE_UNUSABLE = 2 };
 
 static struct device devices[DEVICE_MAX]; /* by ordinal */
-static uint32_t device_indexes;           /* the region's that this process uses, one bit each; atomic */
-static mutex device_lock;                 /* LOCK_DEVICE: over both, while a device is added */
+static uint32_t device_indexes;           /* the region's indexes that this process uses, one bit each; atomic */
+static mutex device_lock;                 /* LOCK_DEVICE: protects both while a device is added */
 
 void devices_reset(void)
 {
@@ -31,7 +31,8 @@ static void device_uuid_words(const unsigned char bytes[16], uint64_t words[2])
 	}
 }
 
-/* device_parse_uuid reads a UUID as text: GPU-8-4-4-4-12, MIG-8-4-4-4-12. */
+/* device_parse_uuid parses a UUID of the form GPU-8-4-4-4-12 or MIG-8-4-4-4-12 into two words.
+ * It returns false if the text has another form. */
 static bool device_parse_uuid(const char *text, uint64_t words[2])
 {
 	unsigned char bytes[16];
@@ -58,9 +59,10 @@ static void device_uuid_text(const unsigned char bytes[16], char *out)
 		out += sprintf(out, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", bytes[i]);
 }
 
-/* device_preferred_index returns the index a device should get if the region has none for
- * it: its number in CUDA_VISIBLE_DEVICES, which is the machine's; where it is named by
- * UUID there, NVML's; otherwise CUDA's. It may start NVML: not under a lock. */
+/* device_preferred_index returns the index that a device should get if the region has no index
+ * for it yet. If CUDA_VISIBLE_DEVICES lists the device by number, it is that number; if it
+ * lists the device by UUID, NVML's index; without CUDA_VISIBLE_DEVICES, CUDA's ordinal. It may
+ * start NVML, so the caller must hold no lock. */
 static unsigned device_preferred_index(CUdevice ordinal, const char *uuid)
 {
 	unsigned listed = attach_config()->visible[ordinal], index;
@@ -71,11 +73,12 @@ static unsigned device_preferred_index(CUdevice ordinal, const char *uuid)
 		return listed;
 	if (nvml_start() && nvml_handle_of(uuid, &handle) == NVML_SUCCESS && REAL(nvmlDeviceGetIndex, handle, &index) == NVML_SUCCESS)
 		return index;
-	return RATION_DEVICES; /* the strictest that is free */
+	return RATION_DEVICES; /* let the region choose the free index with the strictest limit */
 }
 
-/* device_offer_share turns a limit that is a percentage into bytes, now that the device's
- * size is known, and offers it to the region. */
+/* device_offer_share converts a limit given in percent to bytes, now that the device's size is
+ * known, and offers it to the region. It returns false if that is not possible; the reason has
+ * been logged. */
 static bool device_offer_share(const struct device *d)
 {
 	const struct config *c = attach_config();
@@ -97,8 +100,8 @@ static bool device_offer_share(const struct device *d)
 	return err == 0;
 }
 
-/* device_ask_block asks for the size in which memory is mapped. A driver that does not
- * say rounds as the region does. */
+/* device_ask_block asks the driver for the granularity of mapped memory, in bytes. If the
+ * driver does not tell, it returns the region's unit. */
 static uint64_t device_ask_block(CUdevice ordinal)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal}};
@@ -109,7 +112,8 @@ static uint64_t device_ask_block(CUdevice ordinal)
 	return block;
 }
 
-/* device_ask_residents asks how many threads the device can run at a time, for each of which there is a stack. */
+/* device_ask_residents returns how many threads the device can run at a time, or 0 if the
+ * driver does not tell. The driver reserves a stack for each of them. */
 static uint64_t device_ask_residents(CUdevice ordinal)
 {
 	int processors = 0, each = 0;
@@ -120,8 +124,8 @@ static uint64_t device_ask_residents(CUdevice ordinal)
 	return (uint64_t)processors * (unsigned)each;
 }
 
-/* device_add fills in a device that is used for the first time, and returns its state.
- * Under the lock. */
+/* device_add fills in a device that is used for the first time, and returns its state:
+ * DEVICE_READY or DEVICE_UNUSABLE. The caller holds LOCK_DEVICE. */
 static uint32_t device_add(struct device *d, CUdevice ordinal, const uint64_t uuid[2], const char *text, unsigned preferred)
 {
 	size_t total = 0;
@@ -166,7 +170,7 @@ int device_of(CUdevice ordinal, struct device **out)
 	uint32_t state = __atomic_load_n(&d->state, __ATOMIC_ACQUIRE);
 	if (likely(state))
 		return device_found(d, state, out);
-	/* The newer call tells the parts of a divided device apart. */
+	/* The newer call gives each MIG part of a divided device its own UUID. */
 	int result = REAL(cuDeviceGetUuid_v2, &id, ordinal);
 	if (result == CUDA_ERROR_NOT_FOUND)
 		result = REAL(cuDeviceGetUuid, &id, ordinal);
@@ -209,7 +213,7 @@ int device_index_of_nvml(nvmlDevice_t device)
 		if (found >= 0)
 			return found;
 	}
-	/* No process of the job has used it: it will get NVML's number if that is free. */
+	/* No process of the job has used this device: it will get NVML's number if that is free. */
 	if (REAL(nvmlDeviceGetIndex, device, &index) != NVML_SUCCESS || index >= RATION_DEVICES ||
 	    load_acquire(&attach_region()->limits->device[index].uuid[1]))
 		return -1;

@@ -8,12 +8,13 @@
 
 #include "region/kernel.h"
 
-/* elf_at returns an address of the dynamic section. The linker has turned most of these
- * into addresses already; where it has not (the kernel's own object, other C libraries)
- * they are offsets. */
+/* elf_at returns an address from the dynamic section. The dynamic linker has already turned
+ * most values into addresses. In the kernel's own object, and with other C libraries, they are
+ * still offsets. */
 static const void *elf_at(const struct elf_object *o, uint64_t value) { return (const void *)(value < o->base ? value + o->base : value); }
 
-/* elf_same is strcmp, which may be a sanitizer's, and not ready yet. */
+/* elf_same compares two strings. It is used since strcmp may belong to a sanitizer that is not
+ * ready yet. */
 static bool elf_same(const char *a, const char *b)
 {
 	while (*a && *a == *b)
@@ -110,7 +111,7 @@ bool elf_first(const char *soname, struct elf_object *out)
 	return false;
 }
 
-/* elf_defined returns symbol i if it is a definition of name, or NULL; hidden is set where
+/* elf_defined returns symbol i if it is a definition of name, or NULL. It sets *hidden if
  * another version is the default. */
 static const ElfW(Sym) * elf_defined(const struct elf_object *o, uint32_t i, const char *name, bool *hidden)
 {
@@ -187,15 +188,15 @@ bool elf_before(const char *soname)
 	return false;
 }
 
-/* One word of a loaded object that is to be written. */
+/* A word of a loaded object that is to be written. */
 struct elf_store {
 	uintptr_t at;
 	uint64_t value;
 	bool done;
 };
 
-/* elf_store_in writes the word, if this object holds it, and leaves its page as the dynamic linker
- * had it. */
+/* elf_store_in writes the word, if this object contains it, and restores the protection that
+ * the dynamic linker gave its page. */
 static int elf_store_in(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct elf_store *s = arg;
@@ -268,7 +269,8 @@ void elf_rebind(bool own, void *(*choose)(const char *name, void *bound))
 			elf_rebind_object(&o, choose);
 }
 
-/* elf_of_libc returns the C library's own function of a name, or what there is now. */
+/* elf_of_libc returns the C library's own function of a name, or the present address if there
+ * is none. */
 static void *elf_of_libc(const char *name, void *bound)
 {
 	struct elf_object o;
@@ -291,7 +293,7 @@ void *elf_next(const char *name)
 		void *found = past && elf_read(m->l_addr, m->l_name, m->l_ld, &o) ? elf_symbol(&o, name) : NULL;
 		if (found)
 			return found;
-		past |= m->l_ld == _DYNAMIC; /* each object's own, by the linker's name for it */
+		past |= m->l_ld == _DYNAMIC; /* _DYNAMIC identifies this library in the linker's list */
 	}
 	return NULL;
 }

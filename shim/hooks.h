@@ -1,4 +1,4 @@
-/* The hooked calls and the real ones behind them, from hooks.def. */
+/* Declares the hooked calls and the driver's real functions behind them, from hooks.def. */
 #ifndef RATION_HOOKS_H
 #define RATION_HOOKS_H
 
@@ -10,8 +10,8 @@
 
 #define RATION_EXPORT __attribute__((visibility("default")))
 
-/* The hooks, so that each definition is checked against the table, and what is exported by
- * the driver's names: see hooks/entry.c. */
+/* Declarations of the hooks, so that the compiler checks each definition against hooks.def, and
+ * of the entries that are exported under the driver's names: see hooks/entry.c. */
 #define HOOK(family, symbol, base, version, per_thread, params, text) \
 	int symbol params __asm__("hook_" #symbol);                   \
 	RATION_EXPORT int entry_##symbol params __asm__(#symbol);
@@ -34,11 +34,12 @@ enum ration_call {
 #define USE(symbol, params) typedef int(*real_##symbol) params;
 #include "hooks.def"
 
-/* ration_real finds a real function; NULL where the driver is not loaded or too
- * old to have it. */
+/* ration_real returns a real function, or NULL if the driver is not loaded or too old to have
+ * it. */
 void *ration_real(enum ration_call call);
 
-/* RATION_REAL is the same for calls that count their nanoseconds. */
+/* RATION_REAL does the same without a function call in the usual case, for hooks in which each
+ * nanosecond matters. */
 extern void *interpose_real[RATION_CALLS] __attribute__((visibility("hidden")));
 #define RATION_REAL(symbol)                                                                                             \
 	({                                                                                                              \
@@ -46,10 +47,11 @@ extern void *interpose_real[RATION_CALLS] __attribute__((visibility("hidden")));
 		likely(real_ != NULL) ? real_ : (real_##symbol)ration_real(CALL_##symbol);                              \
 	})
 
-/* ration_absent is what a call returns that the driver does not have. */
+/* ration_absent returns the error of a call to a function that the driver does not have. */
 int ration_absent(enum ration_call call);
 
-/* REAL calls the driver's own function. */
+/* REAL calls the driver's function and returns its result. The caller must hold no lock that
+ * does not permit driver calls. */
 #define REAL(symbol, ...)                                                        \
 	({                                                                       \
 		real_##symbol real_ = (real_##symbol)ration_real(CALL_##symbol); \
@@ -57,8 +59,8 @@ int ration_absent(enum ration_call call);
 		real_ ? real_(__VA_ARGS__) : ration_absent(CALL_##symbol);       \
 	})
 
-/* REAL_UNLESS calls it unless the call is refused, and is the driver's answer or the
- * refusal. */
+/* REAL_UNLESS returns refused if that is an error. Otherwise it calls the driver's function and
+ * returns its result. */
 #define REAL_UNLESS(refused, symbol, ...)                                                \
 	({                                                                               \
 		int refused_ = (refused);                                                \

@@ -15,27 +15,28 @@
 #include "region/failpoint.h"
 #include "region/words.h"
 
-/* How often a turn is looked at, a millisecond apart, without a sign of life from its holder,
- * before that is passed over. A holder that can be seen not to be stopped gets as long as a
- * context takes on a busy machine, and several times that where the PID is wanted. One that
- * cannot be seen is taken to be stopped after HOSTPID_QUIET_LOOKS: an H200's driver makes 355 calls
- * for a context, at most 21 ms apart, or 135 ms with 16 processes at once. Looks are counted, not time,
- * so that a waiter that was stopped itself is not impatient. Every HOSTPID_REAP looks the
- * waiter looks for dead and stopped processes. */
+/* A waiter checks the turn every millisecond. After so many checks without progress of the
+ * holder, the waiter takes the turn away. A holder that is visible and not stopped gets as long
+ * as a context takes on a busy machine, and several times that if the PID is wanted. A holder
+ * that is not visible is taken to be stopped after HOSTPID_QUIET_LOOKS checks: an H200's driver
+ * makes 355 ioctl calls for a context, at most 21 ms apart, or 135 ms with 16 processes at
+ * once. Checks are counted instead of time, so that a waiter that was itself stopped does not
+ * take the turn too early. Every HOSTPID_REAP checks the waiter looks for dead and stopped
+ * processes. */
 enum { HOSTPID_WANTED_LOOKS = 5000, HOSTPID_MEASURE_LOOKS = 1000, HOSTPID_QUIET_LOOKS = 200, HOSTPID_REAP = 10 };
 
-/* For how many turns of others to wait. Where the PID is wanted: until every process of a
- * full region has had one. To measure: others that had theirs, and still there is no cost,
- * show that it cannot be measured here. */
+/* For how many turns of other processes to wait. If the PID is wanted: until every process of a
+ * full region has had a turn. To measure: if others had their turns and there is still no cost,
+ * it cannot be measured here. */
 enum { HOSTPID_WANTED_TURNS = RATION_SLOTS, HOSTPID_MEASURE_TURNS = 2 };
 
-enum { HOSTPID_LIST = 1024 }; /* PIDs of a list that are looked at */
+enum { HOSTPID_LIST = 1024 }; /* the number of PIDs of a list that are read */
 #define HOSTPID_MAPPED (2 * HOSTPID_LIST * sizeof(uint32_t))
 
-/* The word: (count 16 | generation 32 | beats 5 | slot + 1, 11). Each turn has a count of its
- * own, so that a process that was passed over does not take a later turn, of its own or of
- * another of its threads, for the one that it lost. The holder's beats are signs of life: they
- * do not change whose turn it is. */
+/* The word in the region: (count 16 | generation 32 | beats 5 | slot + 1, 11). Each turn has
+ * its own count, so that a process that lost its turn does not confuse it with a later turn of
+ * itself or of another of its threads. The holder changes the beats to show progress; they do
+ * not change whose turn it is. */
 enum { HOSTPID_SLOT_BITS = 11, HOSTPID_BEAT_BITS = 5 };
 _Static_assert(RATION_SLOTS < 1 << HOSTPID_SLOT_BITS, "slot + 1 fits");
 
@@ -56,8 +57,8 @@ static uint64_t hostpid_turn_beat(uint64_t word)
 	return hostpid_turn_of(word) | (((word >> HOSTPID_SLOT_BITS) + 1) & LOW_BITS(HOSTPID_BEAT_BITS)) << HOSTPID_SLOT_BITS;
 }
 
-/* hostpid_turn_vacant reports whether it is no process's turn, or that of one that is gone:
- * condemned as dead, or reaped, or its slot taken by another process. */
+/* hostpid_turn_vacant reports whether no process has the turn, or its holder is gone: marked as
+ * dead, or reaped, or its slot taken by another process. */
 static bool hostpid_turn_vacant(const struct region *r, uint64_t turn)
 {
 	unsigned slot = hostpid_turn_slot(turn);
@@ -67,12 +68,12 @@ static bool hostpid_turn_vacant(const struct region *r, uint64_t turn)
 	return status_state(status) != RATION_SLOT_ACTIVE || (status_gen(status) & LOW_BITS(32)) != (turn >> 16 & LOW_BITS(32));
 }
 
-/* What a waiter can see of the process whose turn it is. */
+/* What a waiter knows about the holder of the turn: not visible, stopped, or running. */
 enum hostpid_sight { HOSTPID_UNSEEN, HOSTPID_STOPPED, HOSTPID_MOVING };
 
-/* hostpid_look looks at the process whose turn it is, which can be seen if it is of this PID
- * namespace, and /proc too. If it is another process by now, no harm is done: passing over a
- * process that moves costs it a measurement, and no more. */
+/* hostpid_look finds out whether the holder of the turn is stopped. It is visible if it is in
+ * this PID namespace, and so is /proc. If another process has the PID by now, no harm is done:
+ * a running process that loses its turn loses only a measurement. */
 static enum hostpid_sight hostpid_look(const struct region *r, uint64_t turn)
 {
 	const struct ration_slot *holder = &r->m->slots[hostpid_turn_slot(turn)], *own = &r->m->slots[r->slot];
@@ -90,7 +91,7 @@ static enum hostpid_sight hostpid_look(const struct region *r, uint64_t turn)
 	n = read(fd, text, sizeof text - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = 0;
-	/* The state follows the name, which is in brackets and may hold anything. */
+	/* The state follows the name, which is in parentheses and may contain any character. */
 	const char *state = strrchr(text, ')');
 	if (!state)
 		return HOSTPID_UNSEEN;
@@ -99,13 +100,14 @@ static enum hostpid_sight hostpid_look(const struct region *r, uint64_t turn)
 
 bool hostpid_wanted(void) { return attach_config()->probe && !attach_host_pid(); }
 
-/* hostpid_needed reports whether a turn is still of use, which others' may have changed. */
+/* hostpid_needed reports whether this process still needs a turn: another process's turn may
+ * have given the answer. */
 static bool hostpid_needed(const struct hostpid_probe *p, const struct device *d)
 {
 	return hostpid_wanted() || (p->unmeasured && !nvml_pid_known() && !region_context_cost(attach_region(), d->index, d->uuid));
 }
 
-/* hostpid_patience returns for how many looks without a sign of life a holder is waited for. */
+/* hostpid_patience returns after how many checks without progress a holder loses its turn. */
 static unsigned hostpid_patience(enum hostpid_sight sight, bool wanted)
 {
 	switch (sight) {
@@ -123,9 +125,9 @@ static void hostpid_log_passed(const struct region *r, uint64_t turn, enum hostp
 		 (unsigned long long)(log_clock() - since));
 }
 
-/* hostpid_take_turn waits for the turn, as long as it is needed and turns change hands. A
- * process that died in its turn is found by reaping; one that is stopped, or gives no sign of
- * life, is passed over. */
+/* hostpid_take_turn waits for the turn, as long as it is needed and turns change hands, and
+ * returns whether it has it. A process that died in its turn is found by reaping. A process
+ * that is stopped, or shows no progress, loses its turn. */
 static bool hostpid_take_turn(struct region *r, struct hostpid_probe *p, const struct device *d)
 {
 	uint64_t *word = &r->m->header.host_pid_lock, last = load_acquire(word), since = log_clock();
@@ -143,7 +145,7 @@ static bool hostpid_take_turn(struct region *r, struct hostpid_probe *p, const s
 			sight = hostpid_look(r, turn);
 		if (vacant || looks >= hostpid_patience(sight, wanted)) {
 			p->turn = hostpid_turn_after(turn, p->slot, p->gen);
-			/* It fails where the holder has given a sign of life since. */
+			/* This fails if the holder has shown progress since. */
 			taken = cas(word, turn, p->turn);
 			if (taken && !vacant)
 				hostpid_log_passed(r, turn, sight, looks, since);
@@ -166,24 +168,24 @@ void hostpid_beat(uint64_t turn)
 {
 	uint64_t *word = &attach_region()->m->header.host_pid_lock, now = load_acquire(word);
 	if (hostpid_turn_of(now) == turn)
-		cas(word, now, hostpid_turn_beat(now)); /* if it fails, another thread beats, or another process took the turn */
+		cas(word, now, hostpid_turn_beat(now)); /* on failure another thread has beaten, or another process took the turn */
 }
 
 static void hostpid_leave_turn(struct region *r, const struct hostpid_probe *p)
 {
 	uint64_t *word = &r->m->header.host_pid_lock, turn = p->turn, now;
-	/* The turn may be that of another thread by now. */
+	/* Another thread may have stored its own turn by now. */
 	__atomic_compare_exchange_n(attach_turn(), &turn, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	/* Release: what was learnt in this turn is there for the process that takes the next. */
+	/* Release: the next holder of the turn sees everything that was learnt in this one. */
 	do
 		now = load_acquire(word);
 	while (hostpid_turn_of(now) == p->turn && !cas(word, now, hostpid_turn_free(now)));
 	FAILPOINT(HOSTPID_LEFT);
 }
 
-/* hostpid_only_context reports whether this process has no other context on the device, nor
- * is making one: then the driver's list does not have this process yet. Making is read
- * first: a context is alive before it is no longer made. */
+/* hostpid_only_context reports whether this process has no other context on the device and
+ * makes none: then the driver's list does not have this process yet. contexts_making must be
+ * read first: a context counts as alive before it stops counting as being made. */
 static bool hostpid_only_context(const struct device *d)
 {
 	return __atomic_load_n(&d->contexts_making, __ATOMIC_ACQUIRE) == 1 && !__atomic_load_n(&d->contexts_alive, __ATOMIC_ACQUIRE);
@@ -219,7 +221,7 @@ static bool hostpid_among(const uint32_t *pids, unsigned n, uint32_t pid)
 	return false;
 }
 
-/* hostpid_of_another reports whether a PID is another slot's. */
+/* hostpid_of_another reports whether a PID belongs to another slot. */
 static bool hostpid_of_another(const struct region *r, unsigned own, uint32_t pid)
 {
 	for (unsigned i = 0; i < RATION_SLOTS; i++)
@@ -229,14 +231,14 @@ static bool hostpid_of_another(const struct region *r, unsigned own, uint32_t pi
 	return false;
 }
 
-/* hostpid_new returns how many PIDs the list has gained, without those that are known to be others', and one of
- * them. This process is among those that it has gained: it had no context before, and has one now. So where
- * there is one, it is ours. */
+/* hostpid_new returns how many PIDs are new in the list and not known to belong to other
+ * processes; *pid gets one of them. This process must be among the new ones: it had no context
+ * before, and has one now. So if there is only one, it is this process's PID. */
 static unsigned hostpid_new(struct region *r, const struct hostpid_probe *p, const uint32_t *after, unsigned n, uint32_t *pid)
 {
 	unsigned gained = 0, slots;
 	for (int others = 0; gained != 1 && others < 2; others++) {
-		/* A PID that a dead process had may be ours by now. */
+		/* A PID that belonged to a dead process may be ours by now. */
 		if (others)
 			region_reap(r, &slots);
 		gained = 0;
@@ -248,16 +250,16 @@ static unsigned hostpid_new(struct region *r, const struct hostpid_probe *p, con
 	return gained;
 }
 
-/* hostpid_found is for the PID that is ours in the driver's list. */
+/* hostpid_found records this process's PID in the driver's list. */
 static void hostpid_found(struct region *r, const struct hostpid_probe *p, uint32_t pid)
 {
-	/* A list that has us by getpid() is not the host's. And where the PID is not wanted, it
-	 * is good enough to measure by, and no more. */
+	/* If the list shows us by getpid(), it does not use host PIDs. If the host PID is not
+	 * wanted, the PID is used for measurements only. */
 	if (pid == (uint32_t)getpid())
 		log_info("host PID not in the driver's list: it has this PID namespace's own");
 	else if (!hostpid_wanted())
 		nvml_set_pid(pid);
-	/* From this owner's unknown only: the slot may be another process's by now. */
+	/* Replace only our own unknown value: the slot may belong to another process by now. */
 	else if (cas(&r->m->slots[p->slot].host_pid, make_host_pid(p->gen, 0), make_host_pid(p->gen, pid)))
 		log_info("host PID %u, by the driver's list", pid);
 }
@@ -271,8 +273,8 @@ void hostpid_end(struct hostpid_probe *p, struct device *d, bool made)
 		return;
 	bool listed = nvml_pids(&d->nvml, after, HOSTPID_LIST, &n);
 	FAILPOINT(HOSTPID_READ);
-	/* After the list, and before anything that it says is used: what was read in a turn that
-	 * another process has taken meanwhile may be that one's. */
+	/* Check the turn after reading the list, and before using the result: if another
+	 * process has taken the turn, the new PID may be that process's. */
 	if (hostpid_turn_of(load_acquire(&r->m->header.host_pid_lock)) != p->turn) {
 		log_warn("host PID: this process was passed over in its turn to look for it, and takes no notice of what it found");
 		return;

@@ -23,7 +23,8 @@ static const char *image_skip(const char *at)
 	}
 }
 
-/* image_word reports whether PTX has this word at a place, and goes on behind it. */
+/* image_word reports whether the PTX at *at begins with this word. If so, it moves *at behind
+ * the word. */
 static bool image_word(const char **at, const char *word)
 {
 	size_t n = strlen(word);
@@ -33,7 +34,8 @@ static bool image_word(const char **at, const char *word)
 	return true;
 }
 
-/* image_number reads a decimal number, and returns 0 if it is none, or too large to be a size. */
+/* image_number returns the decimal number at `at`. It returns 0 if there is no number, or if it
+ * is too large to be a size. */
 static uint64_t image_number(const char *at)
 {
 	uint64_t n = 0;
@@ -43,7 +45,8 @@ static uint64_t image_number(const char *at)
 	return n;
 }
 
-/* image_declared returns the size of a variable, from behind .global: [.attribute(...)] [.align N] .TYPE NAME [COUNT]... */
+/* image_declared returns the size of a variable in bytes, or 0 if it is not known. at is behind
+ * .global: [.attribute(...)] [.align N] .TYPE NAME [COUNT]... */
 static uint64_t image_declared(const char *at)
 {
 	const char *end = at + strcspn(at, ";={");
@@ -59,8 +62,9 @@ static uint64_t image_declared(const char *at)
 	return bytes;
 }
 
-/* image_ptx adds up the variables of PTX that other code can see: the driver leaves none of them out. Only what stands outside of
- * functions is looked at. */
+/* image_ptx adds up the bytes of the variables of PTX that are visible to other code: the
+ * driver never removes those. Only text outside functions is read. It returns 0 if the sum
+ * overflows. */
 static uint64_t image_ptx(const char *at)
 {
 	uint64_t sum = 0;
@@ -80,7 +84,7 @@ static uint64_t image_ptx(const char *at)
 	return sum;
 }
 
-/* image_cubin adds up the sections of variables. */
+/* image_cubin adds up the bytes of the sections that hold variables. */
 static uint64_t image_cubin(const Elf64_Ehdr *e)
 {
 	const char *base = (const char *)e;

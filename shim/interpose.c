@@ -1,13 +1,12 @@
 /* How programs reach the driver, and how the hooks come in between.
  *
- * A program that is linked with libcuda binds to our exports, as we come first.
- * One that asks dlsym or cuGetProcAddress gets what the real resolver would have
- * given it; where that is a function of the driver that is in our table, it gets
- * ours instead. Every other name, and every other library's wrapper around the
- * driver, is left as it is.
+ * A program that is linked with libcuda binds to our exports, as this library comes first. A
+ * program that calls dlsym or cuGetProcAddress gets the result of the real resolver, unless
+ * that result is a driver function for which there is a hook: then it gets the hook. Other
+ * names, and wrappers around the driver in other libraries, are left alone.
  *
- * The driver's own functions are found in its symbol table, never by a lookup that
- * another library, or this one, may have interposed. */
+ * The driver's own functions are found in its symbol table, never by a lookup that another
+ * library, or this one, may have interposed. */
 #include "attach.h"
 #include "interpose.h"
 
@@ -23,8 +22,8 @@
 #include "hooks.h"
 #include "log.h"
 
-/* The newest CUDA whose calls the table knows. A newer name may mean a call with
- * other parameters. */
+/* The newest CUDA version whose calls are in hooks.def. In a newer version a name may mean a
+ * call with other parameters. */
 #define INTERPOSE_KNOWN_CUDA 13999
 
 static const char *const interpose_names[RATION_CALLS] = {
@@ -38,13 +37,13 @@ static void *const interpose_hooks[RATION_HOOKS] = {
 #include "hooks.def"
 };
 
-/* Calls that are handed out only in jobs with a share or a cap of compute. */
+/* Calls whose hooks are given out only in jobs with a share or a cap of compute. */
 static const bool interpose_timed[RATION_HOOKS] = {
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) [CALL_##symbol] = true,
 #include "hooks.def"
 };
 
-/* What cuGetProcAddress calls them. */
+/* The names by which cuGetProcAddress knows the hooks. */
 static const struct interpose_variant {
 	const char *base;
 	int version;
@@ -61,21 +60,21 @@ static const char *const interpose_sonames[LIBRARIES] = {"libcuda.so.1", "libnvi
 
 static enum interpose_library interpose_library_of(enum ration_call call) { return interpose_names[call][0] == 'n' ? NVML : CUDA; }
 
-/* The driver's functions, and whether a library's have been filled in. Any thread writes
- * them, all the same values; atomic. */
+/* The driver's functions, and whether those of a library have been filled in. Any thread may
+ * write them, and all write the same values; atomic. */
 void *interpose_real[RATION_CALLS];
 static void *interpose_ioctl_found;
 static int interpose_resolved[LIBRARIES];
 
-/* The real resolvers, jumped to by the stubs in stubs.c. */
+/* The real resolvers, to which the stubs in stubs.c jump. */
 __attribute__((visibility("hidden"))) void *ration_real_dlsym, *ration_real_dlvsym;
 
 typedef void *(*dlopen_function)(const char *, int);
 typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
 
-/* interpose_dl_function finds one of the C library's dl functions, which live in libdl in an
- * old one and in libc in a new one. */
+/* interpose_dl_function returns one of the C library's dl functions, or NULL. They are in libdl
+ * in an old C library, and in libc in a new one. */
 static void *interpose_dl_function(const char *name)
 {
 	struct elf_object o;
@@ -83,8 +82,9 @@ static void *interpose_dl_function(const char *name)
 	return found || !elf_first("libdl.so.2", &o) ? found : elf_symbol(&o, name);
 }
 
-/* interpose_find_resolvers may be the first thing that runs in a process: other preloaded
- * libraries look for what they wrap before anything else. */
+/* interpose_find_resolvers finds the real dlsym and dlvsym, and returns whether it found both.
+ * It may be the first function that runs in a process: other preloaded libraries look up the
+ * functions that they wrap in their constructors. */
 static bool interpose_find_resolvers(void)
 {
 	if (likely(__atomic_load_n(&ration_real_dlvsym, __ATOMIC_ACQUIRE)))
@@ -97,8 +97,9 @@ static bool interpose_find_resolvers(void)
 	return true;
 }
 
-/* interpose_resolve fills in the real functions of a library that is loaded, and keeps it
- * loaded: the addresses must stay good. Safe to do twice. */
+/* interpose_resolve fills in the real functions of a library, if it is loaded, and keeps it
+ * loaded, so that the addresses stay valid. It returns whether they are filled in. Safe to call
+ * twice. */
 static bool interpose_resolve(enum interpose_library l)
 {
 	struct elf_object o;
@@ -115,23 +116,24 @@ static bool interpose_resolve(enum interpose_library l)
 	void *own_ioctl = l == CUDA ? elf_symbol(&o, "ioctl") : NULL;
 	if (own_ioctl)
 		__atomic_store_n(&interpose_ioctl_found, own_ioctl, __ATOMIC_RELAXED);
-	/* Release: a thread that finds it set finds the addresses. */
+	/* Release: a thread that reads 1 here also sees the addresses. */
 	__atomic_store_n(&interpose_resolved[l], 1, __ATOMIC_RELEASE);
 	return true;
 }
 
 static int interpose_hook_named(const char *name);
 
-/* interpose_bound_to_driver returns our function for a reference that is bound to the driver's. */
+/* interpose_bound_to_driver returns the hook for a reference that is bound to the driver's
+ * function, and otherwise the address to which it is bound. */
 static void *interpose_bound_to_driver(const char *name, void *bound)
 {
 	int call = interpose_hook_named(name);
 	return call >= 0 && bound == interpose_real[call] ? interpose_hooks[call] : bound;
 }
 
-/* interpose_come_first is for a driver that LD_PRELOAD has put before us, so that programs bind to it.
- * Its own table then leads to us, for what is bound from now on, and what is bound already is
- * bound to us. */
+/* interpose_come_first handles a driver library that comes before ours in LD_PRELOAD, so that
+ * programs bind to its functions and not to ours. It changes the driver's symbol table, so that
+ * later lookups find our hooks, and redirects references that are already bound to the driver. */
 __attribute__((constructor)) static void interpose_come_first(void)
 {
 	for (enum interpose_library l = 0; l < LIBRARIES; l++) {
@@ -148,12 +150,13 @@ __attribute__((constructor)) static void interpose_come_first(void)
 	}
 }
 
-/* The address sanitizer's runtime ends a program in which another library comes before it. It asks for
- * its default options here, as we come first. Nothing that it wraps is ours, so the order does no harm. A
- * program's own function of this name comes before ours, and ASAN_OPTIONS before both. */
+/* The address sanitizer's runtime aborts a program in which another library comes before it. It
+ * calls this function for its default options, and finds ours, as this library comes first. We
+ * define none of the functions that it wraps, so the order does no harm. A program's own
+ * function of this name overrides ours, and ASAN_OPTIONS overrides both. */
 RATION_EXPORT const char *__asan_default_options(void) { return "verify_asan_link_order=0"; }
 
-/* interpose_raw_ioctl is for a program without a C library that has one. */
+/* interpose_raw_ioctl is used if no library after this one defines ioctl. */
 static int interpose_raw_ioctl(int fd, unsigned long request, void *arg) { return (int)syscall(SYS_ioctl, fd, request, arg); }
 
 void *ration_real(enum ration_call call)
@@ -178,7 +181,7 @@ void *interpose_ioctl(void)
 	void *found = __atomic_load_n(&interpose_ioctl_found, __ATOMIC_RELAXED), *none = NULL;
 	if (likely(found != NULL))
 		return found;
-	/* Perhaps before any constructor has run: nothing is called for this. */
+	/* This may run before any constructor, so elf_next must call no other library. */
 	found = elf_next("ioctl");
 	if (!found)
 		return (void *)interpose_raw_ioctl;
@@ -204,10 +207,11 @@ static int interpose_hook_named(const char *name)
 	return -1;
 }
 
-/* interpose_hands_out reports whether a program that looks a call up gets ours. */
+/* interpose_hands_out reports whether a program that looks up a call gets our hook. */
 static bool interpose_hands_out(int call) { return !interpose_timed[call] || attach_wants_compute(); }
 
-/* interpose_answer is what it gets: ours, or the driver's where there is one. */
+/* interpose_answer returns the function that such a program gets: the hook, or the driver's
+ * function if there is one and hooks are not given out. */
 static void *interpose_answer(int call)
 {
 	void *real = interpose_hands_out(call) ? NULL : ration_real((enum ration_call)call);
@@ -231,17 +235,16 @@ static bool interpose_is_next(const struct elf_object *o, bool holds, void *arg)
 	return n->found != NULL;
 }
 
-/* interpose_next_after returns what dlsym(RTLD_NEXT) finds for a caller: the real one would take
- * us for the caller. */
+/* interpose_next_after returns the address that dlsym(RTLD_NEXT) would find for a caller, or
+ * NULL. The real dlsym would take this library for the caller. */
 static void *interpose_next_after(const void *caller, const char *name)
 {
 	struct interpose_next n = {.name = name};
 	return elf_find(interpose_is_next, caller, &n) ? n.found : NULL;
 }
 
-/* interpose_trace tells ration doctor which of the driver's names a program asks for. That is
- * before cuInit, and so before the settings are read: one variable says whether
- * the names are wanted. */
+/* interpose_trace logs for ration doctor which of the driver's names a program looks up. This
+ * happens before cuInit, and so before the settings are read: RATION_LOG=debug turns it on. */
 static void interpose_trace(const char *name, int version, bool counted)
 {
 	enum { UNKNOWN, QUIET, TRACING };
@@ -259,8 +262,8 @@ static void interpose_trace(const char *name, int version, bool counted)
 		log_debug("resolves %s (%d): %s", name, version, counted ? "counted" : "passed on");
 }
 
-/* ration_pick decides a lookup for the stubs: true with the answer in result, or
- * false for one that the real resolver is to make for its caller. */
+/* ration_pick decides a lookup for the stubs. It returns true with the address in *result, or
+ * false if the stub must jump to the real resolver. */
 __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char *name, const char *version, const void *caller,
 						       void **result)
 {
@@ -280,8 +283,9 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 				: ((dlsym_function)ration_real_dlsym)(handle, name);
 	enum interpose_library l = interpose_library_of((enum ration_call)call);
 	if (found && found == interpose_hooks[call] && !interpose_resolve(l))
-		/* Our export alone is not the driver's: without us there would be nothing. The
-		 * real one leaves the message for dlerror. */
+		/* The lookup found only our export, and the driver is not loaded: without this
+		 * library the program would find nothing. The real dlsym fails here, and sets
+		 * the message for dlerror. */
 		found = ((dlsym_function)ration_real_dlsym)(handle,
 							    l == CUDA ? "libcuda.so.1 is not loaded" : "libnvidia-ml.so.1 is not loaded");
 	else if (found && (found == ration_real(call) || found == interpose_hooks[call]))
@@ -292,7 +296,8 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 	return true;
 }
 
-/* interpose_variant_of returns our function for what cuGetProcAddress found. */
+/* interpose_variant_of returns our hook for the function that cuGetProcAddress found, or that
+ * function itself if there is no hook for it. */
 static void *interpose_variant_of(void *found, const char *name, int version, uint64_t flags)
 {
 	enum { PER_THREAD = 2 };
@@ -301,7 +306,8 @@ static void *interpose_variant_of(void *found, const char *name, int version, ui
 	for (int c = 0; c < RATION_HOOKS; c++)
 		if (found == __atomic_load_n(&interpose_real[c], __ATOMIC_RELAXED))
 			return interpose_hands_out(c) ? interpose_hooks[c] : found;
-	/* A driver may keep other entry points for this than it exports. */
+	/* The driver may return other entry points here than it exports: look for the hook by
+	 * name. */
 	if (version > INTERPOSE_KNOWN_CUDA)
 		return found;
 	for (size_t i = 0; i < sizeof interpose_variants / sizeof *interpose_variants; i++)

@@ -1,16 +1,16 @@
-/* How programs reach the hooks, and the hooks the driver: see interpose.c. */
+/* How programs reach the hooks, and how the hooks reach the driver: see interpose.c. */
 #ifndef RATION_INTERPOSE_H
 #define RATION_INTERPOSE_H
 
 #include <stdbool.h>
 
-/* interpose_load_nvml makes the calls of NVML available, loading it if need be. Not
- * under a lock: the dynamic linker may run other libraries' code. */
+/* interpose_load_nvml loads NVML if it is not loaded, and returns whether its functions can be
+ * called. The caller must hold no lock: the dynamic linker may run code of other libraries. */
 bool interpose_load_nvml(void);
 
-/* interpose_ioctl returns the ioctl that a library behind us would have bound to; never
- * NULL. One that libcuda.so.1 defines itself comes first: that is no driver's, but a
- * stand-in's, whose calls no kernel knows. */
+/* interpose_ioctl returns the ioctl to which a library after this one would have bound; never
+ * NULL. If libcuda.so.1 itself defines ioctl, that one is returned: such a libcuda is a
+ * stand-in driver, whose calls no kernel knows. */
 void *interpose_ioctl(void);
 
 #endif

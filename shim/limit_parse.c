@@ -32,8 +32,8 @@ struct number {
 	size_t whole_len, fraction_len;
 };
 
-/* parse_number splits text after its leading decimal number. A point needs a digit
- * on both sides. */
+/* parse_number splits text after its leading decimal number. A point must have a digit on both
+ * sides. */
 static bool parse_number(const char *text, struct number *n)
 {
 	memset(n, 0, sizeof *n);
@@ -52,8 +52,8 @@ static bool parse_number(const char *text, struct number *n)
 	return true;
 }
 
-/* parse_is_word compares text with a word of lower-case letters, in any case. The case
- * is ASCII's, not that of the program's locale: in a Turkish one, I is not i. */
+/* parse_is_word compares text with a word of lower-case letters, ignoring the case of ASCII
+ * letters. It does not use the program's locale: in a Turkish one, I is not i. */
 static bool parse_is_word(const char *text, const char *word)
 {
 	while (*word && (*text | 0x20) == *word)
@@ -63,7 +63,7 @@ static bool parse_is_word(const char *text, const char *word)
 
 static bool parse_is_none(const char *s) { return parse_is_word(s, "none") || parse_is_word(s, "unlimited"); }
 
-/* parse_unit returns the bytes a unit stands for, or 0. */
+/* parse_unit returns how many bytes a unit stands for, or 0 if there is no such unit. */
 static uint64_t parse_unit(const char *unit)
 {
 	static const char letters[] = "kmgt";
@@ -84,7 +84,7 @@ static int parse_hex_digit(char c)
 	return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
 }
 
-/* parse_hex_size reads what follows 0x, as HAMi-core has read it. */
+/* parse_hex_size parses a size after 0x, by HAMi-core's rules. */
 static const char *parse_hex_size(const char *text, uint64_t *out)
 {
 	const char *unit = text;
@@ -116,7 +116,8 @@ static const char *parse_size(const char *text, uint64_t *out)
 			return parse_overflow;
 	if (__builtin_mul_overflow(bytes, scale, &bytes))
 		return parse_overflow;
-	/* From the last digit to the first: exact, and never more than scale * 10. */
+	/* From the last digit to the first, so that the result is exact and never exceeds scale
+	 * * 10. */
 	bool any = false;
 	for (size_t i = n.fraction_len; i-- > 0;) {
 		part = ((uint64_t)(n.fraction[i] - '0') * scale + part) / 10;
@@ -248,7 +249,7 @@ const char *size_text(uint64_t bytes, char *out)
 	uint64_t scale = 1;
 	while (u < 4 && bytes >= scale * 1024)
 		scale *= 1024, u++;
-	/* In hundredths, rounded to the nearest. */
+	/* n is in hundredths, rounded to the nearest. */
 	uint64_t n = bytes / scale * 100 + (bytes % scale * 100 + scale / 2) / scale;
 	if (n % 100 == 0)
 		snprintf(out, SIZE_TEXT, "%llu %s", (unsigned long long)(n / 100), units[u]);

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What each level permits. Those that permit LOCK_CALLS_DRIVER or LOCK_LOGS are listed
- * in LOCKING.md with the reason; no level permits the dynamic linker. */
+/* The acts that each level permits. The levels that permit LOCK_CALLS_DRIVER or LOCK_LOGS are
+ * listed in LOCKING.md with the reason; no level permits the dynamic linker. */
 static const struct {
 	const char *name;
 	unsigned permits;
@@ -62,7 +62,7 @@ void lock_order_release(const void *lock)
 	while (i > 0 && lock_order_held[i - 1].lock != lock)
 		i--;
 	if (!i)
-		abort(); /* not this thread's */
+		abort(); /* this thread does not hold the lock */
 	for (lock_order_count--; i <= lock_order_count; i++)
 		lock_order_held[i - 1] = lock_order_held[i];
 }

@@ -1,11 +1,11 @@
-/* The library's locks, in the order in which a thread may take them. LOCKING.md says
- * what each one guards and why the order is this one.
+/* The library's locks, in the order in which a thread may take them. LOCKING.md lists the data
+ * that each lock protects, and the reasons for the order.
  *
- * A build with LOCKDEBUG=1 checks both rules at run time and aborts, with a message on
- * stderr, where a thread
+ * A build with LOCKDEBUG=1 checks both rules at run time and aborts, with a message on stderr,
+ * if a thread
  *   - waits for a lock while it holds one of the same or of a later level;
- *   - does, with a lock held, what that lock's level does not permit.
- * In any other build the calls below are nothing. */
+ *   - does something, with a lock held, that the lock's level does not permit.
+ * In any other build the calls below do nothing. */
 #ifndef RATION_LOCK_ORDER_H
 #define RATION_LOCK_ORDER_H
 
@@ -34,15 +34,15 @@ enum lock_act {
 };
 
 #ifdef RATION_LOCKDEBUG
-/* lock_order_take records that the calling thread takes a lock. waits: it will wait for
- * it, so the order must hold. A lock that was only tried for may be of any level. */
+/* lock_order_take records that the calling thread takes a lock. waits: the thread will wait for
+ * the lock, so the order must hold. A lock that was only tried (mutex_try) may be of any level. */
 void lock_order_take(const void *lock, enum lock_level level, bool waits);
 void lock_order_release(const void *lock);
 
-/* lock_order_check aborts unless every lock the thread holds permits the act. */
+/* lock_order_check aborts unless every lock that the thread holds permits the act. */
 void lock_order_check(enum lock_act act);
 
-/* lock_order_hook aborts if the thread holds a lock, where a hook begins or ends. */
+/* lock_order_hook aborts if the thread holds a lock. It is called where a hook begins and ends. */
 void lock_order_hook(void);
 #else
 static inline void lock_order_take(const void *lock, enum lock_level level, bool waits) { (void)lock, (void)level, (void)waits; }

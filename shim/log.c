@@ -24,22 +24,22 @@
 #include "lock_order.h"
 #include "region/region.h"
 
-/* Bytes of a line, of what says that others were lost, of the job's name, and of a path. */
+/* Sizes in bytes: a line, the note about lost lines, the job's name, and a path. */
 enum { LOG_LINE = 640, LOG_LOST = 64, LOG_JOB = 64, LOG_PATH = 512 };
 
 static int log_highest = LOG_WARN;
-static char log_file[LOG_PATH]; /* as RATION_LOG_FILE has it; empty: stderr */
+static char log_file[LOG_PATH]; /* the value of RATION_LOG_FILE; empty: stderr */
 static char log_job[LOG_JOB];   /* printable, and without slashes; empty: not known */
-static uint32_t log_lost;       /* lines that found no room, since the last that did; atomic */
+static uint32_t log_lost;       /* lines lost because the output was full, since the last line that was written; atomic */
 
-/* The file that is stderr: what descriptor 2 was when the library was loaded, or what the
- * program has put in its place. A program may also close it, and have a file of its own by that
- * number. */
+/* Identifies the file that is stderr: descriptor 2 when the library was loaded, or the stderr
+ * by which the program has replaced it. A program may also close stderr and open a file of its
+ * own with that number. */
 static enum { LOG_STDERR_UNKNOWN, LOG_STDERR_CLOSED, LOG_STDERR_OPEN } log_stderr_state;
 static dev_t log_stderr_dev;
 static ino_t log_stderr_ino;
 
-/* By number: the function's name depends on the C library's age. */
+/* A raw system call, since the name of the C function depends on the age of the C library. */
 static bool log_stat(int fd, struct stat *st) { return syscall(SYS_fstat, fd, st) == 0; }
 
 static void log_set_stderr(const struct stat *st)
@@ -49,7 +49,7 @@ static void log_set_stderr(const struct stat *st)
 	log_stderr_ino = st->st_ino;
 }
 
-/* log_keep_stderr runs when the library is loaded, before the program can close anything. */
+/* log_keep_stderr runs when the library is loaded, before the program can close a file. */
 __attribute__((constructor)) static void log_keep_stderr(void)
 {
 	struct stat st;
@@ -60,9 +60,9 @@ __attribute__((constructor)) static void log_keep_stderr(void)
 	errno = saved;
 }
 
-/* log_is_redirected reports whether the program has put another stderr in the place of the
- * first: what is stdout, too, or a terminal, or a file that is appended to. Anything else by that
- * number may be a file or a connection that the program opened after it had closed stderr. */
+/* log_is_redirected reports whether the program has replaced stderr: descriptor 2 is the same
+ * file as stdout, or a terminal, or a file opened for appending. Any other file with that
+ * number may be one that the program opened after it had closed stderr. */
 static bool log_is_redirected(const struct stat *st)
 {
 	struct stat out;
@@ -82,8 +82,8 @@ static bool log_is_stderr(int fd, struct stat *st)
 	return log_stderr_state == LOG_STDERR_UNKNOWN || (st->st_dev == log_stderr_dev && st->st_ino == log_stderr_ino);
 }
 
-/* log_write_tty writes to a terminal that could not be opened again. It waits only where
- * another thread takes the room in between. */
+/* log_write_tty writes to a terminal that could not be opened again. It blocks only if another
+ * thread fills the terminal's buffer between poll and write. */
 static ssize_t log_write_tty(const char *line, size_t n)
 {
 	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -93,8 +93,8 @@ static ssize_t log_write_tty(const char *line, size_t n)
 	return -1;
 }
 
-/* log_write_stderr writes to stderr without waiting for its reader. The open file is the
- * program's, and other processes' too, so its flags stay as they are. */
+/* log_write_stderr writes to stderr without blocking. The program and other processes share the
+ * open file, so its flags must not be changed. */
 static ssize_t log_write_stderr(const char *line, size_t n)
 {
 	struct stat st, again;
@@ -121,8 +121,8 @@ static ssize_t log_write_stderr(const char *line, size_t n)
 	return wrote < 0 && errno != EAGAIN && S_ISCHR(st.st_mode) ? log_write_tty(line, n) : wrote;
 }
 
-/* log_path completes the name of the file, at each line: a fork changes the PID. It returns
- * false where the name becomes too long. */
+/* log_path fills in %p and %j in the name of the file. It runs for each line, since a fork
+ * changes the PID. It returns false if the name becomes too long. */
 static bool log_path(char path[LOG_PATH])
 {
 	size_t n = 0;
@@ -140,8 +140,8 @@ static bool log_path(char path[LOG_PATH])
 	return true;
 }
 
-/* log_write_file writes to RATION_LOG_FILE, which may be a pipe. It is opened each time: the
- * program may close a descriptor that is kept open, and use its number. */
+/* log_write_file writes to RATION_LOG_FILE, which may be a pipe, without blocking. It opens the
+ * file each time: the program might close a descriptor that is kept open, and use its number. */
 static ssize_t log_write_file(const char *line, size_t n)
 {
 	char path[LOG_PATH];
@@ -155,9 +155,9 @@ static ssize_t log_write_file(const char *line, size_t n)
 	return wrote;
 }
 
-/* log_put writes a line, and returns whether there was room for it. The program is neither
- * ended by a reader that has gone or by a limit on file sizes, nor stopped as a terminal's
- * background process. */
+/* log_put writes a line, and returns whether all of it was written. It blocks the signals that
+ * could end or stop the program here: a pipe without a reader, a limit on file sizes, or a
+ * terminal that stops background processes. */
 static bool log_put(const char *line, size_t n)
 {
 	sigset_t signals, before, pending;
@@ -193,7 +193,7 @@ int log_level_of(const char *text)
 	}
 	for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
 		const char *word = words[i].word, *c = text;
-		while (*word && (*c | 0x20) == *word) /* ASCII's case, not that of the program's locale */
+		while (*word && (*c | 0x20) == *word) /* compares ASCII only, whatever the program's locale */
 			c++, word++;
 		if (!*word && !*c)
 			return words[i].level;
@@ -201,7 +201,7 @@ int log_level_of(const char *text)
 	return -1;
 }
 
-/* log_keep_job keeps the job's name as part of a line and of a file's name. */
+/* log_keep_job stores the job's name in a form that can be part of a line and of a file's name. */
 static void log_keep_job(const char *name, size_t len)
 {
 	size_t n = 0;
@@ -230,7 +230,7 @@ void log_setup(void)
 	struct stat st;
 	if (log_stat(STDERR_FILENO, &st) && log_is_redirected(&st))
 		log_set_stderr(&st);
-	/* The first that is a level: LOG_LEVEL may be the program's own. */
+	/* Use the first variable whose value is a level: LOG_LEVEL may belong to the program. */
 	static const char *const names[] = {"RATION_LOG", "LIBCUDA_LOG_LEVEL", "LOG_LEVEL"};
 	const char *word = environment_get(names[0]), *path = environment_get("RATION_LOG_FILE");
 	int chosen = -1;
@@ -247,8 +247,8 @@ void log_setup(void)
 
 int log_wanted(enum log_level l) { return (int)l <= __atomic_load_n(&log_highest, __ATOMIC_RELAXED); }
 
-/* log_date writes the date of a day since 1 January 1970, and a T. It counts in years that
- * begin in March, in eras of 400 of them, since 1 March of year 0. */
+/* log_date writes the date of a day since 1 January 1970, and a T. Years begin in March here,
+ * in eras of 400 years, since 1 March of year 0. */
 enum { LOG_DATE = 40 };
 static void log_date(char out[LOG_DATE], int64_t day)
 {
@@ -259,9 +259,9 @@ static void log_date(char out[LOG_DATE], int64_t day)
 		 (int)(of_year - (153 * month + 2) / 5 + 1));
 }
 
-/* log_begin writes what a line begins with: PID, time and job, the date only in a file,
- * which may hold many days. The time is UTC and worked out here: the C library would read
- * the time zone from a file, and allocate. */
+/* log_begin writes the start of a line: PID, time and job. The date is written only to a file,
+ * which may hold many days. It computes UTC itself: the C library would read the time zone from
+ * a file, and allocate. */
 static int log_begin(char *line, size_t size)
 {
 	struct timespec now;
@@ -288,8 +288,9 @@ void log_wait(uint64_t since, const char *what)
 		log_info("waited %llu ms for %s", (unsigned long long)waited, what);
 }
 
-/* log_is_control returns how many bytes at text a terminal may obey: control characters, also
- * those beyond ASCII, and what turns the direction of text. */
+/* log_is_control returns how many bytes at text form a character that may control a terminal: a
+ * control character, also beyond ASCII, or one that changes the direction of text. It returns 0
+ * for any other. */
 static unsigned log_is_control(const unsigned char *text)
 {
 	if (text[0] < ' ' || text[0] == 0x7f)
@@ -304,8 +305,8 @@ static unsigned log_is_control(const unsigned char *text)
 	return text[1] == 0x81 && text[2] >= 0xa6 && text[2] <= 0xa9 ? 3 : 0;
 }
 
-/* log_clean makes a line printable, and one line: another process of the job chose its own name,
- * and may be another user's. */
+/* log_clean replaces characters that are not printable, and line breaks: another process of the
+ * job chose its own name, and may belong to another user. */
 static void log_clean(char *text)
 {
 	while (*text) {
@@ -334,7 +335,7 @@ void log_line(enum log_level l, const char *format, ...)
 		n += snprintf(line + n, LOG_LOST, " (%u line%s lost: %s was full)", lost, lost == 1 ? " was" : "s were",
 			      *log_file ? "RATION_LOG_FILE" : "stderr");
 	line[n++] = '\n';
-	/* Not every line is a hook's, which is not cancelled anyway. */
+	/* Lines are logged outside hooks, too, and there the thread could be cancelled. */
 	int cancel;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	if (!log_put(line, (size_t)n))

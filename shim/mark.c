@@ -17,7 +17,8 @@ bool mark_try(struct mark *m, int *cancel)
 	return false;
 }
 
-/* A thread has it for microseconds; or, if it lost the processor meanwhile, for milliseconds. */
+/* A thread keeps the mark for microseconds; or for milliseconds if it loses the processor
+ * meanwhile. */
 bool mark_take(struct mark *m, int *cancel)
 {
 	long nap = MARK_NAP_NS;

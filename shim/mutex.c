@@ -2,7 +2,7 @@
 
 #include "log.h"
 
-/* What a thread says that it has waited for. */
+/* The thing that a thread has waited for, as log_wait names it. */
 static const char *const mutex_names[LOCK_LEVELS] = {
 	[LOCK_PRIMARY_CONTEXT] = "another thread that makes or ends the primary context",
 	[LOCK_CONTEXT_MAKING] = "another thread that makes a context",

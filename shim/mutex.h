@@ -21,7 +21,7 @@ static inline bool mutex_take(mutex *m)
 	return __atomic_compare_exchange_n(&m->word, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-/* mutex_try takes m if it is free. */
+/* mutex_try takes m if it is free, and returns whether it did. */
 static inline bool mutex_try(mutex *m, enum lock_level level)
 {
 	bool taken = mutex_take(m);
@@ -30,7 +30,8 @@ static inline bool mutex_try(mutex *m, enum lock_level level)
 	return taken;
 }
 
-/* mutex_wait is mutex_lock where m is held. A wait that people may notice is logged. */
+/* mutex_wait is the slow path of mutex_lock: it waits for m and takes it. A wait of more than
+ * LOG_WAIT_MS is logged. */
 void mutex_wait(mutex *m, enum lock_level level);
 
 static inline void mutex_lock(mutex *m, enum lock_level level)

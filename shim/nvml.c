@@ -11,14 +11,14 @@
 #include "region/atomics.h"
 #include "region/words.h"
 
-/* The most processes of one device among which this one is looked for. */
+/* The longest list of processes of one device that is read. */
 #define NVML_LIST 1024
 
 enum { NVML_UNTRIED, NVML_STARTED, NVML_FAILED };
 
-static mutex nvml_lock;              /* LOCK_NVML: over the list, and the devices' handles */
-static nvmlProcessInfo_t *nvml_list; /* mapped when it is first read */
-static uint64_t nvml_listed_pid;     /* the PID that the list has for us; 0: not known. Atomic */
+static mutex nvml_lock;              /* LOCK_NVML: protects the list and the devices' handles */
+static nvmlProcessInfo_t *nvml_list; /* mapped at the first reading */
+static uint64_t nvml_listed_pid;     /* this process's PID in the list; 0: not known. Atomic */
 
 static uint32_t *nvml_state(void) { return &__atomic_load_n(&attach_page, __ATOMIC_ACQUIRE)->nvml; }
 
@@ -30,7 +30,7 @@ bool nvml_start(void)
 {
 	if (nvml_tried())
 		return nvml_started();
-	/* Twice does no harm: NVML counts its users. */
+	/* Two threads may both start it: NVML counts its users. */
 	unsigned low = region_take_low_fds();
 	bool good = interpose_load_nvml() && REAL(nvmlInit_v2) == NVML_SUCCESS;
 	region_free_low_fds(low);
@@ -52,21 +52,23 @@ int nvml_handle_of(const char *uuid, nvmlDevice_t *handle)
 	return result;
 }
 
-/* nvml_find_handle fills in the device's handle. Under the lock. */
+/* nvml_find_handle fills in the device's handle, and returns whether there is one. The caller
+ * holds LOCK_NVML. */
 static bool nvml_find_handle(struct nvml_device *d)
 {
 	if (d->handle)
 		return true;
 	if (nvml_handle_of(d->uuid, &d->handle) == NVML_SUCCESS)
 		return true;
-	/* Part of a divided device. */
+	/* A MIG part of a divided device has another prefix. */
 	char mig[sizeof d->uuid];
 	memcpy(mig, d->uuid, sizeof mig);
 	memcpy(mig, "MIG", 3);
 	return nvml_handle_of(mig, &d->handle) == NVML_SUCCESS;
 }
 
-/* nvml_read_list fills nvml_list. Under the lock. */
+/* nvml_read_list reads the driver's list into nvml_list, and its length into *n. It returns
+ * false if the list cannot be read. The caller holds LOCK_NVML. */
 static bool nvml_read_list(struct nvml_device *d, unsigned *n)
 {
 	if (!nvml_find_handle(d))
@@ -97,8 +99,9 @@ bool nvml_pids(struct nvml_device *d, uint32_t *pids, unsigned max, unsigned *n)
 	return good;
 }
 
-/* nvml_bytes_of sums up what the list has for a PID: 1, or 0 where it is not listed, or
- * -1 where the list could not be read, which says nothing. Under the lock. */
+/* nvml_bytes_of adds up the bytes that the list has for a PID. It returns 1, or 0 if the PID is
+ * not listed, or -1 if the list could not be read and so the answer is not known. The caller
+ * holds LOCK_NVML. */
 static int nvml_bytes_of(struct nvml_device *d, uint64_t pid, uint64_t *bytes)
 {
 	unsigned n;
@@ -114,7 +117,8 @@ static int nvml_bytes_of(struct nvml_device *d, uint64_t pid, uint64_t *bytes)
 	return found;
 }
 
-/* nvml_own_pid_listed looks for getpid() in the list, as nvml_bytes_of. */
+/* nvml_own_pid_listed looks for getpid() in the list, and returns the same values as
+ * nvml_bytes_of. */
 static int nvml_own_pid_listed(struct nvml_device *d)
 {
 	uint64_t bytes;
@@ -124,15 +128,15 @@ static int nvml_own_pid_listed(struct nvml_device *d)
 	return found;
 }
 
-/* nvml_pids_word packs the region's answer for this PID namespace: the list has its
- * processes by their own PIDs, or not. */
+/* nvml_pids_word returns the region's word for the answer in this PID namespace: whether the
+ * list shows its processes by their own PIDs. */
 static uint64_t nvml_pids_word(bool own)
 {
 	const struct region *r = attach_region();
 	return make_nvml_pids(load_acquire(&r->m->slots[r->slot].pidns), own);
 }
 
-/* nvml_pid returns the PID that the list has for this process, or 0. */
+/* nvml_pid returns this process's PID in the list, or 0 if it is not known. */
 static uint64_t nvml_pid(void)
 {
 	uint64_t pid = attach_host_pid();
@@ -155,7 +159,7 @@ void nvml_decide_pid(struct nvml_device *d)
 	int found = nvml_own_pid_listed(d);
 	if (found == 1)
 		nvml_set_pid((uint32_t)getpid());
-	/* Nothing else is read by this word. */
+	/* Release is not needed for other data: readers use this word alone. */
 	if (found >= 0 && load_relaxed(word) != nvml_pids_word(found))
 		store_release(word, nvml_pids_word(found));
 }
@@ -183,7 +187,8 @@ bool nvml_device_bytes(struct nvml_device *d, uint64_t *bytes)
 	return good;
 }
 
-/* nvml_listed_bytes sums up the whole list. Under the lock. */
+/* nvml_listed_bytes adds up the bytes of the whole list. It returns false if the list cannot be
+ * read. The caller holds LOCK_NVML. */
 static bool nvml_listed_bytes(struct nvml_device *d, uint64_t *bytes)
 {
 	unsigned n;

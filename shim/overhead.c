@@ -7,25 +7,25 @@
 #include "log.h"
 #include "region/words.h"
 
-/* Between two readings, in ns: at first, when the driver takes most by itself, and at
- * most. */
+/* Time between two readings, in ns: at first, when the driver takes most memory by itself, and
+ * at most. */
 #define OVERHEAD_SOON UINT64_C(50000000)
 #define OVERHEAD_PERIOD UINT64_C(1000000000)
 
-/* How often a measurement is repeated that was not exact, as other threads allocated. */
+/* How often a measurement is tried while other threads allocate, so that it is not exact. */
 #define OVERHEAD_TRIES 8
 
-/* LOCK_OVERHEAD: over readings and the charges that follow from them, so that no two
+/* LOCK_OVERHEAD: held during a reading and the charges that follow from it, so that no two
  * threads charge the same bytes. */
 static mutex overhead_lock;
 
 uint64_t overhead_next_reading;
 uint32_t overhead_growth_expected;
-static uint64_t overhead_interval = OVERHEAD_SOON;      /* from the next reading to the one after, in ns; atomic */
-static uint64_t overhead_last_reading;                  /* by overhead_now; atomic */
+static uint64_t overhead_interval = OVERHEAD_SOON;      /* time from the next reading to the one after, in ns; atomic */
+static uint64_t overhead_last_reading;                  /* time of the last reading, by overhead_now; atomic */
 static overhead_update overhead_updates[READING_COUNT]; /* atomic */
 
-/* Whole units: what a record has is the sum of what was charged for it. */
+/* Rounds up to whole units: the bytes of a record must be the sum of the charges for it. */
 static uint64_t overhead_whole(uint64_t bytes) { return units_for(bytes) * RATION_UNIT; }
 static uint64_t overhead_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t overhead_above(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
@@ -35,15 +35,15 @@ void overhead_on_reading(enum overhead_reader which, overhead_update update)
 	__atomic_store_n(&overhead_updates[which], update, __ATOMIC_RELAXED);
 }
 
-/* What the driver has for this process, and the bounds of what it can have had of what was
- * charged, at that instant: other threads allocate and free meanwhile. */
+/* One reading: the driver's bytes for this process, and the bounds of the charged bytes that it
+ * can have had at that instant, since other threads allocate and free meanwhile. */
 struct overhead_reading {
-	uint64_t driver;              /* bytes, as all of them */
-	uint64_t least, most, absent; /* as charge_bounds has them */
+	uint64_t driver;              /* in bytes, like all fields */
+	uint64_t least, most, absent; /* see struct charge_bounds */
 };
 
-/* overhead_read reads all three, and records the driver's in the region. False where the
- * driver does not list this process. Under the lock. */
+/* overhead_read takes a reading, and records the driver's bytes in the region. It returns false
+ * if the driver does not list this process. The caller holds LOCK_OVERHEAD. */
 static bool overhead_read(struct device *d, struct overhead_reading *r)
 {
 	struct charge_bounds b;
@@ -51,8 +51,8 @@ static bool overhead_read(struct device *d, struct overhead_reading *r)
 	charge_bounds_begin(d->index, &b);
 	if (!nvml_own_bytes(&d->nvml, &r->driver))
 		return false;
-	/* Seen on an H200: such a query ends a capture that is under way, unless this thread is
-	 * relaxed about it. */
+	/* Seen on an H200: such a query invalidates a capture that is under way, unless this
+	 * thread's capture mode is relaxed. */
 	int mode = capture_relax();
 	for (unsigned i = 0; i < READING_COUNT; i++) {
 		overhead_update update = __atomic_load_n(&overhead_updates[i], __ATOMIC_RELAXED);
@@ -61,20 +61,21 @@ static bool overhead_read(struct device *d, struct overhead_reading *r)
 	capture_restore(mode);
 	charge_bounds_end(d->index, &b);
 	r->least = all ? b.least : 0;
-	r->most = all ? b.most : INT64_MAX; /* the driver may have what is about to be counted */
+	r->most = all ? b.most : INT64_MAX; /* no upper bound: the driver may have memory that is about to be counted */
 	r->absent = b.absent;
 	region_set_driver_bytes(attach_region(), d->index, r->driver);
 	return true;
 }
 
-/* overhead_correctable is what of a kind was charged by a remembered cost, or by a measurement that was not exact. Under
- * the lock. */
+/* overhead_correctable returns how many bytes of a kind were charged by a remembered cost, or
+ * by a measurement that was not exact, and not corrected yet. The caller holds LOCK_OVERHEAD. */
 static uint64_t overhead_correctable(const struct device *d, unsigned kind)
 {
 	return overhead_min(d->unconfirmed_bytes[kind], d->estimated_bytes[kind] - d->corrected_bytes[kind]);
 }
 
-/* overhead_correct_kind returns up to less bytes of that, and what remains of less. Under the lock. */
+/* overhead_correct_kind takes up to `less` such bytes of a kind off the charges. It returns the
+ * bytes of `less` that remain. The caller holds LOCK_OVERHEAD. */
 static uint64_t overhead_correct_kind(struct device *d, unsigned kind, uint64_t less)
 {
 	uint64_t back = overhead_min(less, overhead_correctable(d, kind)) / RATION_UNIT * RATION_UNIT;
@@ -91,9 +92,11 @@ static uint64_t overhead_correct_kind(struct device *d, unsigned kind, uint64_t 
 	return less - back;
 }
 
-/* overhead_correct returns less bytes that were charged too much. Where a context was charged what the region
- * remembers, modules that are unconfirmed come first: what was too much for them would be taken off the cost that
- * others go by. If only the context can be the reason, the region remembers the lower cost. Under the lock. */
+/* overhead_correct takes `less` bytes off the unconfirmed charges. If the context was charged
+ * the cost that the region remembers, unconfirmed modules are corrected first: otherwise an
+ * excess charge for a module would lower the cost that other processes rely on. If only the
+ * context can be the reason, the region remembers the lower cost. The caller holds
+ * LOCK_OVERHEAD. */
 static void overhead_correct(struct device *d, uint64_t less, bool exact)
 {
 	uint64_t charged = overhead_correctable(d, RATION_CONTEXT);
@@ -108,8 +111,9 @@ static void overhead_correct(struct device *d, uint64_t less, bool exact)
 		region_remember_cost(attach_region(), d->index, d->uuid, charged - back);
 }
 
-/* overhead_settle_lent returns what was lent and can be nowhere any more. An importer, once it alone has it, is listed with it, and
- * charges it as overhead. Under the lock. */
+/* overhead_settle_lent returns lent bytes that no process can have any more. When an importer
+ * is the only holder, the driver lists the memory with the importer, which charges it as
+ * overhead. The caller holds LOCK_OVERHEAD. */
 static void overhead_settle_lent(struct device *d)
 {
 	uint64_t unlisted;
@@ -137,9 +141,10 @@ void overhead_lend(struct device *d, uint64_t bytes)
 	mutex_unlock(&overhead_lock);
 }
 
-/* overhead_sync makes the overhead charged what the driver has beyond all other charges,
- * as far as a reading can tell; and corrects what was charged without an exact one. False
- * where the driver does not list this process. Under the lock. */
+/* overhead_sync sets the charged overhead to the bytes that the driver has beyond all other
+ * charges, as far as a reading can tell, and corrects charges that were made without an exact
+ * reading. It returns false if the driver does not list this process. The caller holds
+ * LOCK_OVERHEAD. */
 static bool overhead_sync(struct device *d)
 {
 	struct overhead_reading r;
@@ -149,7 +154,8 @@ static bool overhead_sync(struct device *d)
 		return false;
 	if (d->making)
 		return true;
-	/* What was deferred has come, once the driver has all but what else is absent. */
+	/* Deferred memory has come once the driver has all charged bytes except the other
+	 * absent ones. */
 	if (d->unseen_bytes && r.driver + r.absent - d->unseen_bytes >= r.most + charged) {
 		charge_mark_absent(d->index, d->unseen_bytes, false);
 		r.absent -= d->unseen_bytes;
@@ -167,8 +173,8 @@ static bool overhead_sync(struct device *d)
 		overhead_correct(d, less - back, exact);
 	if (!exact)
 		return true;
-	/* A remembered cost of less than half of what a context took is forgotten, so that the
-	 * next process measures; anything nearer may be code that was loaded since. */
+	/* If a context took at least twice the remembered cost, forget that cost, so that the
+	 * next process measures. A smaller difference may be code that was loaded since. */
 	uint64_t unconfirmed = overhead_above(d->unconfirmed_bytes[RATION_CONTEXT], d->lowered_bytes);
 	if (unconfirmed && charged + more >= unconfirmed)
 		region_forget_cost(attach_region(), d->index, d->uuid, unconfirmed);
@@ -177,14 +183,15 @@ static bool overhead_sync(struct device *d)
 	return true;
 }
 
-/* overhead_join begins a making. Under the lock. */
+/* overhead_join counts a making as under way. The caller holds LOCK_OVERHEAD. */
 static void overhead_join(struct overhead_making *m)
 {
 	m->device->making++;
 	m->measured = m->device->measured;
 }
 
-/* overhead_note_absent notes how much of what is absent hides what comes. Under the lock. */
+/* overhead_note_absent records how many absent bytes are not on the device before the making:
+ * if they come meanwhile, they hide part of the object's size. The caller holds LOCK_OVERHEAD. */
 static void overhead_note_absent(struct overhead_making *m)
 {
 	struct device *d = m->device;
@@ -193,7 +200,8 @@ static void overhead_note_absent(struct overhead_making *m)
 		return;
 	uint64_t counted = r.most + charge_held(d->index, RATION_OVERHEAD);
 	m->absent_bytes = r.absent;
-	/* What another call has half made is in the driver's figure, and may yet be undone. */
+	/* The driver's figure includes objects that other calls have half made, and may yet
+	 * undo. */
 	m->missing_bytes = d->making ? r.absent : overhead_min(r.absent, overhead_above(counted, r.driver));
 	m->missing_unsure = d->making || r.least != r.most;
 }
@@ -213,10 +221,12 @@ void overhead_begin(struct overhead_making *m, struct device *d, unsigned kind)
 	mutex_unlock(&overhead_lock);
 }
 
-/* A load that has not moved in so many looks is passed over; a thread that has waited for so many others goes on. */
+/* After so many checks without progress, a waiter stops waiting for the loads under way; a
+ * thread that has waited for so many other loads goes on anyway. */
 enum { OVERHEAD_LOOKS = 500, OVERHEAD_TURNS = 1024 };
 
-/* overhead_may_load reports whether a load may begin beside those that are under way. Under the lock. */
+/* overhead_may_load reports whether a load may begin while others are under way. The caller
+ * holds LOCK_OVERHEAD. */
 static bool overhead_may_load(const struct device *d, uint64_t bytes)
 {
 	return !d->loading || !charge_would_refuse(d->index, d->loading_bytes + bytes);
@@ -250,7 +260,7 @@ void overhead_leave_turn(struct overhead_turn *t)
 {
 	struct device *d = t->device;
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	if ((int32_t)(t->turn - d->passed) >= 0) { /* it has not been passed over */
+	if ((int32_t)(t->turn - d->passed) >= 0) { /* no waiter has stopped waiting for it */
 		d->loading--;
 		d->loading_bytes -= t->bytes;
 	}
@@ -269,8 +279,8 @@ static bool overhead_read_free(uint64_t *bytes)
 void overhead_begin_lazy(struct overhead_making *m, struct device *d, unsigned kind)
 {
 	uint64_t left;
-	/* What the driver need not have must be known before. And cuMemGetInfo must not be
-	 * called where the program may be capturing. */
+	/* Absent bytes must be known before, by a reading. And cuMemGetInfo must not be called
+	 * while the program may be capturing. */
 	if (charge_absent(d->index) || capture_seen() || !overhead_read_free(&left)) {
 		overhead_begin(m, d, kind);
 		return;
@@ -289,10 +299,10 @@ void overhead_begin_load(struct overhead_making *m, struct device *d, unsigned k
 		overhead_begin_lazy(m, d, kind);
 }
 
-/* overhead_measure reads what the driver has for this process beyond our count, the most
- * that it can be: what other threads have on its way is counted in, so that nothing is
- * granted that was not seen. False where the driver does not list this process. Under the
- * lock. */
+/* overhead_measure reads how many bytes the driver has for this process beyond our count: an
+ * upper bound. It includes bytes that other threads are just allocating, so that no memory is
+ * granted unseen. It returns false if the driver does not list this process. The caller holds
+ * LOCK_OVERHEAD. */
 static bool overhead_measure(struct overhead_making *m, uint64_t *bytes)
 {
 	struct device *d = m->device;
@@ -312,17 +322,17 @@ static bool overhead_measure(struct overhead_making *m, uint64_t *bytes)
 	return true;
 }
 
-/* overhead_estimate counts bytes of a record as unconfirmed. Under the lock. */
+/* overhead_estimate counts bytes of a record as unconfirmed. The caller holds LOCK_OVERHEAD. */
 static void overhead_estimate(struct device *d, unsigned kind, uint64_t bytes)
 {
 	d->estimated_bytes[kind] += bytes;
 	d->unconfirmed_bytes[kind] += bytes;
 }
 
-/* overhead_claim measures, and charges what was found. All of it with the lock held: a maker
- * may measure bytes of others, too, that are still making theirs. If it were refused after they
- * had measured, their bytes would have hidden behind its claim. False where the driver does not
- * list this process. */
+/* overhead_claim measures the object and charges the bytes found, all with LOCK_OVERHEAD held.
+ * The reason: the measurement may include bytes of objects that other threads are still making.
+ * If it were refused after those threads had measured, their bytes would have been hidden
+ * behind this claim. It returns false if the driver does not list this process. */
 static bool overhead_claim(struct overhead_making *m, bool stays, int *refused)
 {
 	struct device *d = m->device;
@@ -336,7 +346,8 @@ static bool overhead_claim(struct overhead_making *m, bool stays, int *refused)
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
 	bool listed = overhead_measure(m, &m->claimed_bytes);
 	if (listed) {
-		/* Anything else that is charged on this device could hide part of it. */
+		/* Other charges on this device could hide part of the cost: remember it only
+		 * without them. */
 		if (m->first_context && m->exact && !charge_held(d->index, RATION_DATA) && !charge_held(d->index, RATION_MODULE))
 			region_remember_cost(attach_region(), d->index, d->uuid, m->claimed_bytes);
 		if (m->kind == RATION_MODULE && m->claimed_bytes > d->largest_load)
@@ -364,10 +375,10 @@ int overhead_charge(struct overhead_making *m, bool stays, uint64_t *bytes)
 		*bytes = m->claimed_bytes;
 		return refused;
 	}
-	/* Where the driver does not list this process, what all processes together grew by is
-	 * the best estimate for a context. Part of it may be another process's, so it is
-	 * charged by force, and is no reason to refuse. For a module it would as often be
-	 * another process's as ours. */
+	/* The driver does not list this process. For a context the best estimate is the growth
+	 * of all processes together. Part of it may belong to another process, so it is charged
+	 * even above the limit, and never refused. For a module the growth would as often
+	 * belong to another process, so nothing is charged. */
 	*bytes = m->claimed_bytes = 0;
 	if (m->kind == RATION_CONTEXT && m->device_known && nvml_device_bytes(&d->nvml, &now) && now > m->device_bytes) {
 		*bytes = overhead_whole(now - m->device_bytes);
@@ -383,7 +394,8 @@ void overhead_end(struct overhead_making *m)
 	if (m->refused)
 		charge_unclaim(d->index, m->kind, m->claimed_bytes);
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	/* The last one reads what all of them have, if theirs may have been too much: nothing else need follow. */
+	/* The last call under way takes a reading for all of them, if one measured inexactly
+	 * and may have been charged too much: there may be no later reading. */
 	if (!--d->making && d->inexact && nvml_started()) {
 		d->inexact = false;
 		overhead_sync(d);
@@ -439,7 +451,8 @@ uint64_t overhead_drop_unconfirmed(struct device *d, unsigned kind, uint64_t byt
 	uint64_t corrected = overhead_min(d->corrected_bytes[kind], bytes);
 	d->estimated_bytes[kind] -= bytes;
 	d->corrected_bytes[kind] -= corrected;
-	/* What was corrected need not have been these: then others are charged too much. */
+	/* The corrected bytes may belong to other records: then those are still charged too
+	 * much, and stay unconfirmed. */
 	d->unconfirmed_bytes[kind] = overhead_above(d->unconfirmed_bytes[kind], bytes) + corrected;
 	mutex_unlock(&overhead_lock);
 	return corrected;
@@ -458,7 +471,8 @@ void overhead_drop_deferred(struct device *d, uint64_t bytes)
 {
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
 	d->deferred_bytes -= bytes;
-	/* Which of them were unseen is not known: rather those that stay than those that go. */
+	/* It is not known which deferred bytes a reading has shown: assume that the remaining
+	 * ones are unseen. */
 	uint64_t seen = overhead_above(d->unseen_bytes, d->deferred_bytes);
 	d->unseen_bytes -= seen;
 	charge_mark_absent(d->index, seen, false);
@@ -502,8 +516,8 @@ void overhead_start_and_refresh(struct device *d)
 		overhead_refresh(d);
 }
 
-/* overhead_relieve reads overhead again before a refusal: it may have become less. Where
- * another thread is reading, it is left at that. */
+/* overhead_relieve takes a reading before a refusal, since the overhead may have become less.
+ * It does nothing if another thread is reading. */
 static void overhead_relieve(unsigned index)
 {
 	struct device *d = device_at(index);
@@ -548,9 +562,8 @@ void overhead_reset(void)
 	charge_on_pressure(RELIEF_OVERHEAD, overhead_relieve);
 }
 
-/* overhead_read_due takes the reading that is due, in the first thread that comes. A
- * process that does not know its PID in the driver's list takes none, and NVML is not
- * started. */
+/* overhead_read_due takes the reading that is due, in the first thread that gets here. If this
+ * process does not know its PID in the driver's list, it takes none and does not start NVML. */
 void overhead_read_due(void)
 {
 	uint64_t now = overhead_now(), next = load_relaxed(&overhead_next_reading), step = load_relaxed(&overhead_interval);

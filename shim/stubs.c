@@ -1,7 +1,7 @@
-/* dlsym and dlvsym. RTLD_NEXT and RTLD_DEFAULT mean something else for each
- * caller, which the real functions know by their return address. So where
- * ration_pick leaves a lookup to them we jump there with the registers and the
- * stack as they came: they see our caller, and never us. */
+/* dlsym and dlvsym. The meaning of RTLD_NEXT and RTLD_DEFAULT depends on the caller, which the
+ * real functions know by their return address. So if ration_pick leaves a lookup to them, the
+ * stub jumps there with the registers and the stack unchanged: they see our caller, and never
+ * this library. */
 #if defined(__x86_64__)
 
 /* (handle, name[, version]) in rdi, rsi, rdx; the caller is on the stack.

@@ -18,14 +18,14 @@
 #define USERJOB_IN_FORCE "/etc/ration/in-force.toml"
 #define USERJOB_SOCKET "/run/ration/policy.sock"
 
-/* How the first line of the file begins where a missing job is to limit nothing: as
- * internal/policy writes it. */
+/* The first line of the file if a user without a job runs without limits. internal/policy
+ * writes it. */
 #define USERJOB_OPEN_LINE "# missing: open\n"
 
-enum { USERJOB_WAITS = 100, USERJOB_SIGNALS = 100000 }; /* for a job to be made, which takes milliseconds as a rule */
+enum { USERJOB_WAITS = 100, USERJOB_SIGNALS = 100000 }; /* limits on the waits of 100 ms, and on waits ended by signals */
 
-/* userjob_exists reports whether something is at a path. What cannot be asked is taken to be
- * there: only ENOENT and ENOTDIR mean that it is not. */
+/* userjob_exists reports whether a path exists. It returns false only after ENOENT and ENOTDIR:
+ * if the kernel does not tell, the path is taken to exist. */
 static bool userjob_exists(const char *path)
 {
 	struct stat st;
@@ -35,7 +35,8 @@ static bool userjob_exists(const char *path)
 	return there;
 }
 
-/* userjob_read reads the beginning of a file as text. */
+/* userjob_read reads the beginning of a file into text, as a string. It returns false if the
+ * file cannot be read. */
 static bool userjob_read(const char *path, char *text, size_t size)
 {
 	unsigned low = region_take_low_fds();
@@ -49,10 +50,10 @@ static bool userjob_read(const char *path, char *text, size_t size)
 	return n >= 0;
 }
 
-/* userjob_uid returns the real user, as the host has it. A process in a user namespace that its
- * user made calls itself root there; the map of that namespace says which user it is outside. In a
- * namespace inside another, and where /proc is not there, a user can have any number here: it says where
- * to look, and that what is there is this user's, only the owner of a file does. */
+/* userjob_uid returns the real user ID, as the host sees it. A process in a user namespace that
+ * its user made is root there; the map of that namespace gives the user outside. The result is
+ * not proof: in a nested namespace, or without /proc, a user can get any number here. It only
+ * tells where to look; the owner of a file found there must be checked. */
 static unsigned long userjob_uid(void)
 {
 	unsigned long uid = (unsigned long)kernel_uid();
@@ -71,14 +72,14 @@ static unsigned long userjob_uid(void)
 	return uid;
 }
 
-/* userjob_root reports whether the real user is root, as the host has it; owner is who owns a file
- * of root's, as this process sees it. The map alone does not say so: that of a namespace inside another
- * has what the outer one calls the user, of a long one only the beginning is read, and /proc may not be
- * there. But root sees root's files as its own, and nobody else does: where a namespace does not
- * know root, they are shown as those of nobody, which is not 0. */
+/* userjob_root reports whether the real user is root on the host; owner is the owner of a file
+ * of root, as this process sees it. The map alone is no proof: in a nested namespace it shows
+ * the user of the outer one, only the beginning of a long map is read, and /proc may be
+ * missing. But only root sees root's files as its own: in a namespace that does not map root,
+ * the kernel shows them as files of nobody, whose ID is not 0. */
 static bool userjob_root(uid_t owner) { return owner == 0 && kernel_uid() == 0 && userjob_uid() == 0; }
 
-/* userjob_path writes the path of a file in the folder of this user's job, or of the folder. */
+/* userjob_path writes the path of this user's job folder, followed by file, to out. */
 static void userjob_path(char *out, size_t size, const char *file) { snprintf(out, size, "/run/ration/user-%lu%s", userjob_uid(), file); }
 
 bool userjob_is_run(const char *region)
@@ -88,14 +89,15 @@ bool userjob_is_run(const char *region)
 	size_t n = strlen(prefix);
 	if (!region || strncmp(region, prefix, n))
 		return false;
-	/* A name, and the region in it: all below is root's. */
+	/* The rest must be a name, "/" and "region": root owns everything below /run/ration. */
 	size_t name = strcspn(region + n, "/");
 	return name > 0 && !strcmp(region + n + name, "/region");
 }
 
-/* userjob_exempt reports whether the policy does not ration this user; root is who owns a file of root's, as
- * this process sees it. The file that says so is the exempt user's: whatever a namespace calls its users,
- * the kernel shows a file of another one's as that of nobody, and root's likewise. */
+/* userjob_exempt reports whether the policy does not ration this user; root is the owner of a
+ * file of root, as this process sees it. The exempt user owns the file `exempt`. In any
+ * namespace the kernel shows files of other users, and of root, as files of nobody, so the
+ * owner proves the exemption. */
 static bool userjob_exempt(uid_t root)
 {
 	char path[64];
@@ -106,17 +108,18 @@ static bool userjob_exempt(uid_t root)
 
 bool userjob_ruled(void)
 {
-	struct stat st = {.st_uid = (uid_t)-1}; /* where it cannot be asked */
+	struct stat st = {.st_uid = (uid_t)-1}; /* if the file cannot be examined */
 	int saved = errno;
 	bool none = !region_lstat(USERJOB_IN_FORCE, &st) && (errno == ENOENT || errno == ENOTDIR);
-	/* Root is never rationed: whoever is root can end the policy. */
+	/* Root is never rationed: root could end the policy anyway. */
 	bool ruled = !none && !userjob_root(st.st_uid) && !userjob_exempt(st.st_uid);
 	errno = saved;
 	return ruled;
 }
 
-/* userjob_receive reads an answer up to its end, or until it is late: after so many waits of a tenth
- * of a second, or so many that a signal ended early. No clock is asked. */
+/* userjob_receive reads an answer up to its end, and returns whether it came. It gives up after
+ * USERJOB_WAITS waits of 100 ms, or after USERJOB_SIGNALS waits that a signal ended early. It
+ * reads no clock. */
 static bool userjob_receive(int fd, char *answer, size_t size)
 {
 	size_t len = 0;
@@ -140,8 +143,8 @@ static bool userjob_receive(int fd, char *answer, size_t size)
 	return false;
 }
 
-/* userjob_connect connects to the socket. While its queue is full, as when a user floods it, it tries
- * again, for as long as an answer may take. */
+/* userjob_connect connects to the socket. While the socket's queue is full (a user may flood
+ * it), it tries again, for as long as it would wait for an answer. */
 static bool userjob_connect(int fd)
 {
 	struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = USERJOB_SOCKET};
@@ -156,8 +159,9 @@ static bool userjob_connect(int fd)
 	return true;
 }
 
-/* userjob_ask has the user's job made. The other end knows who asks from the kernel; what is sent
- * only says for whom a set-uid program runs. It returns whether all is well, and why not. */
+/* userjob_ask asks the policy service to make the user's job. The service learns the caller's
+ * identity from the kernel; the request only tells for which user a set-uid program runs. It
+ * returns whether the job was made; otherwise why gets the reason as text. */
 static bool userjob_ask(char *why, size_t size)
 {
 	char request[32], answer[320] = "";
@@ -181,7 +185,7 @@ enum userjob userjob_find(char *folder, size_t size, char *why, size_t why_size)
 {
 	char region[64], line[sizeof USERJOB_OPEN_LINE];
 	userjob_path(folder, size, "");
-	userjob_path(region, sizeof region, "/created"); /* the last file that is made */
+	userjob_path(region, sizeof region, "/created"); /* the service makes this file last */
 	if (userjob_exists(region))
 		return USERJOB_FOUND;
 	if (userjob_ask(why, why_size)) {

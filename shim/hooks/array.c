@@ -1,6 +1,6 @@
-/* Arrays and mipmapped arrays. Their size is worked out from the descriptor, since it must
- * be charged before the driver is asked, and corrected by what the driver says they need,
- * where it does. */
+/* Arrays and mipmapped arrays. Their size is computed from the descriptor, since it must be
+ * charged before the driver is asked. If the driver tells afterwards how much memory they need,
+ * the charge is corrected. */
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "overhead.h"
@@ -19,8 +19,8 @@ static uint64_t array_element_size(int format)
 	}
 }
 
-/* Formats that name all channels at once, in bits for each element; others are counted by
- * channel. Compressed ones come in blocks of four by four. */
+/* Bits per element, for formats that cover all channels at once; other formats are computed by
+ * channel. Compressed formats come in blocks of four by four elements. */
 static const uint8_t array_format_bits[256] = {
 	[0x50] = 32,                                                                  /* 10, 10, 10 and 2 */
 	[0x91] = 4,  [0x92] = 4,  [0x97] = 4,  [0x98] = 4,                            /* BC1, BC4 */
@@ -41,8 +41,8 @@ static uint64_t array_whole_blocks(uint64_t n) { return n > UINT64_MAX - 3 ? n :
 
 static uint64_t array_at_least_one(uint64_t n) { return n ? n : 1; }
 
-/* array_level_bytes returns at least the size of one level; UINT64_MAX, which the driver
- * refuses, where it is too large to count. */
+/* array_level_bytes returns the size of one level in bytes, rounded up. It returns UINT64_MAX,
+ * which the driver refuses, if the size overflows. */
 static uint64_t array_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
 	unsigned whole = d->Format >= 0 && d->Format < 256 ? array_format_bits[d->Format] : 0;
@@ -57,7 +57,8 @@ static uint64_t array_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d)
 	return (n + ARRAY_ALIGNMENT - 1) / ARRAY_ALIGNMENT * ARRAY_ALIGNMENT;
 }
 
-/* array_levels is how many levels the driver makes of those asked for: at least one, and at most down to the one of one element. */
+/* array_levels returns how many levels the driver makes if so many are asked for: at least one,
+ * and no more than it takes to come down to one element. */
 static unsigned array_levels(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
 {
 	bool layers = d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
@@ -68,7 +69,7 @@ static unsigned array_levels(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
 static uint64_t array_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels)
 {
 	uint64_t sum = 0;
-	/* Memory of these is mapped to them later, and was charged where it was made. */
+	/* Memory is mapped to these arrays later, and was charged when it was made. */
 	if (d.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
 		return 0;
 	for (unsigned i = array_levels(&d, levels); i > 0; i--) {
@@ -83,21 +84,21 @@ static uint64_t array_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels)
 	return sum;
 }
 
-/* An array, from its charge to the driver's answer. */
+/* An array between its charge and the driver's answer. */
 struct array_alloc {
-	struct alloc_target target; /* its device is NULL where nothing is charged */
-	uint64_t bytes;             /* charged */
+	struct alloc_target target; /* device is NULL if nothing is charged */
+	uint64_t bytes;             /* bytes charged */
 };
 
-/* array_valid reports whether the driver would make such an array, if it had room. */
+/* array_valid reports whether the driver would make such an array, given enough memory. */
 static bool array_valid(const void *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
 	bool whole = d && d->Format >= 0 && d->Format < 256 && array_format_bits[d->Format];
 	return out && d && d->Width && (whole || d->NumChannels == 1 || d->NumChannels == 2 || d->NumChannels == 4);
 }
 
-/* array_begin charges for an array: CUDA_SUCCESS, or what the call must return. What is not
- * valid is left to the driver. */
+/* array_begin charges for an array. It returns CUDA_SUCCESS, or the error that the call must
+ * return. Invalid arguments are left to the driver, uncharged. */
 static int array_begin(struct array_alloc *a, const void *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
 	a->target.device = NULL;
@@ -115,7 +116,8 @@ static int array_begin(struct array_alloc *a, const void *out, const CUDA_ARRAY3
 	return refused;
 }
 
-/* array_end returns the charge, or corrects it to what the driver needs and keeps it. */
+/* array_end returns the charge if the driver failed; otherwise it corrects it to the size that
+ * the driver needs, and records it. It returns result. */
 static int array_end(const struct array_alloc *a, int result, void **out, bool mipmapped)
 {
 	struct device *d = a->target.device;
@@ -135,7 +137,7 @@ static int array_end(const struct array_alloc *a, int result, void **out, bool m
 	struct alloc_record r = {.key = (uintptr_t)handle, .bytes = real, .device = (uint8_t)d->index, .context = a->target.context};
 	context_keep(&context_arrays, &r, RATION_DATA);
 	charge_arrived(d->index, real);
-	overhead_start_and_refresh(d); /* the driver may pad them beyond that */
+	overhead_start_and_refresh(d); /* the driver may take more than that */
 	return result;
 }
 
@@ -177,8 +179,9 @@ int cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR 
 	return array_end(&a, REAL_UNLESS(refused, cuMipmappedArrayCreate, out, desc, levels), (void **)out, true);
 }
 
-/* array_destroyed completes what began with context_free_begin. With the array goes what the
- * driver took for it beyond our count. */
+/* array_destroyed completes a free that began with context_free_begin, and returns result. The
+ * memory that the driver took for the array beyond our count is freed, too, so the overhead is
+ * read again. */
 static int array_destroyed(const struct alloc_record *r, int result)
 {
 	if (context_free_end(&context_arrays, r, result == CUDA_SUCCESS)) {

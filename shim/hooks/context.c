@@ -1,4 +1,4 @@
-/* Making and ending contexts. docs/overhead.md explains what they are charged. */
+/* Making and ending contexts. docs/overhead.md explains how they are charged. */
 #include "charge.h"
 #include "compute/compute.h"
 #include "hooks/context_table.h"
@@ -10,37 +10,38 @@
 #include "nvml.h"
 #include "overhead.h"
 
-/* What contexts were charged, by their handles. */
+/* How many bytes were charged for each context, by its handle. */
 static struct alloc_table context_costs;
 
-/* Primary contexts, and the making of all others, by ordinal. */
+/* Per device, by ordinal: its primary context, and locks for making contexts. */
 enum { CONTEXT_ORDINALS = 64 };
 static struct context_device {
-	/* LOCK_PRIMARY_CONTEXT, over primary. It makes one step of asking whether the primary
-	 * context is active, the driver's call and what follows from both: of two threads, one
-	 * that retains it and one that resets it, each finds it as the other left it. */
+	/* LOCK_PRIMARY_CONTEXT; protects primary. It is held from the question whether the
+	 * primary context is active, over the driver's call, to the update of our state. So if
+	 * one thread retains the context and another resets it, each sees the other's result. */
 	mutex lock;
-	CUcontext primary; /* while it is active */
-	/* LOCK_CONTEXT_MAKING: one context of unknown cost is made at a time, so that each is
-	 * measured by itself and the limit is exceeded by one of them at most, until that is
-	 * undone. Both are held across the driver's call, which waits for no other thread of
-	 * the program; the child of a fork, where they may have been left held, has no CUDA to
-	 * come here with. */
+	CUcontext primary; /* NULL unless it is active */
+	/* LOCK_CONTEXT_MAKING: contexts of unknown cost are made one at a time, so that each is
+	 * measured by itself, and at most one of them exceeds the limit until it is undone.
+	 * Both locks are held across the driver's call, which waits for no other thread of the
+	 * program. A fork child may inherit them held, but CUDA does not work there, so it
+	 * never comes here. */
 	mutex making;
 } context_devices[CONTEXT_ORDINALS];
 
-/* A context that is being ended: context_end_begin, the driver's call, context_ended or
+/* The end of a context. The order is: context_end_begin, the driver's call, context_ended or
  * context_not_ended, all under overhead_pause. */
 struct context_end {
 	CUcontext handle;
 	struct context *context; /* NULL: not in the table */
 	struct alloc_record cost;
-	struct departure departure; /* of cost */
-	uint64_t since;             /* pools_stamp, before the driver's call */
+	struct departure departure; /* the departure of the record cost */
+	uint64_t since;             /* the value of pools_stamp before the driver's call */
 };
 
-/* context_end_begin hides a context, by the handle that allocations know it by, and takes
- * the record of its cost, by that or a green context's. */
+/* context_end_begin hides the context with this handle, which is the one that allocations use,
+ * and takes the record of its cost. cost is the handle that the record has: the same, or that
+ * of a green context. */
 static void context_end_begin(struct context_end *e, CUcontext handle, const void *cost)
 {
 	*e = (struct context_end){.handle = handle, .departure.kind = RATION_CONTEXT, .since = pools_stamp()};
@@ -61,8 +62,9 @@ static void context_not_ended(const struct context_end *e)
 	alloc_table_freed(&context_costs, &e->cost, false);
 }
 
-/* context_ended returns all that ended with a context. A green one is no more than a handle
- * on the primary one: it waits for nothing, and no memory ends with it. */
+/* context_ended returns the charges of all objects that ended with a context. A green context
+ * is only a handle on the primary context: its end waits for nothing, and no memory ends with
+ * it. */
 static void context_ended(const struct context_end *e, struct device *d, bool green)
 {
 	compute_ended(e->handle);
@@ -71,7 +73,7 @@ static void context_ended(const struct context_end *e, struct device *d, bool gr
 	if (e->cost.key)
 		__atomic_fetch_sub(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
 	if (!green) {
-		/* With a device's last context goes what its pools handed out. */
+		/* With the last context of a device, all memory from its pools is freed. */
 		bool empty = overhead_device_empty(d);
 		if (empty)
 			pools_emptied(d->index);
@@ -86,29 +88,31 @@ static void context_ended(const struct context_end *e, struct device *d, bool gr
 
 enum context_kind { CONTEXT_OWN, CONTEXT_PRIMARY, CONTEXT_GREEN };
 
-/* A context that is being made: context_decide, context_charge, the driver's call,
- * context_made. Where its cost is known it is charged before the driver is asked, like any
- * allocation: a process's first context on a device by what the region remembers, further
- * ones by what this process has measured of one. Until it has, they are charged what the
- * region remembers, and measured afterwards. So is a context of which nothing is known,
- * and one that then does not fit is undone. */
+/* The making of a context. The order is: context_decide, context_charge, the driver's call,
+ * context_made.
+ *
+ * If the cost is known, it is charged before the driver is asked, like any allocation. For a
+ * process's first context on a device it is the cost that the region remembers; for a further
+ * one, the cost that this process has measured for a further one. If that is not measured yet,
+ * the region's cost is charged first and the context is measured afterwards. If no cost is
+ * known, the context is only measured afterwards, and undone if it does not fit. */
 struct context_making {
 	enum context_kind kind;
 	struct device *device; /* NULL: not counted */
-	bool beside;           /* green, and the primary context is active: a small part of one */
-	bool first;            /* of this process on the device */
+	bool beside;           /* a green context while the primary one is active: it takes little memory */
+	bool first;            /* this process's first context on the device */
 	bool pid_unlisted;     /* see nvml_decide_pid */
-	bool measured;         /* its cost is not known */
+	bool measured;         /* its cost is not known, so it is measured */
 	bool locked;           /* LOCK_CONTEXT_MAKING is held */
-	bool refused;          /* before the driver was asked */
-	uint64_t cost;         /* charged before, in bytes */
-	CUcontext whole, part; /* what has a share of the device's time: a context, and a green one's own */
+	bool refused;          /* refused before the driver was asked */
+	uint64_t cost;         /* bytes charged before the driver was asked */
+	CUcontext whole, part; /* contexts that get a share of the device's time: a whole one, and that of a green context */
 	struct overhead_making making;
 	struct hostpid_probe probe;
 };
 
-/* context_decide decides how the context is charged, and returns whether NVML must be
- * started before, which must not be done under a lock. */
+/* context_decide decides how the context is charged. It returns true if NVML must be started
+ * first; the caller must do that without a lock. */
 static bool context_decide(struct context_making *m)
 {
 	struct device *d = m->device;
@@ -116,8 +120,8 @@ static bool context_decide(struct context_making *m)
 	m->first = !__atomic_load_n(&d->contexts_alive, __ATOMIC_ACQUIRE);
 	uint64_t further = m->first ? 0 : load_relaxed(&d->further_cost);
 	m->cost = m->beside ? 0 : further ? further : region_context_cost(r, d->index, d->uuid);
-	/* A cost that does not fit even where nothing is held may be wrong, and would refuse
-	 * every process that could find that out. */
+	/* If the cost does not fit even though the job holds nothing, it may be wrong. It would
+	 * refuse every process that could measure it again, so ignore it. */
 	if (m->cost && !region_used(r, d->index) && charge_would_refuse(d->index, m->cost))
 		m->cost = 0;
 	m->measured = !m->cost || (!m->first && !further) || m->kind == CONTEXT_GREEN;
@@ -132,27 +136,28 @@ static void context_stop_measuring(struct context_making *m)
 		mutex_unlock(&context_devices[m->device->ordinal].making);
 }
 
-/* context_stop_making is for when the context is alive, or will not be made. */
+/* context_stop_making ends the making: the context is alive, or will not be made. */
 static void context_stop_making(struct context_making *m)
 {
 	hostpid_leave(&m->probe);
 	__atomic_fetch_sub(&m->device->contexts_making, 1, __ATOMIC_ACQ_REL);
 }
 
-/* context_charge charges the cost or the estimate, and begins to measure where that is
- * needed: CUDA_SUCCESS, or what the call must return. */
+/* context_charge charges the cost or the estimate, and begins a measurement if one is needed.
+ * It returns CUDA_SUCCESS, or the error that the call must return. */
 static int context_charge(struct context_making *m)
 {
 	struct device *d = m->device;
-	/* Processes that do not know their PID in the driver's list measure one at a time, or
-	 * each would measure what all of them take. After the first, the others know the cost. */
+	/* Processes that do not know their PID in the driver's list measure one at a time, as
+	 * each would otherwise measure the memory of all of them. After the first, the others
+	 * know the cost. */
 	bool alone = m->first && !m->cost && !nvml_pid_known();
 	__atomic_fetch_add(&d->contexts_making, 1, __ATOMIC_ACQ_REL);
 	hostpid_begin(&m->probe, d, alone);
 	if (m->measured)
 		mutex_lock(&context_devices[d->ordinal].making, LOCK_CONTEXT_MAKING);
 	m->locked = m->measured;
-	/* Now that the one before has been measured. */
+	/* Decide again: the thread before us may have measured the cost. */
 	if (m->measured)
 		context_decide(m);
 	if (m->measured) {
@@ -172,8 +177,9 @@ static int context_charge(struct context_making *m)
 	return refused;
 }
 
-/* context_measured completes the charge of a context of unknown cost. bytes is what was
- * charged in all. */
+/* context_measured corrects the charge of a context that was made with an unknown cost. *bytes
+ * gets the total that is charged for it, including the charge before. It returns CUDA_SUCCESS,
+ * or the error that the call must return; then the caller undoes the context. */
 static int context_measured(struct context_making *m, uint64_t *bytes)
 {
 	struct device *d = m->device;
@@ -188,7 +194,7 @@ static int context_measured(struct context_making *m, uint64_t *bytes)
 	return refused;
 }
 
-/* context_undo ends a context that the job has no room for. */
+/* context_undo ends a context that does not fit, and returns the charge that was made before. */
 static void context_undo(const struct context_making *m, void *handle)
 {
 	charge_leaving(m->device->index, m->cost);
@@ -200,8 +206,9 @@ static void context_undo(const struct context_making *m, void *handle)
 	charge_return(m->device->index, RATION_CONTEXT, m->cost);
 }
 
-/* context_share completes what the job's share of the device's time asks of a context that
- * was made. A green one that made the primary one active is two. */
+/* context_share gives a context that was made the job's share of the device's time. A green
+ * context that made the primary one active counts as two. It returns CUDA_SUCCESS, or the error
+ * that the call must return. */
 static int context_share(struct context_making *m, void *handle)
 {
 	if (!attach_compute())
@@ -216,8 +223,8 @@ static int context_share(struct context_making *m, void *handle)
 	return compute_made(m->device, m->whole, m->part);
 }
 
-/* context_made completes the charge. handle is NULL where the driver made none. It returns
- * CUDA_SUCCESS, or what the call must return: the context has been undone. */
+/* context_made completes the charge. handle is NULL if the driver made no context. It returns
+ * CUDA_SUCCESS, or the error that the call must return: then it has undone the context. */
 static int context_made(struct context_making *m, void *handle)
 {
 	struct device *d = m->device;
@@ -249,7 +256,7 @@ static int context_made(struct context_making *m, void *handle)
 	context_stop_measuring(m);
 	if (handle && m->pid_unlisted)
 		nvml_decide_pid(&d->nvml);
-	context_stop_making(m); /* now that others need not measure */
+	context_stop_making(m); /* only now, when others need not measure */
 	if (!handle || refused)
 		return refused;
 	overhead_watch(d);
@@ -258,16 +265,16 @@ static int context_made(struct context_making *m, void *handle)
 	return CUDA_SUCCESS;
 }
 
-/* context_enter_making begins all calls that make one. A call that has nowhere to put its
- * handle is left to the driver. */
+/* context_enter_making begins all calls that make a context. A call without a place for its
+ * handle is left to the driver, and not counted. */
 static int context_enter_making(struct context_making *m, enum context_kind kind, CUdevice ordinal, const void *out)
 {
 	*m = (struct context_making){.kind = kind};
 	return out && ordinal >= 0 && ordinal < CONTEXT_ORDINALS ? init_enter_device(ordinal, &m->device) : init_enter();
 }
 
-/* context_begin is what precedes the driver's call: CUDA_SUCCESS, or what the call must
- * return. */
+/* context_begin runs before the driver's call. It returns CUDA_SUCCESS, or the error that the
+ * call must return. */
 static int context_begin(struct context_making *m, CUdevice ordinal, CUcontext *out)
 {
 	int refused = context_enter_making(m, CONTEXT_OWN, ordinal, out);
@@ -278,7 +285,8 @@ static int context_begin(struct context_making *m, CUdevice ordinal, CUcontext *
 	return context_charge(m);
 }
 
-/* context_end is what follows it, with the driver's answer, or the refusal. */
+/* context_end runs after the driver's call. result is the driver's result, or the refusal. It
+ * returns the result of the hooked call. */
 static int context_end(struct context_making *m, int result, void **out)
 {
 	if (!m->device)
@@ -323,9 +331,9 @@ static bool context_primary_active(CUdevice device)
 	return REAL(cuDevicePrimaryCtxGetState, device, &flags, &active) == CUDA_SUCCESS && active;
 }
 
-/* context_lock_primary takes the lock of the device's primary context, with NVML started
- * before where the context that is to be made needs it, and returns whether the primary one
- * is active. */
+/* context_lock_primary takes LOCK_PRIMARY_CONTEXT of the device, and returns whether the
+ * primary context is active. If the context to be made needs NVML, it starts NVML before it
+ * takes the lock. */
 static bool context_lock_primary(struct context_making *m)
 {
 	struct context_device *p = &context_devices[m->device->ordinal];
@@ -357,10 +365,11 @@ int cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 	return result;
 }
 
-/* context_primary_ended is for a primary context that was active and is no longer. It was
- * not hidden before: a release may leave it to others, who must go on finding it, and its
- * handle comes back only by a retain, which waits for the lock. Under that, and
- * overhead_pause. since: as in struct context_end. */
+/* context_primary_ended updates our state for a primary context that was active and is not any
+ * more. It was not hidden before the driver's call: after a release other threads may still use
+ * it, and must find it. Its handle is reused only by a retain, which waits for the lock. The
+ * caller holds LOCK_PRIMARY_CONTEXT, under overhead_pause. since is the one in struct
+ * context_end. */
 static void context_primary_ended(struct context_device *p, struct device *d, uint64_t since)
 {
 	struct context_end e;
@@ -370,7 +379,8 @@ static void context_primary_ended(struct context_device *p, struct device *d, ui
 	p->primary = NULL;
 }
 
-/* context_release_primary releases or resets a primary context. */
+/* context_release_primary releases or resets a primary context, by one of four driver calls,
+ * and returns the driver's result. */
 static int context_release_primary(CUdevice device, enum ration_call call)
 {
 	/* All four calls have the same parameters. */
@@ -401,9 +411,10 @@ int cuDevicePrimaryCtxRelease_v2(CUdevice device) { return context_release_prima
 int cuDevicePrimaryCtxReset(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxReset); }
 int cuDevicePrimaryCtxReset_v2(CUdevice device) { return context_release_primary(device, CALL_cuDevicePrimaryCtxReset_v2); }
 
-/* context_green_made_primary is for a green context that made the primary one active, which
- * may outlive it: what a context usually costs is the primary one's. Where that is not known, all of
- * it is, until the green one ends and a reading shows what was its own. Under the primary one's lock. */
+/* context_green_made_primary divides the charge of a green context that made the primary one
+ * active, which may live longer. The usual cost of a context goes to the primary one. If that
+ * is not known, the primary one gets all of it, unconfirmed, until the green context ends and a
+ * reading shows its part. The caller holds LOCK_PRIMARY_CONTEXT. */
 static void context_green_made_primary(struct context_device *p, struct device *d, CUgreenCtx green)
 {
 	struct alloc_record rest = context_take(&context_costs, (uintptr_t)green), cost = rest;
@@ -420,8 +431,8 @@ static void context_green_made_primary(struct context_device *p, struct device *
 	__atomic_fetch_add(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
 }
 
-/* context_doubt_primary lets the next reading correct what the primary context was charged, now that a green one has
- * ended. Under its lock. */
+/* context_doubt_primary lets the next reading correct the charge of the primary context, after
+ * a green context has ended. The caller holds LOCK_PRIMARY_CONTEXT. */
 static void context_doubt_primary(const struct context_device *p, struct device *d)
 {
 	struct alloc_record cost;
@@ -429,8 +440,9 @@ static void context_doubt_primary(const struct context_device *p, struct device 
 		overhead_doubt(d, RATION_CONTEXT, cost.bytes);
 }
 
-/* context_green_made is for a green context that was made. It has a CUcontext of its own,
- * in which it allocates as the primary one. Under that one's lock. */
+/* context_green_made records a green context that was made. It has a CUcontext of its own;
+ * memory allocated in that belongs to the primary context. The caller holds
+ * LOCK_PRIMARY_CONTEXT. */
 static void context_green_made(struct context_device *p, struct device *d, CUgreenCtx green, bool active)
 {
 	CUcontext handle;
@@ -444,7 +456,7 @@ static void context_green_made(struct context_device *p, struct device *d, CUgre
 		context_green_made_primary(p, d, green);
 }
 
-/* A green context holds the primary context, which it makes active. */
+/* A green context keeps the primary context active. */
 int cuGreenCtxCreate(CUgreenCtx *out, void *desc, CUdevice device, unsigned flags)
 {
 	struct context_making m;
@@ -481,7 +493,7 @@ int cuGreenCtxDestroy(CUgreenCtx green)
 		context_ended(&e, d, true);
 	else
 		context_not_ended(&e);
-	/* It may have been the last that held the primary one. */
+	/* This may have been the last green context that kept the primary one active. */
 	if (p->primary && !context_primary_active(d->ordinal)) {
 		context_primary_ended(p, d, e.since);
 	} else {
@@ -522,8 +534,7 @@ static int context_destroy(CUcontext handle, enum ration_call call)
 int cuCtxDestroy(CUcontext context) { return context_destroy(context, CALL_cuCtxDestroy); }
 int cuCtxDestroy_v2(CUcontext context) { return context_destroy(context, CALL_cuCtxDestroy_v2); }
 
-/* Only the last of cuCtxAttach's references ends a context, which is then no longer
- * current. */
+/* Only the last reference of cuCtxAttach ends a context; then it is not current any more. */
 int cuCtxDetach(CUcontext context)
 {
 	CUcontext current = NULL;

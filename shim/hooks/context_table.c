@@ -7,12 +7,12 @@
 #include "log.h"
 #include "overhead.h"
 
-/* The table, in blocks that are mapped when they are needed and never move. A context's
- * number is not given out again before all that ended with the context has been returned. */
+/* The table, in blocks that are mapped when needed and never move. A context's number is not
+ * reused before the charges of all objects that ended with the context have been returned. */
 enum { CONTEXT_BLOCK = 256, CONTEXT_BLOCKS = 256 };
 static struct context context_first_block[CONTEXT_BLOCK], *context_blocks[CONTEXT_BLOCKS] = {context_first_block};
-static unsigned context_count; /* places that were ever used; atomic */
-static mutex context_lock;     /* LOCK_CONTEXT_TABLE: over used, count and adding */
+static unsigned context_count; /* entries that were ever used; atomic */
+static mutex context_lock;     /* LOCK_CONTEXT_TABLE: protects used, context_count and adding */
 
 struct alloc_table context_addresses, context_arrays, context_modules, context_limits, context_managed;
 
@@ -28,8 +28,8 @@ struct context *context_find(CUcontext handle)
 	return NULL;
 }
 
-/* context_place returns a free place, or NULL where there is no memory for one. Under the
- * lock. */
+/* context_place returns a free entry, or NULL if there is no memory for one. The caller holds
+ * LOCK_CONTEXT_TABLE. */
 static struct context *context_place(void)
 {
 	unsigned n = context_count;
@@ -49,8 +49,8 @@ static struct context *context_place(void)
 	return context_at(n);
 }
 
-/* context_add returns the context with a handle, added if need be, or NULL where there is
- * no memory for it. records is 0 for those that have their own. */
+/* context_add returns the context with a handle, and adds it if necessary. It returns NULL if
+ * there is no memory for it. records is 0 for a context that has its own records. */
 static struct context *context_add(CUcontext handle, struct device *d, uint32_t records)
 {
 	mutex_lock(&context_lock, LOCK_CONTEXT_TABLE);
@@ -74,16 +74,17 @@ void context_add_green(CUcontext handle, CUcontext primary, struct device *d)
 		context_add(handle, d, c->number);
 }
 
-/* Seen on an H200: a context that was destroyed has a device, and none of its limits; nor has a context in which a kernel has failed. */
+/* Seen on an H200: a context that was destroyed, or in which a kernel has failed, still reports
+ * its device, but none of its limits. */
 bool context_failed(void)
 {
 	size_t limit;
 	return REAL(cuCtxGetLimit, &limit, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS;
 }
 
-/* context_target_new finds the target for a current context that is not in the table: it
- * was just made, or before this process was attached; or it has been destroyed, and then only the driver's
- * error counts. */
+/* context_target_new finds the target for a current context that is not in the table: it has
+ * just been made, or was made before this process was attached. If it has been destroyed, it
+ * returns 0, so that the program gets the driver's error. */
 static int context_target_new(CUcontext handle, struct alloc_target *t)
 {
 	CUdevice ordinal;
@@ -162,8 +163,8 @@ void context_keep(struct alloc_table *t, const struct alloc_record *r, unsigned 
 {
 	struct alloc_record old;
 	context_replace(t, r, &old);
-	/* Of a context that has ended, or a library that was unloaded: the driver reused the key
-	 * before the record was removed. */
+	/* The old record belongs to a context that has ended, or a library that was unloaded:
+	 * the driver reused the key before the record was removed. */
 	if (unlikely(old.key && !context_unloading(&old)))
 		context_drop(&old, kind);
 }
@@ -178,14 +179,14 @@ void context_drop(const struct alloc_record *r, unsigned kind)
 
 struct context_sweep {
 	uint32_t context;
-	bool addresses; /* some of which are a pool's */
+	bool addresses; /* the table holds addresses, some of them from pools */
 	struct departure departure;
 };
 
 static bool context_outlived_by(struct alloc_record *r, void *arg)
 {
 	struct context_sweep *s = arg;
-	/* A pool's memory outlives the context it was allocated in. */
+	/* Memory from a pool outlives the context in which it was allocated. */
 	if (r->context != s->context || (s->addresses && r->pool) || context_unloading(r))
 		return true;
 	departure_add(&s->departure, r);

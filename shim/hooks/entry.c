@@ -1,10 +1,10 @@
-/* How a call of the program comes to its hook: by the functions that are exported.
+/* The exported functions, by which a program's call reaches its hook.
  *
- * A thread that is cancelled inside a hook would leave a lock held for ever, or bytes that
- * the driver gave uncounted. So no thread is, from entry to exit: a request to cancel it
- * stays pending, and acts afterwards as the program has it, at the next cancellation point
- * or, for a thread that may be cancelled anywhere, at once. A process without a job, whose
- * hooks do nothing, is left alone. */
+ * If a thread were cancelled inside a hook, a lock would stay held for ever, or memory that the
+ * driver gave would not be counted. So cancellation is disabled from entry to exit: a request
+ * stays pending, and takes effect afterwards in the way that the program has set: at the next
+ * cancellation point or, with asynchronous cancellation, at once. In a process without a job,
+ * whose hooks do nothing, cancellation is not changed. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -16,22 +16,22 @@
 #include "compute/compute.h"
 #include "hooks.h"
 
-/* What the program has set for the thread. */
+/* The program's cancellation settings for the thread. */
 struct entry_cancel {
 	int state, type;
-	uint64_t blocked; /* signals; only where the type is asynchronous */
+	uint64_t blocked; /* blocked signals; only if the type is asynchronous */
 };
 
-/* The C library cancels a thread that may be cancelled anywhere by its signal 32. */
+/* The C library uses its signal 32 for asynchronous cancellation. */
 static const uint64_t ENTRY_CANCEL_SIGNAL = 1ull << (32 - 1);
 
-/* entry_block holds that signal back. It may be on its way, and in some versions of the C
- * library it then cancels a thread that has disabled that meanwhile, if it comes while the
- * thread is in a call that can be cancelled: the driver may sleep. The C library's own
- * functions leave this signal alone. */
+/* entry_block blocks that signal. It may already be on its way. In some versions of the C
+ * library it then cancels a thread that has disabled cancellation meanwhile, if it arrives
+ * while the thread is in a call that can be cancelled: the driver may sleep in one. The C
+ * library's own functions do not let us block this signal. */
 __attribute__((cold, noinline)) static void entry_block(struct entry_cancel *c)
 {
-	c->blocked = ENTRY_CANCEL_SIGNAL; /* where the kernel does not say */
+	c->blocked = ENTRY_CANCEL_SIGNAL; /* if the system call fails */
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &ENTRY_CANCEL_SIGNAL, &c->blocked, sizeof c->blocked);
 }
 
@@ -75,7 +75,7 @@ static inline void entry_end(struct entry_cancel c)
 		entry_end(cancel_);                                   \
 		return result_;                                       \
 	}
-/* A launch waits for a cap before all that, as it may be cancelled then. */
+/* A launch waits for a cap before cancellation is disabled, so that the wait can be cancelled. */
 #define HOOK_LAUNCH(family, symbol, base, version, per_thread, params, text)                     \
 	int entry_##symbol params                                                                \
 	{                                                                                        \

@@ -11,11 +11,11 @@ enum { GRAPH_CHUNK = 32 << 20 };
 
 static bool graph_reserved(const struct reserve *r, uint64_t *bytes);
 
-/* What each device has reserved for the graphs of this process, which share it: what one
- * leaves the next may use, and keep. */
+/* The bytes that each device has reserved for the graphs of this process. The graphs share
+ * them: memory that one graph leaves, the next may use and keep. */
 static struct graph_memory {
-	struct reserve reserve; /* first, so that one leads to the other */
-	uint64_t moves;         /* counts launches that may have parted other graphs from their memory; atomic */
+	struct reserve reserve; /* first, so that a pointer to it is a pointer to graph_memory */
+	uint64_t moves;         /* counts launches that may have taken the memory of other graphs; atomic */
 } graph_memory[RATION_DEVICES] = {
 #define GRAPH_DEVICE(i) [i] = {.reserve = {.reserved = graph_reserved, .chunk = GRAPH_CHUNK, .device = (i)}}
 #define GRAPH_DEVICES(i) GRAPH_DEVICE(i), GRAPH_DEVICE((i) + 1), GRAPH_DEVICE((i) + 2), GRAPH_DEVICE((i) + 3)
@@ -25,28 +25,30 @@ _Static_assert(RATION_DEVICES == 16, "the table has them all");
 
 uint32_t graph_any;
 
-/* What may part an executable from its memory beside moves: frees of what graphs have
- * allocated, and launches of executables of which not all is known. Both count up; atomic. */
+/* Events that may take an executable's memory, besides moves: frees of memory that graphs have
+ * allocated, and launches of executables whose nodes are not all known. Both only count up;
+ * atomic. */
 static uint64_t graph_free_count, graph_unknown_launches;
 
-/* Graphs allocate or free by nodes that no hook has seen: captured ones, or a child graph's. */
+/* 1: graphs may allocate or free by nodes that no hook has seen: captured ones, or those of a
+ * child graph. */
 static uint32_t graph_unseen; /* atomic */
 
-/* What graphs and their executables will take of each device, as far as their nodes are
- * known. An executable that has run has its memory already, as long as no other has moved
- * into it and the device has let go of none: `other` is graph_memory_mark at which it ran. */
+/* How many bytes graphs and their executables will take of each device, as far as their nodes
+ * are known. An executable that has run already has its memory, as long as no other has taken
+ * it and the device has released none: `other` is the value of graph_memory_mark when it ran. */
 static struct alloc_table graph_graphs[RATION_DEVICES], graph_executables[RATION_DEVICES];
 
-/* Which graph's node allocates an address, as long as none of the same graph frees it:
+/* The graph whose node allocates an address, as long as no node of the same graph frees it:
  * `other` is the graph. */
 static struct alloc_table graph_addresses;
 
 /* The ranges of addresses that a graph's nodes allocate: `other` is the graph. The driver gives
- * nodes the same addresses, and memory, where one surely frees before the other allocates.
- * Ranges of one graph do not overlap. */
+ * two nodes the same addresses, and so the same memory, if one always frees before the other
+ * allocates. Ranges of one graph do not overlap. */
 static struct alloc_table graph_ranges;
 
-/* Graphs and executables whose launch may free what others have allocated; with
+/* Graphs and executables whose launch may free memory that others have allocated. With
  * RECORD_UNSURE, not all that they allocate is known either. */
 static struct alloc_table graph_freeing;
 
@@ -63,9 +65,9 @@ static bool graph_reserved(const struct reserve *r, uint64_t *bytes)
 	return result == CUDA_SUCCESS;
 }
 
-/* graph_memory_mark returns a number that stays the same, and is never 0, while an
- * executable that ran has its memory. One that frees when it is launched again keeps it
- * meanwhile, whatever others do, unless the program frees it. */
+/* graph_memory_mark returns a number that is never 0, and stays the same while an executable
+ * that ran keeps its memory. An executable that frees its memory when it is launched again
+ * (auto_free) keeps it meanwhile, unless the program frees it. */
 static uint64_t graph_memory_mark(struct graph_memory *m, bool auto_free)
 {
 	uint64_t moves = auto_free ? load_acquire(&graph_free_count) : load_acquire(&m->moves) + load_acquire(&graph_unknown_launches);
@@ -75,7 +77,7 @@ static uint64_t graph_memory_mark(struct graph_memory *m, bool auto_free)
 void graph_count_free(void)
 {
 	if (capture_seen())
-		__atomic_store_n(&graph_unseen, 1, __ATOMIC_RELAXED); /* it may be a captured one, which comes to pass at each launch */
+		__atomic_store_n(&graph_unseen, 1, __ATOMIC_RELAXED); /* a captured stream may free it: then each launch frees */
 	fetch_add(&graph_free_count, 1);
 }
 
@@ -85,7 +87,7 @@ void graph_sync(struct device *d)
 		reserve_look(&graph_memory[d->index].reserve);
 }
 
-/* graph_trim makes a device give back what no graph holds. */
+/* graph_trim makes a device release memory that no graph uses, and updates the charge. */
 static void graph_trim(struct device *d)
 {
 	int mode = capture_relax();
@@ -94,7 +96,7 @@ static void graph_trim(struct device *d)
 	reserve_look(&graph_memory[d->index].reserve);
 }
 
-/* graph_relieve makes room before a refusal. */
+/* graph_relieve trims a device's graph memory, to free room before a refusal. */
 static void graph_relieve(unsigned device)
 {
 	struct device *d = device_at(device);
@@ -102,7 +104,8 @@ static void graph_relieve(unsigned device)
 		graph_trim(d);
 }
 
-/* graph_before_reading is pool_before_reading for graphs. */
+/* graph_before_reading updates the charge for graphs for a reading of the driver's count. It
+ * returns whether it could. */
 static bool graph_before_reading(unsigned device) { return !device_at(device) || reserve_look(&graph_memory[device].reserve); }
 
 /* graph_takes_memory records that graphs of this process may allocate from now on. */
@@ -125,7 +128,8 @@ static bool graph_add_flags(struct alloc_record *r, void *flags)
 	return true;
 }
 
-/* graph_may_free records that a graph, or an executable, may free what others have allocated. */
+/* graph_may_free records that a graph, or an executable, may free memory that others have
+ * allocated. */
 static void graph_may_free(const void *handle, uint8_t flags)
 {
 	bool added;
@@ -134,7 +138,7 @@ static void graph_may_free(const void *handle, uint8_t flags)
 				&added);
 }
 
-/* graph_has_unseen is for a graph that gets nodes which no hook sees. */
+/* graph_has_unseen records that a graph gets nodes that no hook sees. */
 static void graph_has_unseen(CUgraph graph)
 {
 	__atomic_store_n(&graph_unseen, 1, __ATOMIC_RELAXED);
@@ -147,15 +151,15 @@ static bool graph_add_bytes(struct alloc_record *r, void *bytes)
 	return true;
 }
 
-/* What a graph allocates beyond the ranges that it has. */
+/* Finds how many bytes of a new node its graph does not have already. */
 struct graph_range {
-	uint64_t from, to;  /* what the node allocates */
-	uint64_t low, high; /* the same with the ranges that overlap or touch it */
+	uint64_t from, to;  /* the addresses of the node */
+	uint64_t low, high; /* the same, joined with the ranges that overlap or touch it */
 	uint64_t covered;
 	uintptr_t graph;
 };
 
-/* graph_merge_range takes out a range that overlaps or touches the new one. */
+/* graph_merge_range removes a range that overlaps or touches the new one, and joins it to that. */
 static bool graph_merge_range(struct alloc_record *r, void *arg)
 {
 	struct graph_range *n = arg;
@@ -169,7 +173,8 @@ static bool graph_merge_range(struct alloc_record *r, void *arg)
 	return false;
 }
 
-/* graph_add_range returns how many of the bytes of a new node other nodes of its graph do not have already. */
+/* graph_add_range adds the range of a new node, and returns how many of its bytes no other node
+ * of its graph has already. */
 static uint64_t graph_add_range(CUgraph graph, CUdeviceptr at, uint64_t bytes)
 {
 	struct graph_range n = {at, at + bytes, at, at + bytes, 0, (uintptr_t)graph};
@@ -178,7 +183,7 @@ static uint64_t graph_add_range(CUgraph graph, CUdeviceptr at, uint64_t bytes)
 	return bytes - n.covered;
 }
 
-/* graph_node_added remembers an allocation node for the first launch. */
+/* graph_node_added records an allocation node, for the charge at the first launch. */
 static void graph_node_added(CUgraph graph, const CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
 	struct alloc_record r;
@@ -196,7 +201,7 @@ static void graph_node_added(CUgraph graph, const CUDA_MEM_ALLOC_NODE_PARAMS *pa
 		alloc_table_put(t, &(struct alloc_record){.key = (uintptr_t)graph, .bytes = bytes, .device = (uint8_t)d->index});
 }
 
-/* graph_free_added is for a node that frees an address: of its own graph, or of another one. */
+/* graph_free_added records a node that frees an address: of its own graph, or of another one. */
 static void graph_free_added(CUgraph graph, CUdeviceptr at)
 {
 	struct alloc_record r;
@@ -210,7 +215,7 @@ static void graph_free_added(CUgraph graph, CUdeviceptr at)
 	graph_may_free(graph, 0);
 }
 
-/* graph_added is for a node of any type. */
+/* graph_added records a node of any type. */
 static void graph_added(CUgraph graph, const CUgraphNodeParams *params)
 {
 	switch (params->type) {
@@ -252,7 +257,8 @@ int cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
 	return result;
 }
 
-/* graph_capture_begun is for a capture that was counted before the driver was asked. */
+/* graph_capture_begun ends the count of a capture that the driver did not begin: it was counted
+ * before the driver was asked. It returns result. */
 static int graph_capture_begun(int result)
 {
 	if (result != CUDA_SUCCESS)
@@ -298,8 +304,8 @@ int cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgra
 	return graph_capture_begun(REAL(cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode));
 }
 
-/* graph_captured says whether a stream is captured. A capture that the driver has broken off, and
- * nobody has ended yet, counts. */
+/* graph_captured reports whether a stream is being captured. A capture that the driver has
+ * invalidated, and the program has not ended yet, counts, too. */
 static bool graph_captured(CUstream stream, bool per_thread)
 {
 	int status = 0;
@@ -307,7 +313,7 @@ static bool graph_captured(CUstream stream, bool per_thread)
 	return result == CUDA_SUCCESS && status != 0;
 }
 
-/* One that fails may have ended the capture, or not. */
+/* A call that fails may or may not have ended the capture, so ask before and after. */
 int cuStreamEndCapture(CUstream stream, CUgraph *out)
 {
 	bool before = graph_captured(stream, false);
@@ -326,7 +332,7 @@ int cuStreamEndCapture_ptsz(CUstream stream, CUgraph *out)
 	return result;
 }
 
-/* graph_instantiated hands what the graph will take down to the executable. */
+/* graph_instantiated copies the records of a graph to its executable, and returns result. */
 static int graph_instantiated(int result, CUgraph graph, CUgraphExec *out, uint64_t flags)
 {
 	struct alloc_record r;
@@ -369,23 +375,23 @@ int cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph, void *par
 	return graph_instantiated(result, graph, out, result == CUDA_SUCCESS ? *(const uint64_t *)params : 0);
 }
 
-/* A launch: what it needs of each device. */
+/* A launch, and the bytes that it needs of each device. */
 struct graph_launch {
 	CUgraphExec exec;
-	bool known;         /* some of its nodes are */
-	bool frees, unsure; /* it may free what others hold; and take more than is known */
+	bool known;         /* some of its allocation nodes are known */
+	bool frees, unsure; /* it may free memory of others; it may take more than is known */
 	struct graph_part {
 		bool part;       /* the launch may take memory of the device */
-		uint64_t bytes;  /* all that it allocates there, in whole chunks; 0: nothing is known */
-		uint64_t growth; /* charged for it */
+		uint64_t bytes;  /* all bytes that it allocates there, in whole chunks; 0: not known */
+		uint64_t growth; /* bytes charged for this launch */
 		uint64_t mark;   /* graph_memory_mark when it began */
 	} device[RATION_DEVICES];
 };
 
-/* graph_charge charges a device for all that the executable allocates there, unless it has
- * that already: CUDA_SUCCESS, or what the call must return. Near the limit, what no graph
- * holds is given back first: a graph whose memory is still there would be refused for it
- * otherwise. */
+/* graph_charge charges a device for all that the executable allocates there, unless it has that
+ * memory already. It returns CUDA_SUCCESS, or the error that the call must return. Near the
+ * limit it first trims memory that no graph uses: otherwise a graph that could use that memory
+ * would be refused. */
 static int graph_charge(struct graph_part *p, const struct alloc_record *r, struct device *d)
 {
 	struct graph_memory *m = &graph_memory[d->index];
@@ -415,7 +421,8 @@ static bool graph_set_mark(struct alloc_record *r, void *mark)
 	return true;
 }
 
-/* graph_launch_end completes the charges, or returns them. */
+/* graph_launch_end completes the charges after a launch, or returns them if nothing was
+ * launched. */
 static void graph_launch_end(struct graph_launch *l, bool launched)
 {
 	struct alloc_record r;
@@ -424,7 +431,7 @@ static void graph_launch_end(struct graph_launch *l, bool launched)
 		struct reserve *m = &graph_memory[i].reserve;
 		if (!p->part)
 			continue;
-		/* A launch cannot be undone: what was not foreseen is charged by force. */
+		/* A launch cannot be undone: unexpected growth is charged even above the limit. */
 		if (launched)
 			reserve_force_found(m, reserve_grown(m, p->growth));
 		else
@@ -435,8 +442,9 @@ static void graph_launch_end(struct graph_launch *l, bool launched)
 	}
 }
 
-/* graph_launch_begin charges each device for its part: CUDA_SUCCESS, or what the call must
- * return. An executable of which nothing is known may take memory of the current device. */
+/* graph_launch_begin charges each device for its part. It returns CUDA_SUCCESS, or the error
+ * that the call must return. An executable without known nodes may take memory of the current
+ * device. */
 static int graph_launch_begin(struct graph_launch *l)
 {
 	struct alloc_record r;
@@ -461,8 +469,8 @@ static int graph_launch_begin(struct graph_launch *l)
 	return CUDA_SUCCESS;
 }
 
-/* graph_part_others counts, before and after the launch as in graph_frees, that it may part
- * other executables from their memory. */
+/* graph_part_others counts that the launch may take the memory of other executables. Call it
+ * before and after the launch, for the reason given at graph_frees. */
 static void graph_part_others(const struct graph_launch *l)
 {
 	if (l->frees)
@@ -476,9 +484,9 @@ static int graph_call_launch(CUgraphExec exec, CUstream stream, bool per_thread)
 	return per_thread ? REAL(cuGraphLaunch_ptsz, exec, stream) : REAL(cuGraphLaunch, exec, stream);
 }
 
-/* graph_launch runs a graph that may need memory: it is charged before, and the charge is
- * made what the devices have reserved after. The launch may wait for others of this process
- * to end, so nothing is held meanwhile. */
+/* graph_launch launches a graph that may need memory: the charge is made before, and set to the
+ * reserved bytes of the devices after. The launch may wait for other launches of this process,
+ * so no lock is held. It returns the result of the hooked call. */
 static int graph_launch(CUgraphExec exec, CUstream stream, bool per_thread)
 {
 	struct graph_launch l = {.exec = exec};
@@ -505,13 +513,15 @@ int cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 	return likely(!graph_used()) ? REAL(cuGraphLaunch_ptsz, exec, stream) : graph_launch(exec, stream, true);
 }
 
-/* What is known of a graph or an executable, while the driver is asked to destroy it. */
+/* The records of a graph or an executable while the driver is asked to destroy it. */
 struct graph_end {
 	struct alloc_record device[RATION_DEVICES], freeing;
 };
 
-/* graph_forget takes the records out, before the driver is asked: the handle may be another's
- * as soon as it is free. It returns whether there are any. graph_forgotten completes that. */
+/* graph_forget removes the records before the driver is asked: as soon as the object is
+ * destroyed, its handle may belong to another one. It returns whether there are any.
+ * graph_forgotten must follow: it puts the records back if the driver did not destroy the
+ * object, and returns result. */
 static bool graph_forget(struct alloc_table *tables, uint64_t key, struct graph_end *e)
 {
 	bool any = false;

@@ -1,17 +1,18 @@
-/* Memory that graphs allocate: charged by what each device has reserved for them. */
+/* Memory that graphs allocate. The charge is the number of bytes that each device has reserved
+ * for them. */
 #ifndef RATION_GRAPH_H
 #define RATION_GRAPH_H
 
 #include "device.h"
 #include "region/atomics.h"
 
-/* graph_captures records that a captured stream allocates: what graphs take from now on is
- * not all known. */
+/* graph_captures records that a captured stream allocates: from now on the memory that graphs
+ * take is not fully known. */
 void graph_captures(void);
 
-/* graph_frees goes before and after a free of an address that is in no record: it may be one
- * that a graph has allocated. Before, for launches that begin after the driver has freed it;
- * after, for those that began while it did. */
+/* Call graph_frees before and after the driver frees an address that is in no record, since a
+ * graph may have allocated it. The call before is for launches that begin after the free, the
+ * call after is for launches that began during it. */
 extern uint32_t graph_any; /* graphs of this process may allocate; atomic */
 void graph_count_free(void);
 static inline void graph_frees(void)
@@ -20,7 +21,7 @@ static inline void graph_frees(void)
 		graph_count_free();
 }
 
-/* graph_sync makes the charge what the device has reserved. */
+/* graph_sync sets the charge to the bytes that the device has reserved for graphs. */
 void graph_sync(struct device *d);
 
 #endif

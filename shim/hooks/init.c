@@ -1,11 +1,11 @@
-/* Joining the job: cuInit, and calls that come without it. */
+/* Joining the job: at cuInit, or at a call that comes without it. */
 #include "hooks/init.h"
 
 #include "charge.h"
 #include "compute/compute.h"
 #include "overhead.h"
 
-/* init_reset forgets what a fork handed down, in a process that has just opened the
+/* init_reset clears the state that a fork handed down, in a process that has just opened the
  * region. */
 static void init_reset(void)
 {
@@ -18,8 +18,8 @@ static void init_reset(void)
 
 int cuInit(unsigned flags)
 {
-	/* Bad settings show before the driver spends its time; but a process for which there
-	 * is no driver leaves nothing in the region. */
+	/* Report bad settings before the driver spends time to initialise. But join only after
+	 * it has: a process without a driver must leave nothing in the region. */
 	enum attach_state s = attach_prepare();
 	int result = REAL_UNLESS(s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS, cuInit, flags);
 	if (result == CUDA_SUCCESS && s == ATTACH_COLD && attach_join(init_reset) == ATTACH_BROKEN)
@@ -31,8 +31,8 @@ int init_join_late(void)
 {
 	CUcontext current;
 	enum attach_state s = attach_state();
-	/* A driver that is initialised without our cuInit was reached some other way. Where it
-	 * is not (in the child of a fork, say) it will say so itself. */
+	/* If the driver is initialised, the program reached it without our cuInit. If it is not
+	 * (in a fork child, for example), the driver's own call will report that. */
 	if (s == ATTACH_COLD && REAL(cuCtxGetCurrent, &current) == CUDA_SUCCESS && (s = attach_prepare()) == ATTACH_COLD)
 		s = attach_join(init_reset);
 	return s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;

@@ -1,15 +1,15 @@
-/* Calls that take a device's time, and calls that wait for it or ask about it. What they do
- * beside the driver's own is compute/compute.c's. Nothing here need be undone when a thread is
- * cancelled in the driver's call, so that, unlike all other hooks, these leave the program's
- * cancellation alone; but for those that wait: a thread that was cancelled there would count as
- * one that waits for ever. */
+/* Calls that take a device's time, wait for it, or ask about it. compute/compute.c does the
+ * work beside the driver's call. If a thread is cancelled in the driver's call, nothing needs
+ * to be undone here, so these hooks do not disable cancellation, unlike all others. The
+ * exception is calls that wait: a thread cancelled there would count as waiting for ever. */
 #include <pthread.h>
 
 #include "arguments.h"
 #include "compute/compute.h"
 #include "hooks.h"
 
-/* launch_stream names a stream so that one call can record an event on it. */
+/* LAUNCH_STREAM returns a handle for the stream on which one driver call can record an event,
+ * also for the per-thread default stream. */
 #define LAUNCH_STREAM(stream, per_thread) ((per_thread) && !(stream) ? CU_STREAM_PER_THREAD : (CUstream)(stream))
 
 #define TIMED_LAUNCH(symbol, per_thread, params, stream_)                                      \

@@ -1,18 +1,18 @@
-/* cuCtxSetLimit: the memory that the kernels of a context have for their stacks and for
- * malloc, which a program may ask for in any size.
+/* cuCtxSetLimit sets how much memory the kernels of a context have for their stacks and for
+ * malloc. A program may ask for any size.
  *
- * Stacks are there when the call returns, for as many threads as the device can run. The driver
- * frees those of a lower limit when it likes: they stay charged until a reading shows that they
- * have gone. The heap comes with the first kernel that allocates, when it is too late to
- * refuse it: it is charged when it is asked for. Other limits take nothing, or little:
- * printf's buffer is the host's. */
+ * The driver allocates stacks during the call, for as many threads as the device can run. When
+ * the limit is lowered, it frees stacks at any time later: they stay charged until a reading
+ * shows that they are gone. The heap is allocated with the first kernel that uses malloc, when
+ * it is too late to refuse it: it is charged when the limit is set. Other limits take no
+ * memory, or little: printf's buffer is in host memory. */
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "overhead.h"
 #include "region/words.h"
 
-/* limit_take takes out the record of what a limit of a context was charged, or makes one of
- * nothing: while a thread sets the limit, its bytes are that thread's. */
+/* limit_take removes the record of the charge for a limit of a context, or makes an empty one.
+ * While a thread sets the limit, the record belongs to that thread. */
 static struct alloc_record limit_take(const struct alloc_target *t, int limit)
 {
 	struct alloc_record r, none = {.key = (uint64_t)t->context << 8 | (unsigned)limit << 1 | 1,
@@ -21,22 +21,23 @@ static struct alloc_record limit_take(const struct alloc_target *t, int limit)
 	return alloc_table_take(&context_limits, none.key, &r) ? r : none;
 }
 
-/* limit_keep puts it back. */
+/* limit_keep puts the record back, unless it is empty. */
 static void limit_keep(const struct alloc_record *r)
 {
 	if (r->bytes)
 		context_keep(&context_limits, r, RATION_CONTEXT);
 }
 
-/* limit_stacks returns what all stacks of a context take beyond the first KiB of each, which the context brings along. No stack is
- * larger than half a MiB. */
+/* limit_stacks returns how many bytes all stacks of a context take, without the first KiB of
+ * each, which is part of the context's cost. No stack is larger than half a MiB. */
 static uint64_t limit_stacks(const struct device *d, size_t value)
 {
 	enum { FIRST = 1024, MOST = 512 << 10 };
 	return value <= FIRST ? 0 : d->residents * ((value < MOST ? value : MOST) - FIRST);
 }
 
-/* limit_lower_stack is for stacks that the driver may free from now on. Where no reading can show that, they count as gone. */
+/* limit_lower_stack makes the charge of lowered stacks subject to readings, since the driver
+ * may free them from now on. If no reading will be taken, it returns their charge at once. */
 static void limit_lower_stack(struct device *d, struct alloc_record *r, uint64_t less)
 {
 	if (overhead_lower(d, less))
@@ -46,13 +47,14 @@ static void limit_lower_stack(struct device *d, struct alloc_record *r, uint64_t
 	context_drop(&(struct alloc_record){.bytes = less, .device = r->device, .flags = r->flags}, RATION_CONTEXT);
 }
 
-/* limit_set_stack charges before the driver is asked: on an H200 a stack that was refused afterwards, and set back, stayed. What is
- * unconfirmed, the next reading corrects. */
+/* limit_set_stack charges stacks before the driver is asked: on an H200 a stack that was
+ * refused afterwards, and set back, was not freed. The charge is unconfirmed, so the next
+ * reading corrects it. It returns the result of the hooked call. */
 static int limit_set_stack(const struct alloc_target *t, size_t value)
 {
 	struct device *d = t->device;
 	size_t old = 0;
-	/* A context that is dead has no limits: the driver says so. */
+	/* A destroyed context has no limits: the driver reports the error. */
 	bool known = REAL(cuCtxGetLimit, &old, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS;
 	uint64_t now = limit_stacks(d, old), then = limit_stacks(d, value);
 	uint64_t more = known && then > now ? units_for(then - now) * RATION_UNIT : 0;

@@ -6,15 +6,16 @@
 #include "hooks/pool.h"
 #include "overhead.h"
 
-/* An allocation, from its charge to the driver's answer. */
+/* An allocation between its charge and the driver's answer. */
 struct linear_alloc {
-	struct alloc_target target; /* its device is NULL where nothing is charged */
-	uint64_t bytes;             /* charged */
-	uint8_t flags;              /* of its record */
+	struct alloc_target target; /* device is NULL if nothing is charged */
+	uint64_t bytes;             /* bytes charged */
+	uint8_t flags;              /* flags of its record */
 };
 
-/* linear_begin charges for an allocation: CUDA_SUCCESS, or what the call must return. What
- * is not valid is left to the driver, whose error the program gets, room or not. */
+/* linear_begin charges for an allocation. It returns CUDA_SUCCESS, or the error that the call
+ * must return. If the arguments are not valid, or the context has failed, nothing is charged
+ * and the program gets the driver's error, even if the request exceeds the limit. */
 static int linear_begin(struct linear_alloc *a, bool valid, uint64_t bytes, uint8_t flags)
 {
 	a->target.device = NULL;
@@ -33,7 +34,8 @@ static int linear_begin(struct linear_alloc *a, bool valid, uint64_t bytes, uint
 	return refused;
 }
 
-/* linear_end keeps the charge, or returns it, by the driver's answer. */
+/* linear_end records the charge if the driver allocated, and otherwise returns it. It returns
+ * result. */
 static int linear_end(const struct linear_alloc *a, int result, CUdeviceptr address)
 {
 	const struct alloc_target *t = &a->target;
@@ -92,7 +94,7 @@ static bool linear_pitched(const void *pitch, uint64_t width, uint64_t height, u
 	return pitch && width && height && (element == 4 || element == 8 || element == 16);
 }
 
-/* linear_correct goes from the estimated size to the real one. */
+/* linear_correct changes the charge from the estimated size to the real one. */
 static void linear_correct(struct linear_alloc *a, uint64_t bytes)
 {
 	if (!a->target.device)
@@ -124,7 +126,8 @@ int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t hei
 	return linear_end(&a, result, result ? 0 : *out);
 }
 
-/* linear_free_begin takes the record of an address out. One that has none may be a graph's. */
+/* linear_free_begin removes the record of an address and returns it. An address without a
+ * record may have been allocated by a graph. */
 static struct alloc_record linear_free_begin(CUdeviceptr at)
 {
 	struct alloc_record r = context_free_begin(&context_addresses, at);
@@ -133,9 +136,9 @@ static struct alloc_record linear_free_begin(CUdeviceptr at)
 	return r;
 }
 
-/* linear_freed completes that. An address may have come from a pool: cuMemFree and
- * cuMemFreeAsync may be used for one another. since is pools_stamp before the call, NULL where the call
- * does not wait for the device. */
+/* linear_freed completes a free after the driver's call, and returns result. The address may
+ * come from a pool, since programs may use cuMemFree and cuMemFreeAsync for either. since
+ * points to pools_stamp before the call; NULL if the call does not wait for the device. */
 static int linear_freed(const struct alloc_record *r, int result, const uint64_t *since)
 {
 	if (unlikely(!r->key))

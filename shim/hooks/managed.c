@@ -5,17 +5,17 @@
 #include "log.h"
 #include "overhead.h"
 
-/* Records in context_managed are by an address that no allocation begins at. */
+/* The keys of records in context_managed are addresses at which no allocation begins. */
 static uint64_t managed_key(CUdeviceptr base, unsigned device) { return base + 1 + device; }
 
-/* A record of managed memory on another device than its own is there while calls that send it
- * there are under way (moves), and for good once one of them has (RECORD_SENT). So a call that
- * the driver refuses takes back what it charged only where no other one relies on it. */
+/* A record of managed memory on another device exists while calls that send the memory there
+ * are under way (moves), and permanently once one of them has succeeded (RECORD_SENT). So a
+ * call that the driver refuses returns its charge only if no other call relies on it. */
 static bool managed_begin_move(struct alloc_record *r, void *arg)
 {
 	(void)arg;
 	if (!(r->flags & RECORD_SENT))
-		r->moves += r->moves < UINT16_MAX; /* from there on it stays */
+		r->moves += r->moves < UINT16_MAX; /* at the maximum the count stays, and so does the record */
 	return true;
 }
 
@@ -28,8 +28,8 @@ static bool managed_end_move(struct alloc_record *r, void *moved)
 	return r->flags & RECORD_SENT || r->moves;
 }
 
-/* managed_charge charges a device for managed memory, and keeps the record r, unless it is
- * there: CUDA_SUCCESS, or what the call must return. */
+/* managed_charge charges a device for managed memory and stores the record r, unless there is
+ * such a record. It returns CUDA_SUCCESS, or the error that the call must return. */
 static int managed_charge(const struct alloc_record *r)
 {
 	struct alloc_record old;
@@ -78,9 +78,9 @@ static bool managed_set_sent(struct alloc_record *r, void *arg)
 	return true;
 }
 
-/* What a pool has handed out outlives all contexts but the last of the pool's device: its
- * records on other devices are of no context, and `other` is this. No library's is: that is
- * an address. */
+/* Memory from a pool lives until the last context of the pool's device ends. So its records on
+ * other devices belong to no context, and `other` has this value. It differs from all handles
+ * of libraries, which are addresses. */
 static uint64_t managed_home(unsigned device) { return 2 * (device + 1); }
 
 struct managed_sweep {
@@ -105,8 +105,9 @@ void managed_pools_emptied(unsigned device)
 	departure_end(&s.departure, true);
 }
 
-/* managed_find finds the record of managed memory by its first address, and makes it one
- * for the device with this index. False where it is not ours, or counts there already. */
+/* managed_find finds the record of managed memory by its first address, and changes *r into a
+ * record for the device with this index. It returns false if the memory is not ours, or is
+ * charged there already. */
 static bool managed_find(CUdeviceptr base, unsigned index, struct alloc_record *r)
 {
 	bool found = alloc_table_get(&context_addresses, base, r) && r->flags & (RECORD_MANAGED | RECORD_MANAGED_POOL);
@@ -125,13 +126,14 @@ static bool managed_find(CUdeviceptr base, unsigned index, struct alloc_record *
 	return true;
 }
 
-/* A range that is sent to a device, or to the host. */
+/* A call that sends a range to a device, or to the host. */
 struct managed_move {
 	CUdeviceptr base;
-	uint64_t key; /* of the record that counts it there; 0: none */
+	uint64_t key; /* key of the record of the charge there; 0: none */
 };
 
-/* managed_begin charges the device: CUDA_SUCCESS, or what the call must return. */
+/* managed_begin charges the device to which the range is sent. It returns CUDA_SUCCESS, or the
+ * error that the call must return. */
 static int managed_begin(struct managed_move *m, CUdeviceptr at, CUmemLocation to)
 {
 	struct alloc_record r;
@@ -156,7 +158,7 @@ static int managed_end(const struct managed_move *m, int result)
 	bool moved = result == CUDA_SUCCESS;
 	if (!m->key)
 		return result;
-	if (moved) /* so that what frees it finds the record */
+	if (moved) /* so that the free finds the record */
 		alloc_table_change(&context_addresses, m->base, managed_set_sent, NULL, &r);
 	if (alloc_table_change(&context_managed, m->key, managed_end_move, &moved, &r) && !(r.flags & RECORD_SENT || r.moves))
 		context_drop(&r, RATION_DATA);

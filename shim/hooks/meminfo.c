@@ -1,5 +1,5 @@
-/* Memory as the job sees it: the device is as large as the limit. Total is the limit, used
- * is what the whole job holds, free is what is left of the limit and of the device. */
+/* The memory sizes that the job sees. Total is the limit, used is the memory that the whole job
+ * holds, and free is what is left of the limit or of the device, whichever is less. */
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -11,8 +11,8 @@
 #include "region/atomics.h"
 #include "region/words.h"
 
-/* meminfo_reap returns what dead processes held, ten times a second at most: asking the
- * kernel about each takes its time. */
+/* meminfo_reap returns the charges of dead processes, at most ten times a second: to ask the
+ * kernel about each process takes time. */
 static void meminfo_reap(void)
 {
 	static uint64_t last;
@@ -28,8 +28,8 @@ struct meminfo {
 	uint64_t total, used, free; /* bytes */
 };
 
-/* meminfo_limit turns the device's memory into the job's; false where the device has no
- * limit. */
+/* meminfo_limit changes *m from the device's sizes to the job's. It returns false if the device
+ * has no limit. */
 static bool meminfo_limit(unsigned device, struct meminfo *m)
 {
 	struct region *r = attach_region();
@@ -45,7 +45,8 @@ static bool meminfo_limit(unsigned device, struct meminfo *m)
 	return true;
 }
 
-/* meminfo_current is cuMemGetInfo, in 64 bits. */
+/* meminfo_current does the work of cuMemGetInfo, with 64-bit sizes. It returns the driver's
+ * result. */
 static int meminfo_current(struct meminfo *m)
 {
 	struct alloc_target t;
@@ -114,7 +115,7 @@ int cuDeviceTotalMem(unsigned *bytes, CUdevice device)
 	return result;
 }
 
-/* Programs that never use CUDA ask NVML: they read the region, and do not join. */
+/* Programs that never use CUDA ask NVML: for them the region is only read, and they do not join. */
 
 int nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
@@ -139,12 +140,12 @@ int nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
 		out->total = m.total;
 		out->used = m.used;
 		out->free = m.free;
-		out->reserved = m.total - m.used - m.free; /* what others have taken of the job's part */
+		out->reserved = m.total - m.used - m.free; /* memory of the job's part that other jobs use */
 	}
 	return result;
 }
 
-/* meminfo_own_process reports whether a PID of the driver's list is one of the job's. */
+/* meminfo_own_process reports whether a PID in the driver's list belongs to the job. */
 static bool meminfo_own_process(unsigned pid)
 {
 	const struct region *r = attach_region();
@@ -160,12 +161,12 @@ static bool meminfo_own_process(unsigned pid)
 
 enum { MEMINFO_LIST = 4096 };
 
-/* All the calls have the same parameters, but for the type of an entry, which begins with
- * the PID. */
+/* All these calls have the same parameters, except the type of an entry, which begins with the
+ * PID. */
 typedef int (*meminfo_list_call)(nvmlDevice_t device, unsigned *count, void *out);
 
-/* meminfo_list answers with the job's own processes. The driver is asked with room for
- * all there can be, so that the count of the job's decides whether out is too small. */
+/* meminfo_list returns a list of only the job's processes. It asks the driver with space for
+ * all processes, so that only the job's own count decides whether out is too small. */
 static int meminfo_list(enum ration_call call, nvmlDevice_t device, unsigned *count, void *out, size_t entry)
 {
 	meminfo_list_call real = (meminfo_list_call)ration_real(call);

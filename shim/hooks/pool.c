@@ -8,12 +8,12 @@
 #include "region/atomics.h"
 
 static struct pool pools[POOL_MAX];
-static unsigned pool_count;    /* places that were ever used; atomic */
-static mutex pool_list_lock;   /* LOCK_POOL_LIST: over used, count and adding */
+static unsigned pool_count;    /* entries that were ever used; atomic */
+static mutex pool_list_lock;   /* LOCK_POOL_LIST: protects used, pool_count and adding */
 uint32_t pool_shrink_expected; /* atomic */
-uint64_t pool_stamp;           /* grows with each free of a destroyed pool, and each destruction; atomic */
+uint64_t pool_stamp;           /* counts frees from destroyed pools, and destructions; atomic */
 
-/* Pools that were destroyed, and whose places are still taken; atomic. */
+/* Pools that were destroyed and whose entries are still in use; atomic. */
 static uint32_t pool_destroyed_count;
 
 static bool pools_used(void) { return __atomic_load_n(&pool_count, __ATOMIC_RELAXED) != 0; }
@@ -23,8 +23,8 @@ static bool pool_before_reading(unsigned device);
 
 bool pool_get_attribute(const struct pool *p, int which, uint64_t *value)
 {
-	/* Seen on an H200: unless this thread is relaxed about it, the query fails while any
-	 * stream is captured, and ends the capture. */
+	/* Seen on an H200: unless this thread's capture mode is relaxed, the query fails while
+	 * any stream is captured, and invalidates the capture. */
 	int mode = capture_relax();
 	int result = REAL(cuMemPoolGetAttribute, pool_handle(p), which, value);
 	capture_restore(mode);
@@ -51,7 +51,7 @@ struct pool *pool_find(CUmemoryPool handle)
 	return NULL;
 }
 
-/* pool_is_dying reports whether the driver is being asked to destroy a pool. Under
+/* pool_is_dying reports whether the driver is being asked to destroy a pool. The caller holds
  * LOCK_POOL_LIST. */
 static bool pool_is_dying(CUmemoryPool handle)
 {
@@ -61,7 +61,8 @@ static bool pool_is_dying(CUmemoryPool handle)
 	return false;
 }
 
-/* pool_place returns a free place among the first so many, or NULL. Under LOCK_POOL_LIST. */
+/* pool_place returns a free entry among the first `among`, or NULL. The caller holds
+ * LOCK_POOL_LIST. */
 static struct pool *pool_place(unsigned among)
 {
 	for (unsigned i = 0; i < among; i++)
@@ -76,8 +77,9 @@ struct pool *pool_add(CUmemoryPool handle, unsigned device, enum pool_kind kind,
 	struct pool *p = pool_find(handle);
 	if (!p && (made || !pool_is_dying(handle)) && (p = pool_place(made ? POOL_MADE_MAX : POOL_MAX))) {
 		unsigned i = (unsigned)(p - pools);
-		/* What the last pool here left has been returned. Its lock and the counts of its
-		 * users stay as they are: a thread that comes late may still look. */
+		/* The charges of the last pool in this entry have been returned. Its lock and
+		 * the counts of its users stay as they are: a late thread may still be in
+		 * pool_look. */
 		p->used = true;
 		p->counted = kind != POOL_UNCOUNTED;
 		p->managed = p->reserve.absent = kind == POOL_MANAGED;
@@ -133,15 +135,15 @@ void pool_trim(struct pool *p, uint64_t keep)
 
 void pool_expect_shrink(struct pool *p)
 {
-	/* Release: pairs with pools_synchronised, which then finds what was freed. */
+	/* Release: pairs with pools_synchronised, which then sees the memory that was freed. */
 	__atomic_store_n(&p->shrinks, 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&pool_shrink_expected, 1, __ATOMIC_RELEASE);
 }
 
-/* pool_check_reserve lets the next synchronisation look again at a pool that has more
- * than it handed out, and than it is to keep. No free need have come since the last one:
- * what was freed before may have waited for another stream, or come while that
- * synchronisation ended, and a pool may have grown by more than it needed. */
+/* pool_check_reserve makes the next synchronisation update a pool that has reserved more than
+ * it handed out, and more than its threshold. This is needed even without a new free: an
+ * earlier free may have waited for another stream, or come while the last synchronisation
+ * ended, and the pool may have grown by more than it needed. */
 static void pool_check_reserve(struct pool *p)
 {
 	uint64_t seen = load_relaxed(&p->reserve.seen), threshold = 0;
@@ -177,8 +179,8 @@ bool pool_look(struct pool *p, bool trim)
 	return done;
 }
 
-/* pool_look_all looks at a device's pools, and returns whether all their charges are what
- * they have reserved. */
+/* pool_look_all updates the pools of a device, and returns whether all their charges equal
+ * their reserved bytes. */
 static bool pool_look_all(unsigned device, bool trim)
 {
 	bool done = true;
@@ -189,17 +191,18 @@ static bool pool_look_all(unsigned device, bool trim)
 	return done;
 }
 
-/* pool_before_reading brings the charges up to date for a reading of the driver: a pool
- * may have shrunk by itself. */
+/* pool_before_reading updates the charges for a reading of the driver's count: a pool may have
+ * shrunk by itself. */
 static bool pool_before_reading(unsigned device) { return pool_look_all(device, false); }
 
 void pools_sync_charges(unsigned device) { pool_look_all(device, false); }
 
-/* pool_relieve makes room before a refusal. */
+/* pool_relieve trims the pools of a device, to free room before a refusal. */
 static void pool_relieve(unsigned device) { pool_look_all(device, true); }
 
-/* pool_set_stamp is called once the driver has been asked to free something of a destroyed pool, or to destroy it: only a
- * wait that begins after that shows that it is gone. The latest stamp stays, of several threads'. */
+/* Call pool_set_stamp after the driver has been asked to free memory of a destroyed pool, or to
+ * destroy it: only a wait that begins after that proves that the memory is gone. If several
+ * threads set a stamp, the latest stays. */
 static void pool_set_stamp(struct pool *p)
 {
 	uint64_t now = __atomic_add_fetch(&pool_stamp, 1, __ATOMIC_SEQ_CST), before = load_relaxed(&p->freed_at);
@@ -207,21 +210,21 @@ static void pool_set_stamp(struct pool *p)
 		;
 }
 
-/* pool_finish frees the place of a destroyed pool of which nothing is left, and leaves other pools
- * alone. The driver keeps a pool's memory until no address of it is live and the frees have
- * taken effect. So a thread must have waited for the device, and since was read before that: on an
- * H200, cuMemFree waits and cuMemFreeAsync does not. */
+/* pool_finish frees the entry of a destroyed pool that has no memory left; it does nothing for
+ * other pools. The driver keeps a pool's memory until no address of it is live and the frees
+ * have taken effect. So a thread must have waited for the device, and have read since before
+ * that wait: on an H200, cuMemFree waits and cuMemFreeAsync does not. */
 static void pool_finish(struct pool *p, uint64_t since)
 {
 	uint32_t destroyed = POOL_DESTROYED;
-	/* Full order with pool_forget and pool_destroyed. */
+	/* Sequentially consistent, with pool_forget and pool_destroyed. */
 	if (__atomic_load_n(&p->destroyed, __ATOMIC_SEQ_CST) != POOL_DESTROYED || __atomic_load_n(&p->reserve.promised, __ATOMIC_SEQ_CST))
 		return;
 	if (__atomic_load_n(&p->freed_at, __ATOMIC_SEQ_CST) > since) {
-		pool_expect_shrink(p); /* at the next wait */
+		pool_expect_shrink(p); /* try again at the next wait */
 		return;
 	}
-	/* Of several threads one goes on: a pool that has nothing live stays so. */
+	/* Only one of several threads goes on. A pool without live memory stays so. */
 	if (!__atomic_compare_exchange_n(&p->destroyed, &destroyed, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		return;
 	__atomic_fetch_sub(&pool_destroyed_count, 1, __ATOMIC_RELAXED);
@@ -233,10 +236,11 @@ static void pool_finish(struct pool *p, uint64_t since)
 
 void pool_destroyed(struct pool *p)
 {
-	reserve_mark_absent(&p->reserve); /* it may become less, unseen */
+	reserve_mark_absent(&p->reserve); /* it may shrink without any call */
 	bool empty = !load_relaxed(&p->reserve.seen);
 	__atomic_fetch_add(&pool_destroyed_count, 1, __ATOMIC_RELAXED);
-	/* In two steps: a free that has no stamp was asked for before this one's. */
+	/* Two steps: a free that sees POOL_ALIVE and sets no stamp was asked for before this
+	 * stamp. */
 	__atomic_store_n(&p->destroyed, POOL_ENDING, __ATOMIC_SEQ_CST);
 	pool_set_stamp(p);
 	__atomic_store_n(&p->destroyed, POOL_DESTROYED, __ATOMIC_SEQ_CST);
@@ -254,7 +258,8 @@ void pools_synchronised(unsigned device, uint64_t since)
 	unsigned n = __atomic_load_n(&pool_count, __ATOMIC_ACQUIRE);
 	for (unsigned i = 0; i < n; i++) {
 		struct pool *p = &pools[i];
-		/* A context's end may make any pool of its device smaller; other waits only pools of which something was freed. */
+		/* The end of a context may shrink any pool of its device. Other waits can
+		 * shrink only pools from which memory was freed. */
 		if (device == RATION_DEVICES ? !__atomic_load_n(&p->shrinks, __ATOMIC_RELAXED) : pool_device(p) != device)
 			continue;
 		__atomic_exchange_n(&p->shrinks, 0, __ATOMIC_ACQUIRE);
@@ -266,7 +271,7 @@ void pools_synchronised(unsigned device, uint64_t since)
 
 uint16_t pool_number(const struct pool *p) { return (uint16_t)(p - pools + 1); }
 
-/* pool_forget counts an address as no longer live. */
+/* pool_forget counts an address as no longer live, after its record was removed. */
 static void pool_forget(const struct alloc_record *r)
 {
 	struct pool *p = &pools[r->pool - 1];
@@ -280,7 +285,8 @@ void pool_keep_address(const struct alloc_record *r)
 	context_replace(&context_addresses, r, &old);
 	if (likely(!old.key))
 		return;
-	/* Of a context that has ended: as in context_keep. */
+	/* The old record belongs to a context that has ended: the driver reused the address
+	 * before the record was removed. Its memory is gone, so return its charge. */
 	if (old.pool)
 		pool_forget(&old);
 	else
@@ -306,7 +312,8 @@ void pools_emptied(unsigned device)
 void pool_freed_async(const struct alloc_record *r)
 {
 	struct pool *p = &pools[r->pool - 1];
-	/* Before the address is forgotten, or pool_finish could come between. */
+	/* Set the stamp before the address is forgotten: otherwise pool_finish could run in
+	 * between. */
 	if (unlikely(__atomic_load_n(&p->destroyed, __ATOMIC_SEQ_CST)))
 		pool_set_stamp(p);
 	pool_forget(r);

@@ -1,5 +1,5 @@
-/* Memory pools: charged by what they have reserved. In calls that take a device it is
- * the region's index, or RATION_DEVICES for all devices. */
+/* Memory pools. The charge is the number of bytes that a pool has reserved. A device argument
+ * is the region's index, or RATION_DEVICES for all devices. */
 #ifndef RATION_POOL_H
 #define RATION_POOL_H
 
@@ -11,67 +11,71 @@
 #include "hooks/reserve.h"
 #include "region/abi.h"
 
-/* pools_sync_charges makes the charges of a device's pools what they have reserved. */
+/* pools_sync_charges sets the charges of a device's pools to the bytes that they have reserved. */
 void pools_sync_charges(unsigned device);
 
-/* pools_stamp is read before a call that waits for the device. What is freed on a stream after that, the wait need not
- * have waited for. */
+/* Read pools_stamp before a call that waits for the device. The wait need not cover memory that
+ * is freed on a stream after that. */
 extern uint64_t pool_stamp;
 static inline uint64_t pools_stamp(void) { return __atomic_load_n(&pool_stamp, __ATOMIC_SEQ_CST); }
 
-/* pools_synchronised is for when what was freed on streams until since, a stamp, has been freed:
- * after waiting for the device, or at a context's end. */
+/* Call pools_synchronised when all memory that was freed on streams up to the stamp since has
+ * really been freed: after waiting for the device, or at the end of a context. */
 void pools_synchronised(unsigned device, uint64_t since);
 
-/* pools_shrink_expected reports whether a synchronisation may make a pool smaller. */
+/* pools_shrink_expected reports whether the next synchronisation may make a pool smaller. */
 extern uint32_t pool_shrink_expected;
 static inline bool pools_shrink_expected(void) { return __builtin_expect(__atomic_load_n(&pool_shrink_expected, __ATOMIC_RELAXED), 0); }
 
-/* pools_emptied forgets all addresses from a device's pools: none of them is live. */
+/* pools_emptied removes the records of all addresses from a device's pools: none of them is
+ * live. */
 void pools_emptied(unsigned device);
 
-/* pool_keep_address records an address that was charged as data, from a pool or not. */
+/* pool_keep_address stores the record of an address that was charged as data, from a pool or
+ * not. */
 void pool_keep_address(const struct alloc_record *r);
 
-/* pool_freed is for an address that came from a pool, and was freed by a call that waits for the device, before which
- * since was read. pool_freed_async is for a call that does not wait. */
+/* Call pool_freed for an address from a pool that was freed by a call that waits for the
+ * device; since is the stamp read before that call. Call pool_freed_async if the call does not
+ * wait. */
 void pool_freed(const struct alloc_record *r, uint64_t since);
 void pool_freed_async(const struct alloc_record *r);
 
-/* The rest is for the calls on pools: pool_alloc.c and pool_calls.c. */
+/* The rest is used only by pool_alloc.c and pool_calls.c. */
 
-/* How many places there are: for pools that programs make, and some beyond that for those
- * that no program makes, each device's own, of managed memory or not. */
+/* Number of entries: for pools that programs make, and some more for the pools that the driver
+ * makes: each device's own, of managed memory or not. */
 enum { POOL_MADE_MAX = 1024, POOL_MAX = POOL_MADE_MAX + 3 * RATION_DEVICES };
 
-/* The steps in which a pool grows, and in which it hands out. */
+/* The step in which a pool grows, and the step in which it hands out memory, in bytes. */
 static const uint64_t POOL_CHUNK = 32 << 20, POOL_GRAIN = 512;
 
-/* What a pool is of. */
+/* The kind of memory in a pool. */
 enum pool_kind { POOL_UNCOUNTED, POOL_PINNED, POOL_MANAGED };
 
-/* What the end of a pool has come to: frees of it have stamps, and waits settle it. */
+/* How far the destruction of a pool has come. While it is not POOL_ALIVE, frees get stamps, and
+ * waits settle them. */
 enum pool_end { POOL_ALIVE, POOL_ENDING, POOL_DESTROYED };
 
 struct pool {
-	struct reserve reserve; /* first, so that one leads to the other */
-	CUmemoryPool handle;    /* NULL: a free place, or destroyed and not yet empty. Atomic */
-	CUmemoryPool dying;     /* the handle, while the driver is asked to destroy it; under LOCK_POOL_LIST */
-	bool used;              /* the place is taken; under LOCK_POOL_LIST */
-	bool counted;           /* neither the host's memory nor another process's; written before handle */
-	bool managed;           /* of managed memory, which may be elsewhere; written before handle */
+	struct reserve reserve; /* first, so that a pointer to it is a pointer to the pool */
+	CUmemoryPool handle;    /* NULL: the entry is free, or the pool is destroyed and not yet empty. Atomic */
+	CUmemoryPool dying;     /* the handle while the driver is asked to destroy the pool; under LOCK_POOL_LIST */
+	bool used;              /* the entry is in use; under LOCK_POOL_LIST */
+	bool counted;           /* it is charged: not host memory, nor memory of another process; written before handle */
+	bool managed;           /* managed memory, which need not be on the device; written before handle */
 	uint32_t in_pieces;     /* it grew although it had room, and was not trimmed since; atomic */
-	uint32_t destroyed;     /* enum pool_end, until pool_finish has freed the place; atomic */
+	uint32_t destroyed;     /* enum pool_end, until pool_finish has freed the entry; atomic */
 	uint32_t shrinks;       /* the next synchronisation may make it smaller; atomic */
 	uint64_t freed_at;      /* the stamp of the last free that no call has waited for, or of its destruction; atomic */
 };
 
-/* Full order: with pool_hide, which must find the threads that have found the handle. */
+/* Sequentially consistent, with pool_hide, which must see the threads that have read the handle. */
 static inline CUmemoryPool pool_handle(const struct pool *p) { return __atomic_load_n(&p->handle, __ATOMIC_SEQ_CST); }
 
 static inline unsigned pool_device(const struct pool *p) { return __atomic_load_n(&p->reserve.device, __ATOMIC_RELAXED); }
 
-/* pool_number is the number of a pool in the record of an address. */
+/* pool_number returns the number of a pool that is stored in records of addresses. */
 uint16_t pool_number(const struct pool *p);
 
 static inline uint64_t pool_whole_chunks(uint64_t bytes)
@@ -83,49 +87,50 @@ static inline uint64_t pool_whole_grains(uint64_t bytes) { return (bytes + POOL_
 
 struct pool *pool_find(CUmemoryPool handle);
 
-/* pool_add returns the pool with a handle, added if need be; or NULL, where it is being
- * destroyed, or there are too many. made: the driver has just made it, so that what is
- * being destroyed under this handle is another one. device may be RATION_DEVICES: then it
- * is that of the first allocation. */
+/* pool_add returns the pool with a handle, and adds it if necessary. It returns NULL if the
+ * pool is being destroyed, or if there are too many. made: the driver has just made the pool,
+ * so a pool with this handle that is being destroyed is another one. If device is
+ * RATION_DEVICES, the pool gets the device of its first allocation. */
 struct pool *pool_add(CUmemoryPool handle, unsigned device, enum pool_kind kind, bool made);
 
-/* pool_is_managed_default reports whether the handle is that of the pool of managed memory that
- * the driver has for a location. */
+/* pool_is_managed_default reports whether the handle is the driver's own pool of managed memory
+ * for a location. */
 bool pool_is_managed_default(CUmemoryPool handle, CUmemLocation location);
 
-/* pool_left wakes the thread that waits for the users of a pool in order to destroy it.
- * Full order: with pool_hide. */
+/* pool_left wakes the thread that waits in pool_hide for the users of a pool. Sequentially
+ * consistent, with pool_hide. */
 void pool_left(struct pool *p, uint32_t *users);
 
-/* pool_hide makes a pool unfindable, before the driver is asked to destroy it: its handle
- * may be another pool's as soon as it is free. It waits for those that are asking the
- * driver about it, which does not take long; a program that destroys a pool allocates
- * nothing from it at that time. */
+/* pool_hide makes a pool unfindable, before the driver is asked to destroy it: as soon as it is
+ * destroyed, its handle may belong to another pool. It waits for threads that are asking the
+ * driver about the pool, which does not take long: a correct program does not allocate from a
+ * pool while it destroys it. */
 void pool_hide(struct pool *p);
 
-/* pool_hidden ends that: handle is NULL where the pool is destroyed, and otherwise its own,
- * by which it is found again. */
+/* pool_hidden ends what pool_hide began: handle is NULL if the pool is destroyed, and otherwise
+ * its handle, by which it is found again. */
 void pool_hidden(struct pool *p, CUmemoryPool handle);
 
 bool pool_get_attribute(const struct pool *p, int which, uint64_t *value);
 
-/* pool_trim lets a pool shrink to so many bytes. It does not wait: what the device may
- * still be at work on stays. */
+/* pool_trim lets a pool shrink to keep bytes. It does not wait: memory that the device may
+ * still use stays. */
 void pool_trim(struct pool *p, uint64_t keep);
 
-/* pool_expect_shrink lets the next synchronisation look at a pool. */
+/* pool_expect_shrink makes the next synchronisation update this pool. */
 void pool_expect_shrink(struct pool *p);
 
-/* pool_update makes the charge what is reserved, after giving back what was not granted,
- * as far as the driver lets go of it by now. In a thread that uses the pool. */
+/* pool_update sets the charge to the reserved bytes, after it has trimmed ungranted memory as
+ * far as the driver releases it by now. It returns the same as reserve_look. The caller must
+ * count as a user of the pool (requests or lookers). */
 bool pool_update(struct pool *p);
 
-/* pool_look updates a pool that is counted, after trimming it if trim. It returns whether
- * its charge is what it has reserved. */
+/* pool_look updates a pool that is counted, and trims it first if trim. It returns whether its
+ * charge equals its reserved bytes. */
 bool pool_look(struct pool *p, bool trim);
 
-/* pool_destroyed is for a pool that the driver has destroyed, and which is hidden. Its place is
- * free when nothing of it is left. */
+/* pool_destroyed records that the driver has destroyed a pool, which is hidden. Its entry
+ * becomes free when none of its memory is left. */
 void pool_destroyed(struct pool *p);
 
 #endif

@@ -1,4 +1,4 @@
-/* Allocating from pools: the four calls, and what they charge. */
+/* Allocating from pools: the four calls, and how they are charged. */
 #include "capture.h"
 #include "charge.h"
 #include "hooks/context_table.h"
@@ -8,10 +8,11 @@
 #include "overhead.h"
 #include "region/atomics.h"
 
-/* How often the current pool is asked for, while other threads destroy it. */
+/* How often we ask for the current pool while other threads destroy it. */
 enum { POOL_TRIES = 8 };
 
-/* The largest request that is worth counting. */
+/* The largest request that is charged by its size, in bytes. No device has more, and sums of
+ * larger ones could overflow: see pool_refuse_huge. */
 static const uint64_t POOL_MOST = UINT64_C(1) << 48;
 
 /* A call that allocates from a pool. */
@@ -19,7 +20,7 @@ struct pool_request {
 	enum ration_call call;
 	CUdeviceptr *out;
 	size_t bytes;
-	CUmemoryPool pool; /* NULL: the device's current one */
+	CUmemoryPool pool; /* NULL: the device's current pool */
 	CUstream stream;
 };
 
@@ -38,7 +39,7 @@ static int pool_call_driver(const struct pool_request *q)
 	}
 }
 
-/* pool_stream_idle reports whether the stream has nothing left to do. */
+/* pool_stream_idle reports whether all work of the stream has finished. */
 static bool pool_stream_idle(const struct pool_request *q)
 {
 	int mode = capture_relax();
@@ -47,7 +48,7 @@ static bool pool_stream_idle(const struct pool_request *q)
 	return result == CUDA_SUCCESS;
 }
 
-/* pool_stream_valid asks the driver whether the stream is one. */
+/* pool_stream_valid asks the driver whether the stream is valid. */
 static bool pool_stream_valid(const struct pool_request *q)
 {
 	int status;
@@ -56,9 +57,9 @@ static bool pool_stream_valid(const struct pool_request *q)
 	return result == CUDA_SUCCESS;
 }
 
-/* pool_undo frees what the driver has just given. It does not wait for the stream, as the
- * driver would not have: the stream's work may wait for what this thread does next. So the
- * memory may stay the pool's for now, ungranted. */
+/* pool_undo frees memory that the driver has just allocated. It does not wait for the stream,
+ * whose work may depend on something that this thread does next. So the pool may keep the
+ * memory for now, as ungranted bytes. */
 static void pool_undo(const struct pool_request *q, struct pool *p, uint64_t found)
 {
 	uint64_t left = reserve_undoing(&p->reserve, found);
@@ -66,7 +67,7 @@ static void pool_undo(const struct pool_request *q, struct pool *p, uint64_t fou
 	if (result != CUDA_SUCCESS)
 		log_warn("an allocation beyond the limit could not be undone (%d): its pool stays larger", result);
 	*q->out = 0;
-	/* On an idle stream the free comes to pass at once. */
+	/* On an idle stream the free takes effect at once. */
 	for (unsigned tries = 0; tries < 100 && !pool_stream_idle(q); tries++)
 		;
 	pool_trim(p, left);
@@ -74,12 +75,13 @@ static void pool_undo(const struct pool_request *q, struct pool *p, uint64_t fou
 	pool_expect_shrink(p);
 }
 
-/* pool_charge_found charges what the pool grew by beyond what was foreseen: what it had may
- * be in pieces, or wait for another stream. What does not fit is undone. */
+/* pool_charge_found charges the bytes by which the pool grew more than expected: its free
+ * memory may be in pieces, or wait for another stream. If they do not fit, the allocation is
+ * undone. It returns CUDA_SUCCESS, or the error that the call must return. */
 static int pool_charge_found(const struct pool_request *q, struct pool *p, uint64_t found)
 {
 	__atomic_store_n(&p->in_pieces, 1, __ATOMIC_RELAXED);
-	/* Pieces that are too small to be used go first. */
+	/* Release pieces that are too small to be used first. */
 	if (charge_would_refuse(pool_device(p), found)) {
 		pool_trim(p, 0);
 		found = reserve_find_again(&p->reserve, found);
@@ -94,16 +96,16 @@ static int pool_charge_found(const struct pool_request *q, struct pool *p, uint6
 	return CUDA_SUCCESS;
 }
 
-/* pool_grow charges what the pool must reserve for a request, if it can use all it has but
- * what was not granted: CUDA_SUCCESS, or what the call must return. A stream that is none is
- * the driver's to refuse.
+/* pool_grow charges the bytes that the pool must reserve for a request, if it can use all the
+ * memory that it has and that was granted. It returns CUDA_SUCCESS, or the error that the call
+ * must return. If the stream is invalid, it leaves the error to the driver.
  *
- * Near the limit, where the job has no room for all of the request, the driver is asked
- * what is in use, which may be more than what this process was handed out. And a pool that
- * has grown although it had room is trimmed once, so that it does not seem to have what is
- * in pieces; where all of the request fits then, all of it is charged. It is not refused
- * where that does not fit: what was freed on the same stream may serve it, and no trim
- * lets go of that before the device has come to it. */
+ * If the whole request would exceed the limit, the driver is asked how much memory is in use,
+ * which may be more than this process was handed out. And a pool that has grown although it had
+ * room is trimmed once, so that memory in pieces does not look usable; if the whole request
+ * fits then, all of it is charged. If it does not fit it is not refused here: memory that was
+ * freed on the same stream may serve it, and a trim does not release that before the device has
+ * reached the free. */
 __attribute__((noinline)) static int pool_grow(const struct pool_request *q, struct pool *p, uint64_t *growth)
 {
 	struct reserve *r = &p->reserve;
@@ -127,7 +129,8 @@ __attribute__((noinline)) static int pool_grow(const struct pool_request *q, str
 	return reserve_grow(r, own, beyond, least, growth);
 }
 
-/* pool_charge_and_call charges what the pool will grow by, and asks the driver. */
+/* pool_charge_and_call charges the bytes by which the pool will grow, and calls the driver. It
+ * returns the result of the hooked call. */
 static int pool_charge_and_call(const struct pool_request *q, struct pool *p)
 {
 	struct reserve *r = &p->reserve;
@@ -146,7 +149,7 @@ static int pool_charge_and_call(const struct pool_request *q, struct pool *p)
 	return unlikely(found) ? pool_charge_found(q, p, found) : CUDA_SUCCESS;
 }
 
-/* pool_keep records an address. */
+/* pool_keep stores the record of the address that was allocated. */
 static void pool_keep(const struct pool_request *q, struct pool *p, const struct alloc_target *t)
 {
 	pool_keep_address(&(struct alloc_record){.key = *q->out,
@@ -157,7 +160,8 @@ static void pool_keep(const struct pool_request *q, struct pool *p, const struct
 						 .pool = pool_number(p)});
 }
 
-/* pool_refuse_huge is for what no device has, and what could not be added up. */
+/* pool_refuse_huge handles a request above POOL_MOST: it is refused if the job has a limit, and
+ * otherwise passed to the driver. */
 static int pool_refuse_huge(const struct pool_request *q, const struct pool *p)
 {
 	int refused = charge_add(pool_device(p), RATION_DATA, UINT64_MAX);
@@ -167,8 +171,8 @@ static int pool_refuse_huge(const struct pool_request *q, const struct pool *p)
 	return pool_call_driver(q);
 }
 
-/* pool_promise begins a request: the pool is not destroyed until it has ended. False where
- * it is being destroyed, or the place has become another pool's. */
+/* pool_promise begins a request: the pool is not destroyed until the request has ended. It
+ * returns false if the pool is being destroyed, or its entry belongs to another pool by now. */
 static bool pool_promise(struct pool *p, CUmemoryPool handle, uint64_t bytes)
 {
 	reserve_promise(&p->reserve, bytes);
@@ -180,7 +184,8 @@ static bool pool_promise(struct pool *p, CUmemoryPool handle, uint64_t bytes)
 	return false;
 }
 
-/* pool_request_from allocates from a pool that is counted, and for which a request has begun. */
+/* pool_request_from allocates from a pool that is counted, after pool_promise. It returns the
+ * result of the hooked call. */
 static int pool_request_from(const struct pool_request *q, struct pool *p, const struct alloc_target *t)
 {
 	struct reserve *r = &p->reserve;
@@ -198,8 +203,8 @@ static int pool_request_from(const struct pool_request *q, struct pool *p, const
 	return result;
 }
 
-/* pool_allocate allocates from the pool that the request names. False where that is being
- * destroyed, and nothing was done. */
+/* pool_allocate allocates from the pool that the request names, with the result of the hooked
+ * call in *result. It returns false, and has done nothing, if the pool is being destroyed. */
 static bool pool_allocate(const struct pool_request *q, struct pool *p, const struct alloc_target *t, int *result)
 {
 	if (unlikely(q->bytes > POOL_MOST)) {
@@ -222,9 +227,9 @@ static bool pool_stream_captured(const struct pool_request *q)
 	return result == CUDA_SUCCESS && status != 0;
 }
 
-/* pool_add_default adds a pool whose making was not hooked: a device's own, which programs
- * ask for by name. NULL for all others: the host's, which cost the device nothing, and
- * what is no pool at all. */
+/* pool_add_default adds a pool that no hooked call made: a device's own pool, for which
+ * programs can ask. It returns NULL for others: pools of the host, which take no device memory,
+ * and handles that are no pool. */
 static struct pool *pool_add_default(CUmemoryPool handle)
 {
 	CUmemoryPool own = NULL;
@@ -238,9 +243,8 @@ static struct pool *pool_add_default(CUmemoryPool handle)
 	return anywhere ? pool_add(handle, RATION_DEVICES, POOL_MANAGED, false) : NULL;
 }
 
-/* pool_follow_stream makes the target the stream's context: the pool is that of the
- * stream's device, whichever context is current. The predefined streams are the current
- * context's. */
+/* pool_follow_stream sets the target to the stream's context: the pool is that of the stream's
+ * device, whichever context is current. The predefined streams belong to the current context. */
 static void pool_follow_stream(CUstream stream, struct alloc_target *t)
 {
 	CUcontext c = NULL;
@@ -250,8 +254,8 @@ static void pool_follow_stream(CUstream stream, struct alloc_target *t)
 		*t = there;
 }
 
-/* pool_alloc_named allocates from a pool that the program names. One that it destroys at
- * this moment is the driver's to refuse. */
+/* pool_alloc_named allocates from a pool that the program names. If the program is destroying
+ * that pool, the driver reports the error. */
 static int pool_alloc_named(const struct pool_request *q, const struct alloc_target *t)
 {
 	int result;
@@ -261,10 +265,10 @@ static int pool_alloc_named(const struct pool_request *q, const struct alloc_tar
 	return p && p->counted && pool_allocate(q, p, t, &result) ? result : pool_call_driver(q);
 }
 
-/* pool_alloc_current allocates from the device's current pool. The driver is asked for which
- * one that is, and then told to allocate from that one, not from the one that is current by
- * then: another thread may change it between the charge and the driver's call. A pool that
- * is destroyed is not current any more (cuMemPoolDestroy), so the next one is found. */
+/* pool_alloc_current allocates from the device's current pool. It asks the driver which pool is
+ * current, and then allocates from that pool by name: another thread may change the current
+ * pool between the charge and the driver's call. A pool that is being destroyed is not current
+ * any more (cuMemPoolDestroy), so the next try finds another one. */
 static int pool_alloc_current(struct pool_request *q, const struct alloc_target *t)
 {
 	struct pool_request named = *q;
@@ -282,7 +286,7 @@ static int pool_alloc_current(struct pool_request *q, const struct alloc_target 
 	return pool_call_driver(q);
 }
 
-/* pool_alloc_async is the body of the four calls that allocate. */
+/* pool_alloc_async is the body of the four allocating calls. */
 static int pool_alloc_async(struct pool_request q)
 {
 	struct alloc_target t;

@@ -16,7 +16,7 @@ int cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
 	enum pool_kind kind = managed ? POOL_MANAGED : d ? POOL_PINNED : POOL_UNCOUNTED;
 	if (pool_add(*out, d ? d->index : RATION_DEVICES, kind, true) || kind == POOL_UNCOUNTED)
 		return result;
-	/* One that has no place could not be counted. */
+	/* A pool without an entry could not be counted, so refuse it. */
 	static uint32_t logged;
 	if (!__atomic_exchange_n(&logged, 1, __ATOMIC_RELAXED))
 		log_error("more than %d memory pools at a time cannot be counted: refusing another", POOL_MADE_MAX);
@@ -33,7 +33,7 @@ int cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type
 	return result;
 }
 
-/* pool_is_default reports whether a pool is a device's own, which no program can destroy. */
+/* pool_is_default reports whether a pool is a device's own, which programs cannot destroy. */
 static bool pool_is_default(const struct pool *p, CUmemoryPool handle)
 {
 	CUmemoryPool own = NULL;
@@ -44,10 +44,10 @@ static bool pool_is_default(const struct pool *p, CUmemoryPool handle)
 			  : REAL(cuDeviceGetDefaultMemPool, &own, d->ordinal) == CUDA_SUCCESS && own == handle;
 }
 
-static mutex pool_current_lock; /* LOCK_POOL_CURRENT: over each change of a device's current pool */
+static mutex pool_current_lock; /* LOCK_POOL_CURRENT: held during each change of a device's current pool */
 
-/* pool_replace_current makes a device's current pool another one, and returns whether it
- * was from. */
+/* pool_replace_current changes a device's current pool from `from` to `to`. It returns false,
+ * and changes nothing, if another pool was current. */
 static bool pool_replace_current(const struct device *d, CUmemoryPool from, CUmemoryPool to)
 {
 	CUmemoryPool now = NULL;
@@ -78,9 +78,10 @@ int cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 	return result;
 }
 
-/* pool_call_destroy asks the driver to destroy a pool that no thread finds meanwhile. A
- * device whose current pool it is gets its own back before that, as the driver would have
- * done with it: a thread that names no pool finds another one from then on. */
+/* pool_call_destroy asks the driver to destroy a pool that no other thread can find meanwhile.
+ * If it is a device's current pool, the device's own pool becomes current first, as the driver
+ * would do: from then on a thread that names no pool finds that one. It returns the driver's
+ * result. */
 static int pool_call_destroy(struct pool *p, CUmemoryPool handle)
 {
 	CUmemoryPool own = NULL;
@@ -97,10 +98,11 @@ static int pool_call_destroy(struct pool *p, CUmemoryPool handle)
 int cuMemPoolDestroy(CUmemoryPool handle)
 {
 	struct pool *p = handle && attach_on() ? pool_find(handle) : NULL;
-	/* What the driver does not destroy is not hidden: other threads allocate from it. */
+	/* A pool that the driver will not destroy must not be hidden: other threads allocate
+	 * from it. */
 	if (!p || pool_is_default(p, handle))
 		return REAL(cuMemPoolDestroy, handle);
-	/* What is left cannot be asked for afterwards, so the charge goes down to it now. */
+	/* Afterwards the reserved bytes cannot be asked for, so set the charge to them now. */
 	pool_look(p, true);
 	int result = pool_call_destroy(p, handle);
 	if (result != CUDA_SUCCESS) {
@@ -125,7 +127,7 @@ int cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 	int result = REAL(cuMemPoolSetAttribute, pool, attribute, value);
 	struct pool *p = pool && attach_on() ? pool_find(pool) : NULL;
 	if (p) {
-		pool_expect_shrink(p); /* a lower threshold counts at the next synchronisation */
+		pool_expect_shrink(p); /* a lower threshold takes effect at the next synchronisation */
 		pool_look(p, false);
 	}
 	return result;

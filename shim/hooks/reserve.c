@@ -6,14 +6,14 @@
 #include "region/abi.h"
 #include "region/words.h"
 
-/* How often the driver is asked while other threads change what it answers. */
+/* How often the driver is asked while other threads change its answer. */
 enum { RESERVE_TRIES = 8 };
 
 static unsigned reserve_device(const struct reserve *r) { return __atomic_load_n(&r->device, __ATOMIC_RELAXED); }
 
 static void reserve_lock(struct reserve *r) { mutex_lock(&r->lock, LOCK_RESERVE); }
 
-/* Bytes that come and go, for those who read the driver's count meanwhile. */
+/* These count bytes that arrive and leave, for threads that read the driver's count meanwhile. */
 static void reserve_arrived(const struct reserve *r, uint64_t bytes)
 {
 	if (r->absent)
@@ -35,19 +35,20 @@ static void reserve_add_forced(const struct reserve *r, uint64_t bytes)
 	charge_add_forced(reserve_device(r), RATION_DATA, bytes);
 }
 
-/* reserve_forget_ungranted lowers what was not granted by what is gone. Where the job has
- * room for the rest, it counts as granted. Under the lock. */
+/* reserve_forget_ungranted lowers the ungranted bytes by those that are gone. If the rest does
+ * not exceed the limit, it counts as granted. The caller holds LOCK_RESERVE. */
 static void reserve_forget_ungranted(struct reserve *r, uint64_t gone)
 {
 	uint64_t left = r->ungranted > gone ? r->ungranted - gone : 0;
 	__atomic_store_n(&r->ungranted, charge_would_refuse(reserve_device(r), 0) ? left : 0, __ATOMIC_RELAXED);
 }
 
-/* reserve_changed invalidates the answers that others have got. */
+/* reserve_changed invalidates the answers that other threads have got from the driver. */
 static void reserve_changed(struct reserve *r) { __atomic_fetch_add(&r->changes, 1, __ATOMIC_SEQ_CST); }
 
-/* reserve_floor is what must stay charged for the sake of requests under way, but for one
- * that ends here: what they found to be there they need not have been charged for. */
+/* reserve_floor returns how many bytes must stay charged for requests under way, without the
+ * one that ends here: such a request may rely on memory that was there, and for which it was
+ * not charged itself. */
 static uint64_t reserve_floor(const struct reserve *r, bool ends)
 {
 	if (__atomic_load_n(&r->requests, __ATOMIC_SEQ_CST) <= (uint32_t)ends)
@@ -56,23 +57,23 @@ static uint64_t reserve_floor(const struct reserve *r, bool ends)
 	return promised ? (promised - 1) / r->chunk * r->chunk + r->chunk : 0;
 }
 
-/* A settlement: asking the driver, and what follows from its answer. */
+/* A settlement: the driver's answer, and the changes that follow from it. */
 struct reserve_settlement {
-	uint64_t mine;   /* announced by this request, and over */
-	bool ends;       /* so is the request, if nothing is found */
-	bool raises;     /* what it has grown by is this one's to ask for */
-	uint64_t before; /* changes, before the driver was asked */
-	uint64_t answer; /* the driver's, in whole units */
-	bool known;      /* it answered */
-	bool current;    /* nothing has changed since */
-	bool exact;      /* and what is charged is what it says, but for requests under way */
+	uint64_t mine;   /* bytes that this request announced, and now withdraws */
+	bool ends;       /* the request ends, too, if nothing is found */
+	bool raises;     /* this thread charges any growth that it finds */
+	uint64_t before; /* the value of changes before the driver was asked */
+	uint64_t answer; /* the driver's answer, in whole units */
+	bool known;      /* the driver answered */
+	bool current;    /* changes has not changed since */
+	bool exact;      /* current, and the charge equals the answer, apart from requests under way */
 	uint64_t back;   /* bytes to return */
 	uint64_t more;   /* bytes that were found: to be charged, and announced until then */
 };
 
-/* reserve_lower lowers what is charged to the answer, but not below the floor. False where
- * something changed meanwhile: a request that came and found the number before is found
- * here, as it counts itself first, and looks at the number then. Under the lock. */
+/* reserve_lower lowers the charge to the answer, but not below the floor. It returns false if
+ * something changed meanwhile. A new request that still saw the higher number is noticed here:
+ * a request first counts itself, and then reads the number. The caller holds LOCK_RESERVE. */
 static bool reserve_lower(struct reserve *r, const struct reserve_settlement *s, uint64_t *now)
 {
 	uint64_t prior = r->seen, floor = reserve_floor(r, s->ends), target = s->answer > floor ? s->answer : floor;
@@ -87,9 +88,9 @@ static bool reserve_lower(struct reserve *r, const struct reserve_settlement *s,
 	return false;
 }
 
-/* reserve_apply does what follows from the answer. One that is not current is a reason to
- * charge more, and none to charge less. False where it is to be asked for again. Under the
- * lock. */
+/* reserve_apply makes the changes that follow from the answer. An answer that is not current
+ * can only raise the charge, never lower it. It returns false if the driver must be asked
+ * again. The caller holds LOCK_RESERVE. */
 static bool reserve_apply(struct reserve *r, struct reserve_settlement *s)
 {
 	uint64_t before = r->seen, old = before + s->mine, others = r->announced - s->mine, now = old;
@@ -98,7 +99,7 @@ static bool reserve_apply(struct reserve *r, struct reserve_settlement *s)
 	if (s->current && s->answer < old && !reserve_lower(r, s, &now))
 		return false;
 	s->back = old - now;
-	if (s->back) /* under the lock: a reading that finds the lower number finds this, too */
+	if (s->back) /* under the lock: a reading that sees the lower number also sees these bytes leaving */
 		reserve_leaving(r, s->back);
 	r->announced = others + s->more;
 	s->exact = s->current && now <= s->answer && s->answer <= now + r->announced;
@@ -121,7 +122,8 @@ static void reserve_give_back(const struct reserve *r, uint64_t bytes)
 		charge_return(reserve_device(r), RATION_DATA, bytes);
 }
 
-/* reserve_ask asks the driver, in whole units; where it does not say, it answers the least. */
+/* reserve_ask asks the driver for the reserved bytes, in whole units. It returns false, with 0
+ * bytes, if the driver does not tell. */
 static bool reserve_ask(const struct reserve *r, uint64_t *bytes)
 {
 	*bytes = 0;
@@ -130,15 +132,15 @@ static bool reserve_ask(const struct reserve *r, uint64_t *bytes)
 	return known;
 }
 
-/* reserve_again reports whether the driver is to be asked again, before its answer is used.
- * Under the lock. */
+/* reserve_again reports whether the driver must be asked again before its answer is used. The
+ * caller holds LOCK_RESERVE. */
 static bool reserve_again(struct reserve *r, const struct reserve_settlement *s)
 {
 	if (unlikely(r->owed) && __atomic_load_n(&r->requests, __ATOMIC_SEQ_CST) <= (uint32_t)s->ends) {
 		r->owed = false;
 		return true;
 	}
-	/* A request that announced nothing, and finds nothing, need not be sure. */
+	/* A request that announced nothing and finds nothing does not need a current answer. */
 	bool nothing = s->ends && !s->mine && s->answer >= r->seen && s->answer <= r->seen + r->announced;
 	return s->known && !s->current && !nothing;
 }
@@ -146,8 +148,8 @@ static bool reserve_again(struct reserve *r, const struct reserve_settlement *s)
 static void reserve_settle(struct reserve *r, struct reserve_settlement *s)
 {
 	for (unsigned tries = 1;; tries++) {
-		/* Full order, here and under the lock: an answer that is current came after the end
-		 * of every request that counts in seen. */
+		/* Sequentially consistent, here and under the lock: a current answer was given
+		 * after the end of every request that counts in seen. */
 		s->before = __atomic_load_n(&r->changes, __ATOMIC_SEQ_CST);
 		s->known = reserve_ask(r, &s->answer);
 		reserve_lock(r);
@@ -160,8 +162,8 @@ static void reserve_settle(struct reserve *r, struct reserve_settlement *s)
 	reserve_give_back(r, s->back);
 }
 
-/* reserve_settle_request settles for a request that ends if nothing is found, and returns
- * what is. */
+/* reserve_settle_request settles for a request, which ends if nothing is found. It returns the
+ * bytes that were found. */
 static uint64_t reserve_settle_request(struct reserve *r, uint64_t mine)
 {
 	struct reserve_settlement s = {.mine = mine, .ends = true, .raises = true};
@@ -183,7 +185,7 @@ bool reserve_look(struct reserve *r)
 
 void reserve_cancel(struct reserve *r) { __atomic_fetch_sub(&r->requests, 1, __ATOMIC_SEQ_CST); }
 
-/* reserve_lacks returns what is to be charged. */
+/* reserve_lacks returns how many bytes must be charged. */
 static uint64_t reserve_lacks(struct reserve *r, uint64_t own, uint64_t beyond, uint64_t least)
 {
 	reserve_lock(r);
@@ -208,7 +210,8 @@ int reserve_grow(struct reserve *r, uint64_t own, uint64_t beyond, uint64_t leas
 		uint64_t more = reserve_lacks(r, own, beyond, least);
 		if (!more)
 			return CUDA_SUCCESS;
-		/* What another request is granted a moment later may be enough for both. */
+		/* The bytes that another request is granted a moment later may be enough for
+		 * both. */
 		bool others = __atomic_load_n(&r->requests, __ATOMIC_RELAXED) > 1;
 		if (others && tries < RESERVE_TRIES && charge_would_refuse(reserve_device(r), more))
 			continue;
@@ -223,7 +226,7 @@ int reserve_grow(struct reserve *r, uint64_t own, uint64_t beyond, uint64_t leas
 	}
 }
 
-/* reserve_withdraw takes back what was announced and is not to be. */
+/* reserve_withdraw takes bytes out of announced that will not come. */
 static void reserve_withdraw(struct reserve *r, uint64_t bytes)
 {
 	reserve_lock(r);
@@ -256,8 +259,8 @@ uint64_t reserve_find_again(struct reserve *r, uint64_t found)
 
 int reserve_charge_found(struct reserve *r, uint64_t *found)
 {
-	/* Counted before the job is asked: it is the driver's already, and what makes room before
-	 * a refusal must not take it for overhead. */
+	/* Count the bytes before the job is asked: the driver has them already, and a relief
+	 * that runs before a refusal must not take them for overhead. */
 	if (r->absent)
 		charge_mark_absent(reserve_device(r), *found, true);
 	charge_claim(reserve_device(r), RATION_DATA, *found);

@@ -1,7 +1,7 @@
-/* Synchronising: when pools give memory back. What the driver took by itself is read here
- * as well as beside allocations: a program that has all it needs in its first second only
- * computes from then on. Reading the coarse clock takes a few nanoseconds, where waiting
- * for a device takes microseconds. */
+/* Synchronising: this is when pools release memory. Driver overhead is read here as well as
+ * beside allocations, since a program may allocate everything in its first second and only
+ * compute from then on. To read the coarse clock takes a few nanoseconds; to wait for a device
+ * takes microseconds. */
 #include "attach.h"
 #include "compute/compute.h"
 #include "hooks.h"
@@ -16,7 +16,8 @@ static int sync_done(int result, uint64_t since)
 	return result;
 }
 
-/* SYNC is the driver's call, for the length of which this process has work. */
+/* SYNC makes the driver's call and returns its result. During the call this process counts as
+ * having work. */
 #define SYNC(...)                                              \
 	({                                                     \
 		uint64_t since_ = pools_stamp();               \
