@@ -38,7 +38,7 @@ func TestNewKeyring(t *testing.T) {
 
 // A descriptor that was left open goes to no process that is started.
 func TestCloseOnExec(t *testing.T) {
-	if err := unix.Dup2(1, leftOpen); err != nil {
+	if err := unix.Dup3(1, leftOpen, 0); err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(leftOpen)

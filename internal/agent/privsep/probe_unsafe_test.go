@@ -1,9 +1,11 @@
 package privsep
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -127,6 +129,7 @@ func probe(file string) int {
 			out[what] = err.Error()
 		}
 	}
+	fmt.Fprintln(os.Stderr, "\x1b[2Jlog")
 	if json.NewEncoder(os.NewFile(SocketFD, "results")).Encode(out) != nil {
 		return 1
 	}
@@ -215,12 +218,14 @@ func TestReaderCanChangeNothing(t *testing.T) {
 	r, w, err := os.Pipe()
 	expect.OK(t, err)
 	defer r.Close()
+	var log bytes.Buffer
 	// As from a shell that has left a file open.
-	expect.OK(t, unix.Dup2(int(w.Fd()), leftOpen))
-	err = Run(context.Background(), Options{UID: testReader, GID: testReader, Args: []string{"probe", file}, Socket: w, Lock: w, Listen: "127.0.0.1:0", Stderr: t.Output(),
+	expect.OK(t, unix.Dup3(int(w.Fd()), leftOpen, 0))
+	err = Run(context.Background(), Options{UID: testReader, GID: testReader, Args: []string{"probe", file}, Socket: w, Lock: w, Listen: "127.0.0.1:0", Stderr: &log,
 		Ready: func() {}, Stopping: func() {}})
 	_, _ = w.Close(), unix.Close(leftOpen)
 	expect.OK(t, err)
+	expect.Equal(t, log.String(), "?[2Jlog\n")
 	text, err := io.ReadAll(r)
 	expect.OK(t, err)
 	got := map[string]string{}
