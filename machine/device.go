@@ -32,6 +32,7 @@ type Outside struct {
 // Values of Finding.Kind.
 const (
 	Overbooked    = "overbooked"     // the limits of all jobs on a device exceed its memory
+	OverLimit     = "over-limit"     // the driver counts more for a job than the job's limit
 	Drift         = "drift"          // the driver's count for a process differs much from the job's
 	Unreadable    = "unreadable"     // a job's region cannot be read
 	OutsideJobs   = "outside"        // a process of no job holds much memory

@@ -142,15 +142,15 @@ func (s *scanner) addDriver(m *Machine) {
 	if a == nil {
 		return
 	}
-	m.addDriver(a)
+	m.addDriver(a, s.lockers)
 	if s.opts.Only != "" {
 		m.Outside = []Outside{} // they may belong to jobs that were not read
 	}
 }
 
 // addDriver adds the devices, the driver's count for each process of a job, and the processes that
-// belong to no job.
-func (m *Machine) addDriver(a *driverAnswer) {
+// belong to no job. lockers has the files that processes have locked, by PID.
+func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
 	for _, d := range a.devices {
 		s := a.status[d.Index]
 		m.Devices = append(m.Devices, GPU{Device: d.Index, UUID: termtext.Printable(d.UUID), Name: termtext.Printable(d.Name), MIG: d.MIG, Total: uint64(d.Total),
@@ -162,7 +162,7 @@ func (m *Machine) addDriver(a *driverAnswer) {
 			Text: "the driver does not say which processes hold memory: " + termtext.Printable(a.err.Error()), Remedy: "try nvidia-smi"})
 		return
 	}
-	m.addProcesses(a.processes)
+	m.addProcesses(a.processes, lockers)
 }
 
 // DeviceOf returns the index in m.Devices of a job's device, or -1. It compares UUIDs or, until a
@@ -198,41 +198,35 @@ func (m *Machine) addRations() {
 	}
 }
 
-// addProcesses adds the driver's counts for processes of jobs, and the processes that belong to no
-// job.
-func (m *Machine) addProcesses(reported []gpu.Process) {
-	type use struct{ device, pid int }
+// use identifies what one process uses of one device, by the numbers of the machine.
+type use struct{ device, pid int }
+
+// addProcesses adds what the driver counts for jobs and their processes, and the processes of no job.
+// A process that has a region locked is in that job, even if the region, which the process can write, does
+// not list it. A process with locks of several jobs is in each of them: otherwise it could choose the job that
+// is compared.
+func (m *Machine) addProcesses(reported []gpu.Process, lockers map[int][]job.FileID) {
 	ours := map[use]*Holding{}
-	inJob := map[int]bool{} // PIDs of processes that are in a job, confirmed by the kernel
+	jobsOf := m.jobsOf(lockers)
 	for i := range m.Jobs {
-		j := &m.Jobs[i]
-		number := map[int]int{} // maps the number of a device in the job to that on the machine
-		for n := range j.Devices {
-			if at := m.DeviceOf(&j.Devices[n]); at >= 0 {
-				number[j.Devices[n].Device] = m.Devices[at].Device
-			}
-		}
-		for _, pid := range j.hostPIDs() { // only confirmed PIDs: a claim must not remove another process from the list
-			inJob[pid] = true
-		}
-		for _, p := range j.Processes {
-			if p.HostPID == 0 {
-				continue
-			}
-			for n := range p.Holdings {
-				device, known := number[p.Holdings[n].Device]
-				// A claim must not take the driver's count for another process either.
-				if of := (use{device, p.HostPID}); known && (p.Verified || ours[of] == nil) {
-					ours[of] = &p.Holdings[n]
-				}
-			}
-		}
+		m.addHoldings(&m.Jobs[i], ours)
 	}
+	elsewhere := map[*Job]map[int]uint64{} // by machine device, of jobs that do not name that device
 	for _, r := range reported {
-		if h := ours[use{r.Device, r.PID}]; h != nil {
+		h := ours[use{r.Device, r.PID}]
+		if h != nil {
 			h.Driver, h.DriverNow = r.Used, true
 		}
-		if inJob[r.PID] {
+		for _, j := range jobsOf[r.PID] {
+			if m.addReported(j, r, h == nil) {
+				continue
+			}
+			if elsewhere[j] == nil {
+				elsewhere[j] = map[int]uint64{}
+			}
+			elsewhere[j][r.Device] += min(r.Used, ^elsewhere[j][r.Device])
+		}
+		if len(jobsOf[r.PID]) > 0 {
 			continue
 		}
 		out := Outside{Device: r.Device, PID: r.PID, UID: -1, Used: r.Used}
@@ -246,5 +240,138 @@ func (m *Machine) addProcesses(reported []gpu.Process) {
 			continue
 		}
 		m.Outside = append(m.Outside, out)
+		if j := m.addEscaped(out); j != nil {
+			if elsewhere[j] == nil {
+				elsewhere[j] = map[int]uint64{}
+			}
+			elsewhere[j][r.Device] += min(r.Used, ^elsewhere[j][r.Device])
+		}
 	}
+	for j, used := range elsewhere {
+		m.addUnnamed(j, used)
+	}
+}
+
+// jobsOf returns the jobs of processes, by PID, by the kernel's word.
+func (m *Machine) jobsOf(lockers map[int][]job.FileID) map[int][]*Job {
+	out, byFile := map[int][]*Job{}, map[job.FileID]*Job{}
+	add := func(pid int, j *Job) {
+		if !slices.Contains(out[pid], j) {
+			out[pid] = append(out[pid], j)
+		}
+	}
+	for i := range m.Jobs {
+		j := &m.Jobs[i]
+		if j.file != (job.FileID{}) {
+			byFile[j.file] = j
+		}
+		for _, pid := range j.hostPIDs() { // a mere claim must not take another process off the list
+			add(pid, j)
+		}
+	}
+	for pid, files := range lockers {
+		for _, file := range files {
+			if j := byFile[file]; j != nil {
+				add(pid, j)
+			}
+		}
+	}
+	return out
+}
+
+// addHoldings adds what a job's processes say they hold to ours.
+func (m *Machine) addHoldings(j *Job, ours map[use]*Holding) {
+	number := map[int]int{} // the machine's number of a job's device
+	for n := range j.Devices {
+		if at := m.DeviceOf(&j.Devices[n]); at >= 0 {
+			number[j.Devices[n].Device] = m.Devices[at].Device
+		}
+	}
+	for _, p := range j.Processes {
+		if p.HostPID == 0 {
+			continue
+		}
+		for n := range p.Holdings {
+			device, known := number[p.Holdings[n].Device]
+			// A claim must not take from another process what the driver counts for it.
+			if of := (use{device, p.HostPID}); known && (p.Verified || ours[of] == nil) {
+				ours[of] = &p.Holdings[n]
+			}
+		}
+	}
+}
+
+// addReported adds what the driver counts for a process of a job to the job. If the process's own account
+// has nothing of that device, it gets a holding, so that the difference is seen. named is false if the job has
+// no such device.
+func (m *Machine) addReported(j *Job, r gpu.Process, unaccounted bool) (named bool) {
+	device := r.Device
+	n := m.deviceIn(j, r.Device)
+	if n >= 0 {
+		j.Devices[n].Driver += min(r.Used, ^j.Devices[n].Driver)
+		device = j.Devices[n].Device
+	}
+	if i := slices.IndexFunc(j.Processes, func(p Process) bool { return p.Verified && p.HostPID == r.PID }); unaccounted && i >= 0 {
+		j.Processes[i].Holdings = append(j.Processes[i].Holdings, Holding{Device: device, Driver: r.Used, DriverNow: true})
+	}
+	return n >= 0
+}
+
+// addEscaped adds what a process of no job holds to its user's job under a policy: all processes of the user
+// belong in that job. It returns the job if that does not name the device.
+func (m *Machine) addEscaped(o Outside) (unnamed *Job) {
+	i := slices.IndexFunc(m.Jobs, func(j Job) bool { return o.UID >= 0 && j.Path == job.OfUserPath(o.UID) })
+	if i < 0 {
+		return nil
+	}
+	n := m.deviceIn(&m.Jobs[i], o.Device)
+	if n < 0 {
+		return &m.Jobs[i]
+	}
+	d := &m.Jobs[i].Devices[n]
+	d.Driver += min(o.Used, ^d.Driver)
+	d.Escaped += min(o.Used, ^d.Escaped)
+	return nil
+}
+
+// addUnnamed adds what the driver counts for a job on devices of the machine that the job does not name. Which
+// device of the job that is can only be guessed: the job's processes write the UUIDs, and the limits are
+// the operator's. A process that keeps to the rules writes the UUID of a device before it uses it, so this one
+// does not, and is compared with the lowest limit.
+func (m *Machine) addUnnamed(j *Job, used map[int]uint64) {
+	at := -1
+	for n := range j.Devices {
+		if d := &j.Devices[n]; d.Limited && (at < 0 || d.Limit < j.Devices[at].Limit) {
+			at = n
+		}
+	}
+	if at < 0 {
+		return // it has no limit
+	}
+	for device, bytes := range used {
+		if !m.isMIG(device) { // the driver counts by the whole device, and the job names an instance of it
+			j.Devices[at].Driver += min(bytes, ^j.Devices[at].Driver)
+		}
+	}
+}
+
+func (m *Machine) isMIG(device int) bool {
+	return slices.ContainsFunc(m.Devices, func(g GPU) bool { return g.Device == device && g.MIG })
+}
+
+// deviceIn returns the index in a job's devices of a device of the machine, or -1; of several that claim to be
+// that device the one with the lowest limit.
+func (m *Machine) deviceIn(j *Job, device int) int {
+	found := -1
+	for n := range j.Devices {
+		d := &j.Devices[n]
+		at := m.DeviceOf(d)
+		if at < 0 || m.Devices[at].Device != device {
+			continue
+		}
+		if found < 0 || d.Limited && (!j.Devices[found].Limited || d.Limit < j.Devices[found].Limit) {
+			found = n
+		}
+	}
+	return found
 }

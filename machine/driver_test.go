@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/limit"
@@ -50,7 +52,7 @@ func TestRations(t *testing.T) {
 		{Name: "d", State: Idle, Devices: []Device{{Device: 1, Used: 1}, {Device: 0, UUID: "GPU-elsewhere", Limited: true, Limit: gib}}},
 		{Name: "e", State: Idle, Devices: []Device{{Device: 0, Limited: true, Limit: ^uint64(0)}}}, // a tenant's own
 	}}
-	m.addDriver(answerOf(twoDevices()))
+	m.addDriver(answerOf(twoDevices()), nil)
 	if g := m.Devices[1]; g.Rations != 8*gib || g.Jobs != 2 || g.Unlimited != 1 || g.Used != 2*gib || *g.Temperature != 41 || g.Power != nil {
 		t.Errorf("got %+v", g)
 	}
@@ -87,7 +89,7 @@ func TestOutside(t *testing.T) {
 			Processes: []Process{{Verified: verified, PID: 1, HostPID: me, State: Live, Holdings: []Holding{{Device: 3, Total: gib}}}}}}}
 	}
 	m := process(true)
-	m.addDriver(answerOf(d))
+	m.addDriver(answerOf(d), nil)
 	if h := m.Jobs[0].Processes[0].Holdings[0]; h.Driver != 2*gib || !h.DriverNow {
 		t.Errorf("got %+v", h)
 	}
@@ -104,12 +106,12 @@ func TestOutside(t *testing.T) {
 		if len(m.Outside) != 2 || m.Outside[0].PID != os.Getppid() || m.Outside[0].Name == "" || m.Outside[1].UID != -1 {
 			t.Errorf("got %+v", m.Outside)
 		}
-		if got := kinds(&m); !slices.Equal(got, []string{Drift, OutsideJobs}) {
+		if got := kinds(&m); !slices.Equal(got, []string{Drift, Drift, OutsideJobs}) { // of both devices
 			t.Errorf("got %v", got)
 		}
 	}
 	m = process(false)
-	m.addDriver(answerOf(d))
+	m.addDriver(answerOf(d), nil)
 	if n := len(slices.DeleteFunc(m.Outside, func(o Outside) bool { return o.PID != me })); n != 2 {
 		t.Errorf("it is outside of jobs %d times, want 2", n)
 	}
@@ -127,7 +129,7 @@ func TestClaimTakesNoDrift(t *testing.T) {
 	d.processes = []gpu.Process{{Device: 0, PID: 4711, Used: 3 * gib}}
 	for _, jobs := range [][]Job{{job("honest", true), job("claims", false)}, {job("claims", false), job("honest", true)}} {
 		m := Machine{Jobs: jobs}
-		m.addDriver(answerOf(d))
+		m.addDriver(answerOf(d), nil)
 		for _, j := range m.Jobs {
 			if h := j.Processes[0].Holdings[0]; h.DriverNow != (j.Name == "honest") {
 				t.Errorf("%s after %s: %+v", j.Name, jobs[0].Name, h)
@@ -138,10 +140,84 @@ func TestClaimTakesNoDrift(t *testing.T) {
 		}
 	}
 	m := Machine{Jobs: []Job{job("claims", false)}}
-	m.addDriver(answerOf(d))
+	m.addDriver(answerOf(d), nil)
 	if found := findingsOf(&m); len(found) == 0 || !strings.Contains(found[0].Text, "for claims (pid ?4711)") {
 		t.Errorf("got %+v", found)
 	}
+}
+
+// What the driver counts for a job's processes is compared with the job's limit, whatever the region says: which
+// processes these are is the kernel's word.
+func TestOverLimit(t *testing.T) {
+	t.Setenv(job.EnvFolder, "")
+	const pid, uid = 4711, 1 << 28
+	file := job.FileOf(&unix.Stat_t{Dev: 7, Ino: 8})
+	held := func(bytes uint64) []Holding { return []Holding{{Device: 3, Total: bytes}} }
+	of := func(limit uint64, processes ...Process) Job {
+		return Job{Name: "a", State: Running, file: file, Devices: []Device{{Device: 3, UUID: "GPU-a", Limited: true, Limit: limit}}, Processes: processes}
+	}
+	as := func(j Job, uuid string) Job {
+		j.Devices[0].UUID = uuid
+		return j
+	}
+	twice := func(j Job) Job {
+		j.Devices = slices.Insert(j.Devices, 0, Device{Device: 4, UUID: "GPU-a", Limited: true, Limit: 3 * gib}, Device{Device: 5, UUID: "GPU-a"})
+		return j
+	}
+	verified := func(h []Holding) Process {
+		return Process{Verified: true, PID: 1, HostPID: pid, Name: "p", State: Live, Holdings: h}
+	}
+	for name, c := range map[string]struct {
+		job     Job
+		lockers map[int][]job.FileID
+		used    uint64
+		over    uint64
+		kinds   []string
+	}{
+		"as limited":                        {of(4*gib, verified(held(4*gib))), nil, 4*gib + minDrift, 0, nil},
+		"beyond, and accounted":             {of(2*gib, verified(held(12*gib))), nil, 12 * gib, 10 * gib, []string{OverLimit}},
+		"its account is empty":              {of(2*gib, verified(nil)), nil, 12 * gib, 10 * gib, []string{Drift, OverLimit}},
+		"its slot is free":                  {of(2 * gib), map[int][]job.FileID{pid: {job.FileOf(&unix.Stat_t{Dev: 7, Ino: 9}), file}}, 12 * gib, 10 * gib, []string{OverLimit}},
+		"its account is of another device":  {of(2*gib, verified([]Holding{{Device: 9, Total: gib}})), nil, 12 * gib, 10 * gib, []string{Drift, OverLimit}},
+		"its device claims another's UUID":  {as(of(2*gib, verified(nil)), "GPU-b"), nil, 12 * gib, 10 * gib, []string{Drift, OverLimit}},
+		"its device claims to be elsewhere": {as(of(2*gib), "GPU-nowhere"), map[int][]job.FileID{pid: {file}}, 12 * gib, 10 * gib, []string{OverLimit}},
+		"two devices claim its UUID":        {twice(of(2 * gib)), map[int][]job.FileID{pid: {file}}, 12 * gib, 10 * gib, []string{OverLimit}},
+		"within the limit, but unaccounted": {of(10*gib, verified(nil)), nil, 9 * gib, 0, []string{Drift}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := twoDevices()
+			d.processes = []gpu.Process{{Device: 0, PID: pid, Used: c.used}}
+			m := Machine{Jobs: []Job{c.job}}
+			m.addDriver(answerOf(d), c.lockers)
+			last := &m.Jobs[0].Devices[len(m.Jobs[0].Devices)-1]
+			if got := last.Over(); got != c.over || len(m.Outside) > 0 {
+				t.Errorf("over by %d, want %d; outside are %+v", got, c.over, m.Outside)
+			}
+			var kinds []string
+			for _, f := range findingsOf(&m) {
+				kinds = append(kinds, f.Kind)
+				if f.Kind == OverLimit && !strings.Contains(f.Text, "job a is over its limit by 10 GiB: the driver counts 12 GiB of device 3") {
+					t.Errorf("got %q", f.Text)
+				}
+			}
+			if !slices.Equal(kinds, c.kinds) {
+				t.Errorf("found %v, want %v", kinds, c.kinds)
+			}
+		})
+	}
+	t.Run("outside the job of a policy", func(t *testing.T) {
+		m := Machine{Devices: []GPU{{Device: 0, UUID: "GPU-a"}}, Jobs: []Job{of(2 * gib)}}
+		m.Jobs[0].Path = job.OfUserPath(uid)
+		for _, o := range []Outside{{Device: 0, UID: uid, Used: 3 * gib}, {Device: 1, UID: uid, Used: gib}, {Device: 0, UID: uid + 1, Used: gib}, {Device: 0, UID: -1, Used: gib}} {
+			m.addEscaped(o)
+		}
+		if d := m.Jobs[0].Devices[0]; d.Driver != 3*gib || d.Escaped != 3*gib || d.Over() != gib {
+			t.Errorf("got %+v", d)
+		}
+		if found := findingsOf(&m); len(found) != 1 || !strings.Contains(found[0].Text, "(3 GiB are of processes of the user outside the job)") {
+			t.Errorf("got %+v", found)
+		}
+	})
 }
 
 // Below the bounds nothing is found, above them it is, in a sentence.
@@ -204,7 +280,7 @@ func TestSilentDriver(t *testing.T) {
 	d := twoDevices()
 	d.silent = errors.New("no\x07")
 	m := Machine{Jobs: []Job{{Name: "a"}}}
-	m.addDriver(answerOf(d))
+	m.addDriver(answerOf(d), nil)
 	if len(m.Devices) != 2 || len(m.Findings) != 1 || m.Findings[0].Kind != DriverSilent || strings.Contains(fmt.Sprint(m), "\x07") {
 		t.Errorf("got %+v", m)
 	}

@@ -146,7 +146,9 @@ func jobFindings(j *Job, add func(Finding)) {
 		f.Remedy = "look again when it allocates less; if it stays, end the job, and report how it came about"
 		add(f)
 	}
-	for _, d := range j.Devices {
+	for i := range j.Devices {
+		d := &j.Devices[i]
+		addOverLimit(of, d, add)
 		if d.Compute == nil {
 			continue
 		}
@@ -158,6 +160,30 @@ func jobFindings(j *Job, add func(Finding)) {
 			add(f)
 		}
 	}
+}
+
+// Over returns how far what the driver counts for the job is beyond the limit, if that is more than the two
+// can differ for a program that keeps to its limit; 0 if it is not, or if that is not known.
+func (d *Device) Over() uint64 {
+	if !d.Limited || d.Driver <= d.Limit || d.Driver-d.Limit <= driftBound(d.Limit) {
+		return 0
+	}
+	return d.Driver - d.Limit
+}
+
+func addOverLimit(of Finding, d *Device, add func(Finding)) {
+	if d.Over() == 0 {
+		return
+	}
+	f := of
+	f.Kind, f.Device = OverLimit, d.Device
+	f.Text = fmt.Sprintf("job %s is over its limit by %s: the driver counts %s of device %d for its processes, and the limit is %s",
+		of.Job, humanfmt.Bytes(d.Over()), humanfmt.Bytes(d.Driver), d.Device, humanfmt.Bytes(d.Limit))
+	if d.Escaped > 0 {
+		f.Text += fmt.Sprintf(" (%s are of processes of the user outside the job)", humanfmt.Bytes(d.Escaped))
+	}
+	f.Remedy = "look again: if it stays and nobody has lowered the limit, the job goes around its limit; end its processes (docs/security.md)"
+	add(f)
 }
 
 func addDrift(of Finding, p Process, h Holding, add func(Finding)) {

@@ -223,6 +223,10 @@ type Device struct {
 	Peak    uint64 `json:"peak"`    // the highest use so far
 	Total   uint64 `json:"total"`   // size of the device; 0 if unknown
 	Refused uint64 `json:"refused"` // refused requests since the region was created
+	// Driver is the driver's count for the job's processes, which are those that the kernel confirms; 0 if it
+	// is unknown. Under a policy it includes the user's processes outside the job, Escaped.
+	Driver  uint64 `json:"driver,omitempty"`
+	Escaped uint64 `json:"escaped,omitempty"`
 	Inexact bool   `json:"inexact"` // Used is not the sum of the processes' memory, because they changed it during every try to read it
 
 	Compute *Compute `json:"compute,omitempty"` // nil for a job with neither a share nor a cap on the device
@@ -305,7 +309,7 @@ func (m *Machine) Clone() Machine {
 	out.Jobs = slices.Clone(m.Jobs)
 	for i := range out.Jobs {
 		j := &out.Jobs[i]
-		j.Processes = slices.Clone(j.Processes)
+		j.Devices, j.Processes = slices.Clone(j.Devices), slices.Clone(j.Processes)
 		for n := range j.Processes {
 			j.Processes[n].Holdings = slices.Clone(j.Processes[n].Holdings)
 		}

@@ -39,11 +39,12 @@ type scanner struct {
 	mu      sync.Mutex        // held during a Scan
 	users   map[int]*userScan // by UID; ownUser is this user
 	outside map[job.FileID]*userScan
-	quotas  map[int]*quota // by account, for users and outside together
-	found   time.Time      // when the users' folders and the kernel's locks were last read
-	notes   []Finding      // findings of that read
-	due     time.Time      // when deferred work is due; zero if there is none
-	permits chan struct{}  // see permit
+	quotas  map[int]*quota       // by account, for users and outside together
+	found   time.Time            // when the users' folders and the kernel's locks were last read
+	notes   []Finding            // findings of that read
+	lockers map[int][]job.FileID // by PID: the files that a process had locked at that read
+	due     time.Time            // when deferred work is due; zero if there is none
+	permits chan struct{}        // see permit
 
 	driver   *driverPoll
 	base     Machine   // result of the last Scan, without the driver's part
@@ -478,8 +479,12 @@ func (s *scanner) findLocked(known map[job.FileID]bool) (gone bool) {
 			Remedy: "look in /proc/locks for the process that has so many"})
 	}
 	locked := map[job.FileID]bool{}
+	s.lockers = map[int][]job.FileID{}
 	for _, f := range files {
 		locked[f.ID] = true
+		for _, pid := range f.PIDs {
+			s.lockers[pid] = append(s.lockers[pid], f.ID)
+		}
 		if !known[f.ID] && s.outside[f.ID] == nil {
 			account := -1
 			if owner, _, _, err := proc.Owner(f.PIDs[0]); err == nil {

@@ -26,6 +26,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,8 @@ type Options struct {
 	Folder     string // folder of the journal; empty to keep no journal (an agent without a log must not have one)
 	Listen     string // address that serves metrics; empty for no metrics
 	JobMetrics bool   // serve the metrics of each job too
+	// OpenListen returns the socket at Listen. With nil, the agent makes it.
+	OpenListen func() (net.Listener, error)
 	Version    string
 	Log        *slog.Logger
 	Interval   time.Duration // 0 means Interval
@@ -115,6 +118,9 @@ func New(opts Options) (*Agent, error) {
 	if a.pids, err = newPIDWatch(ended); err != nil {
 		a.watcher.close()
 		return nil, err
+	}
+	if a.opts.OpenListen == nil {
+		a.opts.OpenListen = func() (net.Listener, error) { return net.Listen("tcp", opts.Listen) }
 	}
 	if a.journal, err = openJournal(opts.Folder); err != nil {
 		opts.Log.Warn("events that were logged before may be logged again", "error", err)

@@ -159,7 +159,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		failed <- err
 	}()
 	if a.opts.Listen != "" {
-		public, err := net.Listen("tcp", a.opts.Listen)
+		public, err := a.opts.OpenListen()
 		if err != nil && !errors.Is(err, unix.EADDRINUSE) {
 			_ = api.Close()
 			return fmt.Errorf("serving metrics: %w (name another address with --listen, or none)", err)
@@ -209,7 +209,7 @@ func (a *Agent) servePublic(ctx context.Context, server *http.Server, l net.List
 		case <-time.After(portAgain):
 		}
 		var err error
-		if l, err = net.Listen("tcp", a.opts.Listen); err != nil && !errors.Is(err, unix.EADDRINUSE) {
+		if l, err = a.opts.OpenListen(); err != nil && !errors.Is(err, unix.EADDRINUSE) {
 			return fmt.Errorf("serving metrics: %w", err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/agent"
+	"ration/internal/agent/privsep"
 	"ration/internal/job"
 )
 
@@ -114,6 +115,11 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	case !cmd.Flags().Changed("listen") && job.AllUsers():
 		opts.Listen = defaultListen
 	}
+	if job.AllUsers() {
+		if err := privsep.Isolate(); err != nil {
+			return err
+		}
+	}
 	if err := makeAgentFolder(opts.Folder); err != nil {
 		return err
 	}
@@ -123,7 +129,7 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	}
 	defer claim.Release()
 	if job.AllUsers() {
-		err := runParent(ctx, claim, opts, f.logJSON)
+		err := runParent(ctx, claim, opts, a.err.Writer, f.logJSON)
 		if !errors.Is(err, errOneProcess) {
 			return err
 		}
@@ -181,6 +187,9 @@ func reapAs(ctx context.Context, paths []string, uid int) error {
 	// The kernel kills the process when the thread that started it ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	if err := privsep.NewKeyring(); err != nil { // for this thread, which needs none
+		return err
+	}
 	// The user can stop the process, or take its output and keep it open. So the wait is bounded,
 	// and only the beginning of the output is kept.
 	var out firstBytes

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +17,7 @@ import (
 	"ration/internal/agent/privsep"
 	"ration/internal/job"
 	"ration/internal/proc"
+	"ration/internal/region"
 )
 
 // Root's agent is two processes (package privsep). This file has the part of ration agent that each
@@ -37,7 +41,7 @@ var agentUser = func() (uid, gid uint32, err error) {
 
 // runParent runs root's agent as two processes: it starts the reader, and returns when the reader
 // has ended.
-func runParent(ctx context.Context, claim *agent.Claim, opts agent.Options, logJSON bool) error {
+func runParent(ctx context.Context, claim *agent.Claim, opts agent.Options, stderr io.Writer, logJSON bool) error {
 	uid, gid, err := agentUser()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errOneProcess, err)
@@ -55,8 +59,8 @@ func runParent(ctx context.Context, claim *agent.Claim, opts agent.Options, logJ
 	if logJSON {
 		args = append(args, "--log-json")
 	}
-	err = privsep.Run(ctx, privsep.Options{UID: uid, GID: gid, Groups: driverGroups("/dev/nvidiactl"), Args: args, Socket: socket, Lock: claim.Lock, Reap: reapAs,
-		Ready: func() { agent.Notify("READY=1") }, Stopping: func() { agent.Notify("STOPPING=1") }})
+	err = privsep.Run(ctx, privsep.Options{UID: uid, GID: gid, Groups: append(driverGroups("/dev/nvidiactl"), procGroups("/proc/self/mounts")...), Args: args, Socket: socket, Lock: claim.Lock, Listen: opts.Listen,
+		Stderr: logWriter(stderr), Reap: reapAs, Ready: func() { agent.Notify("READY=1") }, Stopping: func() { agent.Notify("STOPPING=1") }})
 	var exit *exec.ExitError
 	switch {
 	case errors.Is(err, privsep.ErrNotStarted):
@@ -86,7 +90,8 @@ func runReader(ctx context.Context, stop func(), opts agent.Options) error {
 		<-parent.Ended()
 		stop()
 	}()
-	opts.Folder, opts.Reap = agent.StateFolder, parent.Reap
+	region.InspectBy(parent.Inspector)
+	opts.Folder, opts.Reap, opts.OpenListen = agent.StateFolder, parent.Reap, parent.Inspector.Listen
 	return watch(ctx, stop, opts, socket, parent.Ready, func() {})
 }
 
@@ -106,4 +111,23 @@ func driverGroups(device string) []uint32 {
 		return nil
 	}
 	return []uint32{st.Gid}
+}
+
+// procGroups returns the group that sees all processes, where /proc is mounted so that not everybody does
+// (hidepid). Root's own is none.
+func procGroups(mounts string) []uint32 {
+	text, _ := os.ReadFile(mounts) // without it there is no /proc either
+	for line := range strings.Lines(string(text)) {
+		field := strings.Fields(line)
+		if len(field) < 4 || field[1] != "/proc" || field[2] != "proc" || !strings.Contains(field[3], "hidepid=") {
+			continue
+		}
+		for option := range strings.SplitSeq(field[3], ",") {
+			text, is := strings.CutPrefix(option, "gid=")
+			if gid, err := strconv.ParseUint(text, 10, 32); is && err == nil && gid != 0 {
+				return []uint32{uint32(gid)}
+			}
+		}
+	}
+	return nil
 }

@@ -133,15 +133,15 @@ func wantEnded(t *testing.T, fd int) {
 	}
 }
 
-// The reader of root's agent is of another user, in no other group, has two capabilities, in all threads, can get
+// The reader of root's agent is of another user, in no other group, has one capability, in all threads, can get
 // no others, and tells systemd nothing itself; with all that root has, and with what the unit leaves.
-func TestReaderHasTwoCapabilities(t *testing.T) {
+func TestReaderHasOneCapability(t *testing.T) {
 	for name, test := range map[string]struct {
 		command []string
 		bounds  string
 		folder  bool // the agent can make the reader's own
 	}{
-		"root": {[]string{"split", "agent", "--listen", "none"}, "0000000000080004", true},
+		"root": {[]string{"split", "agent", "--listen", "none"}, "0000000000000004", true},
 		"unit": {append(asUnit[:len(asUnit):len(asUnit)], "split", "agent", "--listen", "none"), "00000000000800e4", false}, // systemd's, which needs CAP_SETPCAP to be less
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -155,8 +155,8 @@ func TestReaderHasTwoCapabilities(t *testing.T) {
 					continue // it has ended
 				}
 				expect.OK(t, err)
-				for _, line := range []string{"Uid:\t65533\t65533\t65533\t65533", "Gid:\t65533\t65533\t65533\t65533", "Groups:\t", "CapInh:\t0000000000080004", "CapPrm:\t0000000000080004",
-					"CapEff:\t0000000000080004", "CapAmb:\t0000000000080004", "CapBnd:\t" + test.bounds, "NoNewPrivs:\t1", "Seccomp:\t2"} {
+				for _, line := range []string{"Uid:\t65533\t65533\t65533\t65533", "Gid:\t65533\t65533\t65533\t65533", "Groups:\t", "CapInh:\t0000000000000004", "CapPrm:\t0000000000000004",
+					"CapEff:\t0000000000000004", "CapAmb:\t0000000000000004", "CapBnd:\t" + test.bounds, "NoNewPrivs:\t1", "Seccomp:\t2"} {
 					expect.True(t, regexp.MustCompile(`(?m)^`+line+` *$`).Match(status), "no line", line, thread, status)
 				}
 			}
@@ -274,6 +274,19 @@ func TestDriverGroups(t *testing.T) {
 		expect.OK(t, errors.Join(os.Chown(device, 0, test.gid), os.Chmod(device, test.mode)))
 		if got := driverGroups(device); !slices.Equal(got, test.want) {
 			t.Errorf("%o of group %d: got %d, want %d", test.mode, test.gid, got, test.want)
+		}
+	}
+}
+
+// Where /proc hides processes, the reader is in the group that sees them; never in root's.
+func TestProcGroups(t *testing.T) {
+	for options, want := range map[string][]uint32{
+		"rw,nosuid": nil, "rw,gid=44,hidepid=invisible": {44}, "rw,hidepid=2,gid=44": {44}, "rw,hidepid=2": nil, "rw,gid=0,hidepid=2": nil, "rw,gid=44": nil,
+	} {
+		mounts := filepath.Join(t.TempDir(), "mounts")
+		expect.OK(t, os.WriteFile(mounts, []byte("sysfs /sys sysfs rw,gid=9,hidepid=2 0 0\nproc /proc proc "+options+" 0 0\n"), 0o600))
+		if got := procGroups(mounts); !slices.Equal(got, want) {
+			t.Errorf("%s: got %d, want %d", options, got, want)
 		}
 	}
 }

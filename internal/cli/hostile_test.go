@@ -21,8 +21,15 @@ import (
 //	locks    thousands of locks on the file, hundreds of descriptors of it, and slots with both
 //	threads  hundreds of threads, and all slots
 //	joins    new processes in all slots, on all devices, again and again
+//	ledger   nothing is granted, so that processes get the limit anew
+//	account  ledger, and the processes of the first slots hold nothing
+//	slot     ledger, and the first slots have no processes
+//	uuid     ledger, and device 0 is no device of this machine
+//
+// hostile ATTACK once does not wait, and makes no file.
 func hostile(args []string) int {
-	attacks := map[string]func(tenantFile) error{"names": attackNames, "locks": attackLocks, "threads": attackThreads, "joins": attackJoins}
+	attacks := map[string]func(tenantFile) error{"names": attackNames, "locks": attackLocks, "threads": attackThreads, "joins": attackJoins,
+		"ledger": attackLedger, "account": attackAccounts, "slot": attackSlots, "uuid": attackUUID}
 	return exitWith(func() error {
 		f, err := os.OpenFile(job.WellKnown+"/region", os.O_RDWR, 0)
 		if err != nil {
@@ -30,6 +37,9 @@ func hostile(args []string) int {
 		}
 		if err := attacks[args[0]](tenantFile{f}); err != nil {
 			return err
+		}
+		if len(args) > 1 {
+			return nil
 		}
 		if err := os.WriteFile("state/ready", nil, 0o666); err != nil {
 			return err
@@ -176,4 +186,26 @@ func attackJoins(f tenantFile) (err error) {
 		err = errors.Join(err, f.word(1<<20/abi.Unit, "Devices", d, "Peak"))
 	}
 	return errors.Join(err, f.word(abi.Slots-1, "Header", "HighWater"), f.word(joined, "Header", "Counters", "Claims"))
+}
+
+func attackLedger(f tenantFile) error { return f.word(0, "Devices", 0, "LedgerWord") }
+
+// attacked is how many slots the attacks on accounts and slots change.
+const attacked = 8
+
+func attackAccounts(f tenantFile) error {
+	err := attackLedger(f)
+	for slot := range attacked {
+		words := int(observer.Offset("Accounts", 0, slot, "Done")-observer.Offset("Accounts", 0, slot, "A")) / 8
+		err = errors.Join(err, f.words(0, words, "Accounts", 0, slot, "A"))
+	}
+	return err
+}
+
+func attackSlots(f tenantFile) error {
+	return errors.Join(attackLedger(f), f.words(0, attacked, "Status", 0), f.word(0, "Header", "HighWater"))
+}
+
+func attackUUID(f tenantFile) error {
+	return errors.Join(attackAccounts(f), f.words(0x0123456789abcdef, 2, "Limits", "Device", 0, "UUID"))
 }

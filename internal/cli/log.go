@@ -14,13 +14,19 @@ import (
 // If the output is systemd's journal, each line begins with its priority, which the journal removes
 // (sd-daemon(3)). So journalctl -p warning shows only problems.
 func newLog(w io.Writer, json bool) *slog.Logger {
-	if isJournal(w, os.Getenv("JOURNAL_STREAM")) {
-		w = journal{w}
-	}
+	w = logWriter(w)
 	if json {
 		return slog.New(slog.NewJSONHandler(w, nil))
 	}
 	return slog.New(slog.NewTextHandler(w, nil))
+}
+
+// logWriter returns what takes the lines of a log.
+func logWriter(w io.Writer) io.Writer {
+	if isJournal(w, os.Getenv("JOURNAL_STREAM")) {
+		return journal{w}
+	}
+	return w
 }
 
 // isJournal reports whether a file is the one that systemd named in JOURNAL_STREAM. It is not after

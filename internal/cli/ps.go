@@ -279,6 +279,9 @@ func (a *app) deviceLine(d machine.Device) string {
 	if d.Inexact {
 		line += ", while its processes changed"
 	}
+	if d.Over() > 0 {
+		line += ", " + a.out.style(red, "over its limit by "+humanfmt.Bytes(d.Over()))
+	}
 	return line
 }
 

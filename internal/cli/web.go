@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/agent"
+	"ration/internal/agent/privsep"
 	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/internal/proc"
@@ -84,6 +85,9 @@ const (
 
 func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	if err := checkListen(cmp.Or(f.listen, defaultWebListen)); err != nil {
+		return err
+	}
+	if err := privsep.Undumpable(); err != nil { // before there is a token in it
 		return err
 	}
 	listen, err := listenWeb(f.listen)

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -36,7 +37,19 @@ func startWeb(t *testing.T, folder string, args ...string) string {
 	})
 	var p Page
 	expect.OK(t, json.NewDecoder(out).Decode(&p))
+	wantUndumpable(t, cmd.Process.Pid)
 	return p.URL
+}
+
+// wantUndumpable checks that no other process of its user can read the memory of a process of a user that is not
+// root: the kernel gives the files in /proc of such a process to root.
+func wantUndumpable(t *testing.T, pid int) {
+	t.Helper()
+	var files unix.Stat_t
+	expect.OK(t, unix.Stat(fmt.Sprintf("/proc/%d/mem", pid), &files))
+	if files.Uid != 0 {
+		t.Errorf("the memory of process %d is for user %d", pid, files.Uid)
+	}
 }
 
 func getPage(t *testing.T, address string) (int, string, []*http.Cookie) {

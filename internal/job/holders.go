@@ -81,12 +81,10 @@ func openers(path string) (out []region.Process) {
 
 // hasOpen reports whether a process has a file open.
 func hasOpen(pid int, id FileID) bool {
-	process, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false
+	root, _, err := region.OpenRoot(pid, region.FileKey{Dev: id.dev, Ino: id.ino})
+	if err == nil {
+		_ = unix.Close(root)
 	}
-	defer unix.Close(process)
-	_, err = LockedFile{ID: id}.pathIn(process)
 	return err == nil
 }
 

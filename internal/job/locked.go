@@ -26,8 +26,8 @@ import (
 const (
 	maxLockList   = 8 << 20
 	maxLockedFile = 1024 // files that may be regions
+	maxLockers    = 4096 // processes per file that are named
 	maxLockedPIDs = 4    // processes per file whose descriptors are searched for it
-	maxLockedFDs  = 4096 // descriptors of each of these processes
 )
 
 // FileID identifies a file, which may have several paths.
@@ -87,7 +87,8 @@ func readUntil(r io.Reader, most int, end <-chan struct{}) (text []byte, all boo
 //
 //	12: POSIX  ADVISORY  WRITE 4711 00:19:1042 20480 20480
 func parseLocks(text []byte) (out []LockedFile) {
-	index := map[FileID]int{}
+	type locker struct{ file, pid int }
+	index, named := map[FileID]int{}, map[locker]bool{}
 	for line := range bytes.Lines(text) {
 		field := bytes.Fields(line)
 		if len(field) != 8 || string(field[1]) != "POSIX" || string(field[3]) != "WRITE" || !bytes.Equal(field[6], field[7]) {
@@ -107,7 +108,8 @@ func parseLocks(text []byte) (out []LockedFile) {
 			i = len(out)
 			index[id], out = i, append(out, LockedFile{ID: id})
 		}
-		if f := &out[i]; len(f.PIDs) < maxLockedPIDs && !slices.Contains(f.PIDs, pid) {
+		if f := &out[i]; len(f.PIDs) < maxLockers && !named[locker{i, pid}] {
+			named[locker{i, pid}] = true
 			f.PIDs = append(f.PIDs, pid)
 		}
 	}
@@ -166,7 +168,7 @@ func parseFileID(text string) (id FileID, err error) {
 // that file, and that the file is a region.
 func (f LockedFile) OpenFolder() (dir int, name, path string, err error) {
 	err = fmt.Errorf("no process has it open")
-	for _, pid := range f.PIDs {
+	for _, pid := range f.PIDs[:min(len(f.PIDs), maxLockedPIDs)] {
 		if dir, name, path, err = f.openThrough(pid); err == nil {
 			return dir, name, path, nil
 		}
@@ -175,25 +177,14 @@ func (f LockedFile) OpenFolder() (dir int, name, path string, err error) {
 }
 
 func (f LockedFile) openThrough(pid int) (dir int, name, path string, err error) {
-	// Use one descriptor of /proc/PID for everything: it keeps referring to that process even if
-	// the PID is reused.
-	process, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, path, err := region.OpenRoot(pid, region.FileKey{Dev: f.ID.dev, Ino: f.ID.ino})
 	if err != nil {
 		return -1, "", "", err
 	}
-	defer unix.Close(process)
-	path, err = f.pathIn(process)
-	if err != nil {
-		return -1, "", "", err
-	}
+	defer unix.Close(root)
 	if !filepath.IsAbs(path) || strings.HasSuffix(path, " (deleted)") {
 		return -1, "", path, fmt.Errorf("%s: the file was removed while processes use it", path)
 	}
-	root, err := unix.Openat(process, "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, "", path, err
-	}
-	defer unix.Close(root)
 	// Open it below the process's own root, and follow no link.
 	dir, err = safepath.OpenFolderBelow(root, filepath.Dir(path))
 	if err != nil {
@@ -212,33 +203,4 @@ func (f LockedFile) openThrough(pid int) (dir int, name, path string, err error)
 		path = fmt.Sprintf("/proc/%d/root%s", pid, path) // the same path is another file for this process
 	}
 	return dir, name, path, nil
-}
-
-// pathIn returns the path of the file, from the process's descriptors.
-func (f LockedFile) pathIn(process int) (string, error) {
-	fd, err := unix.Openat(process, "fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", err
-	}
-	list := os.NewFile(uintptr(fd), "fd")
-	defer list.Close()
-	for looked := 0; looked < maxLockedFDs; {
-		some, err := list.Readdirnames(64)
-		for _, name := range some {
-			looked++
-			// DONT_SYNC: a tenant's own file system may never respond.
-			var st unix.Statx_t
-			if unix.Statx(fd, name, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st) != nil ||
-				(FileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}) != f.ID {
-				continue
-			}
-			buf := make([]byte, unix.PathMax)
-			n, err := unix.Readlinkat(fd, name, buf)
-			return string(buf[:max(n, 0)]), err
-		}
-		if err != nil {
-			break
-		}
-	}
-	return "", errors.New("the process with the lock does not have the file open")
 }

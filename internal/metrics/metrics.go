@@ -10,6 +10,7 @@ package metrics
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -71,6 +72,7 @@ var (
 	deviceUsed        = desc("device_memory_used_bytes", "Memory of the device in use by all processes and the driver itself, as the driver counts it.", "device")
 	deviceRationed    = desc("device_memory_rationed_bytes", "Limits of all jobs on the device that have not ended, together.", "device")
 	deviceOutside     = desc("device_memory_outside_bytes", "Memory of the device held by processes that belong to no job, as the driver counts it.", "device")
+	deviceOverLimit   = desc("device_memory_over_limit_bytes", "Memory of the device that the driver counts for jobs beyond their limits.", "device")
 	outsideProcesses  = desc("device_outside_processes", "Processes that hold memory of the device and belong to no job.", "device")
 	rationedJobs      = desc("device_rationed_jobs", "Jobs with a limit on the device that have not ended.", "device")
 	unlimitedJobs     = desc("device_unlimited_jobs", "Jobs that hold memory of the device and have no limit there.", "device")
@@ -101,7 +103,7 @@ var (
 	jobPod       = desc("job_kubernetes_info", "The claim that the job was made for, and its pod; always 1. Missing for other jobs.", "user", "job_name", "namespace", "claim", "pod")
 )
 
-var ofMachine = []*prometheus.Desc{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, outsideProcesses, rationedJobs,
+var ofMachine = []*prometheus.Desc{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceOverLimit, outsideProcesses, rationedJobs,
 	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, findings}
 
 var ofJobs = []*prometheus.Desc{jobsWithoutSeries, jobUsed, jobLimit, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
@@ -152,6 +154,17 @@ func (e emitter) devices(m *machine.Machine) {
 		outside[o.Device] += o.Used
 		processes[o.Device]++
 	}
+	over := map[int]uint64{} // by index in m.Devices
+	for i := range m.Jobs {
+		for n := range m.Jobs[i].Devices {
+			d := &m.Jobs[i].Devices[n]
+			at := m.DeviceOf(d)
+			if at < 0 { // by a UUID that its processes wrote, which must not hide it
+				at = max(0, slices.IndexFunc(m.Devices, func(g machine.GPU) bool { return g.Device == d.Device }))
+			}
+			over[at] += d.Over()
+		}
+	}
 	for i := range m.Devices {
 		g := &m.Devices[i]
 		device := strconv.Itoa(g.Device)
@@ -160,6 +173,7 @@ func (e emitter) devices(m *machine.Machine) {
 		e.gauge(deviceUsed, float64(g.Used), device)
 		e.gauge(deviceRationed, float64(g.Rations), device)
 		e.gauge(deviceOutside, float64(outside[g.Device]), device)
+		e.gauge(deviceOverLimit, float64(over[i]), device)
 		e.gauge(outsideProcesses, float64(processes[g.Device]), device)
 		e.gauge(rationedJobs, float64(g.Jobs), device)
 		e.gauge(unlimitedJobs, float64(g.Unlimited), device)
@@ -176,7 +190,7 @@ func (e emitter) devices(m *machine.Machine) {
 }
 
 // kinds lists all kinds of findings, so that a kind without a finding is exported as 0.
-var kinds = []string{machine.Overbooked, machine.Drift, machine.Unreadable, machine.OutsideJobs, machine.DeadProcesses, machine.ShareUnkept,
+var kinds = []string{machine.Overbooked, machine.OverLimit, machine.Drift, machine.Unreadable, machine.OutsideJobs, machine.DeadProcesses, machine.ShareUnkept,
 	machine.Unanswering, machine.Flood, machine.DriverSilent}
 
 func (e emitter) states(m *machine.Machine) {

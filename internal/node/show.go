@@ -64,7 +64,9 @@ func (r DeviceRange) String() string {
 // Unused reports whether no process ever requested memory of it.
 func (r DeviceRange) Unused() bool { return unused(r.Device) }
 
-func unused(d machine.Device) bool { return d.Used == 0 && d.Peak == 0 && d.Refused == 0 }
+func unused(d machine.Device) bool {
+	return d.Used == 0 && d.Peak == 0 && d.Refused == 0 && d.Driver == 0
+}
 
 // DeviceRanges returns the devices that exist, were used, or have a limit. It joins unused devices
 // with equal limits into one range. A limit for all devices is one range until a process has found

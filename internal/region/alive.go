@@ -172,7 +172,7 @@ func (k kernel) dead(slot int, entry *abi.Slot, st abi.Status) (cause int) {
 		return 0 // /proc belongs to another namespace, and would describe another process
 	}
 	start := atomic.LoadUint64(&entry.Start)
-	if cause, _ := ended(pid, start); cause != 0 || k.f.mappedBy(strconv.Itoa(pid), atomic.LoadUint64(&entry.UID)) {
+	if cause, _ := ended(pid, start); cause != 0 || k.f.mappedBy(pid, atomic.LoadUint64(&entry.UID)) {
 		return cause
 	}
 	// Mappings disappear early when a process ends: a process that is ending has not executed
@@ -208,9 +208,9 @@ func gone(pid int) bool {
 // mappedBy reports whether a process has the region mapped. A process that lost its lock by closing
 // files still has it mapped; one that executed another program does not. If the mappings cannot be
 // read, it returns true, except for a set-uid program.
-func (f *file) mappedBy(pid string, uid uint64) bool {
-	maps, err := os.Open("/proc/" + pid + "/maps")
-	if errors.Is(err, unix.EACCES) && setUID(pid, uid) {
+func (f *file) mappedBy(pid int, uid uint64) bool {
+	maps, err := inspect().OpenMaps(pid)
+	if errors.Is(err, unix.EACCES) && setUID(strconv.Itoa(pid), uid) {
 		return false
 	}
 	if err != nil {

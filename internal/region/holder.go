@@ -108,6 +108,12 @@ func (h *holders) has(pid int, at int64) bool {
 	if !h.left() {
 		return false
 	}
+	if i := inspector.Load(); i != nil {
+		h.into++
+		known = h.locksBy(*i, pid, at)
+		h.found[pid] = known
+		return known.has(at)
+	}
 	// Use one descriptor of its folder: it keeps referring to that process even if the PID is
 	// reused.
 	dir, err := unix.Open("/proc/"+strconv.Itoa(pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -28,7 +28,7 @@ func (r *Region) KeptBy(slot int, left func() bool) (pids []int) {
 		names, err := list.Readdirnames(64)
 		for _, name := range names {
 			pid, e := strconv.Atoi(name)
-			if e == nil && left() && r.file.keptBy(name, slot) {
+			if e == nil && left() && r.file.keptBy(pid, slot) {
 				pids = append(pids, pid)
 			}
 		}
@@ -40,8 +40,8 @@ func (r *Region) KeptBy(slot int, left func() bool) (pids []int) {
 }
 
 // keptBy reports whether a process maps the page of a slot.
-func (f *file) keptBy(pid string, slot int) bool {
-	maps, err := os.Open("/proc/" + pid + "/maps")
+func (f *file) keptBy(pid, slot int) bool {
+	maps, err := inspect().OpenMaps(pid)
 	if err != nil {
 		return false
 	}

@@ -124,6 +124,10 @@ func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange) (lin
 	}
 	text := fmt.Sprintf("%s %s, peak %s, %s refused", humanfmt.Bytes(r.Used), limit, humanfmt.Bytes(r.Peak), humanfmt.Plural(int(r.Refused), "request", "requests"))
 	lines = append(lines, m.paragraph(text, 2)...)
+	if r.Over() > 0 {
+		text := fmt.Sprintf("over its limit by %s: the driver counts %s", humanfmt.Bytes(r.Over()), humanfmt.Bytes(r.Driver))
+		lines = append(lines, line{text: "  " + m.theme.bad.Render(m.truncate(text, m.width-2))})
+	}
 	if r.Compute != nil {
 		text := r.Compute.Sentence()
 		if unenforced(j, r.Device) {

@@ -64,7 +64,7 @@ func (m *Model) jobColumns() []column[jobRow] {
 		}
 	}
 	return []column[jobRow]{
-		{title: "JOB", sort: "name", text: once(func(j *machine.Job) string { return m.shortTitle(j, m.nameWidth()) }), most: func(width int) int { return max(8, width/5) }, note: func(r jobRow) (string, *lipgloss.Style) {
+		{title: "JOB", sort: "name", style: badIf(func(r jobRow) bool { return r.dev.Over() > 0 }, &plain), text: once(func(j *machine.Job) string { return m.shortTitle(j, m.nameWidth()) }), most: func(width int) int { return max(8, width/5) }, note: func(r jobRow) (string, *lipgloss.Style) {
 			switch {
 			case r.job.Error != "":
 				return r.job.Error, &m.theme.bad
@@ -80,7 +80,7 @@ func (m *Model) jobColumns() []column[jobRow] {
 		{title: "DEV", right: true, text: func(r jobRow) string { return r.dev.String() }},
 		{title: "bar", drop: 1, fill: func(r jobRow, width int) string { return m.usageBar(r.dev.Device, width) }},
 		{title: "USED", right: true, sort: "bytes", text: func(r jobRow) string { return humanfmt.Short(r.dev.Used) },
-			style: badIf(func(r jobRow) bool { return r.dev.Limited && r.dev.Used > r.dev.Limit }, &plain)},
+			style: badIf(func(r jobRow) bool { return r.dev.Over() > 0 || r.dev.Limited && r.dev.Used > r.dev.Limit }, &plain)},
 		{title: "LIMIT", right: true, text: func(r jobRow) string {
 			if !r.dev.Limited {
 				return "none"

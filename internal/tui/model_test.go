@@ -342,3 +342,20 @@ func TestEventsOfTomorrow(t *testing.T) {
 	expect.True(t, len(events) == 53 && !strings.Contains(events[0].text, "evil") && events[0].refusal && strings.Contains(events[3].text, "evil"),
 		len(events), "events, the first is", events[0].text)
 }
+
+// A job that the driver counts more for than its limit is red, also if its own accounts are empty.
+func TestOverLimit(t *testing.T) {
+	s := example()
+	s.Jobs = []machine.Job{{Name: "beyond", Path: "/a", State: machine.Running, Devices: []machine.Device{{Limited: true, Limit: 2 << 30}}}}
+	before := modelOf(s, 80, 24).Frame()
+	s.Jobs[0].Devices[0].Driver = 12 << 30
+	m := modelOf(s, 80, 24)
+	red := m.theme.bad.Render("beyond")
+	if strings.Contains(before, red) || !strings.Contains(m.Frame(), red) {
+		t.Errorf("no %q in\n%q", red, m.Frame())
+	}
+	press(t, m, "enter")
+	if !strings.Contains(text(m.Frame()), "over its limit by 10 GiB: the driver counts 12 GiB") {
+		t.Errorf("got\n%s", text(m.Frame()))
+	}
+}

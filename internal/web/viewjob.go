@@ -31,6 +31,7 @@ type jobLine struct {
 	Used, Of      string
 	Share         string // per cent of the limit; empty without a limit
 	Full          bool   // nearly the whole limit is used
+	Over          string // how far it is over its limit, as the driver counts; empty if it is not
 	W, Limit      string // of the bar: the used part, and the position of the limit
 	Peak          string // position of the peak in the bar; empty if it is the current use
 	Summary       string
@@ -61,6 +62,7 @@ type jobView struct {
 	Since, SinceWhen        string // when it started or ended
 	Ending                  string // how it ended
 	Error                   string
+	Over                    bool // it is over a limit
 	Lines, More             []jobLine
 	Processes               string
 	Refused, Died           string // number and noun; empty for 0
@@ -173,9 +175,10 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, colour string, mayChange b
 	for _, d := range node.DeviceRanges(j.Devices) {
 		line := h.line(m, &d)
 		refused += d.Refused
+		v.Over = v.Over || line.Over != ""
 		v.Devices = append(v.Devices, d.Device.Device)
 		// For a device that was never used, only its limit is shown.
-		if len(v.Lines) < maxLines && (d.Peak > 0 || d.Used > 0 || d.Refused > 0) {
+		if len(v.Lines) < maxLines && (d.Peak > 0 || d.Used > 0 || d.Refused > 0 || line.Over != "") {
 			v.Lines = append(v.Lines, line)
 		} else {
 			v.More = append(v.More, line)
@@ -244,6 +247,10 @@ func (h *hub) line(m *machine.Machine, d *node.DeviceRange) jobLine {
 		out.Peak = of(d.Peak)
 	}
 	out.Summary = fmt.Sprintf("%s: %s %s, peak %s", out.Label, out.Used, out.Of, humanfmt.Bytes(d.Peak))
+	if d.Over() > 0 {
+		out.Over = "over its limit by " + humanfmt.Bytes(d.Over())
+		out.Summary += ", " + out.Over
+	}
 	if d.Compute != nil {
 		out.Compute, out.ComputeDetail = d.Compute.Short(), out.Label+": "+d.Compute.Sentence()+"."
 	}

@@ -288,3 +288,15 @@ func TestStreamsAreBounded(t *testing.T) {
 		p.source.Change(func(m *machine.Machine) { m.Devices[0].Used += 1 << 30 }) // which it cannot write
 	}
 }
+
+// A job that the driver counts more for than its limit stands out, also if its own accounts are empty.
+func TestOverLimit(t *testing.T) {
+	m := &machine.Machine{Jobs: []machine.Job{
+		{Name: "beyond", Path: "/a", State: machine.Running, Devices: []machine.Device{{Limited: true, Limit: 2 << 30, Driver: 12 << 30}}},
+		{Name: "within", Path: "/b", State: machine.Running, Devices: []machine.Device{{Limited: true, Limit: 2 << 30, Driver: 2 << 30, Peak: 1}}},
+	}}
+	_, text, _ := serve(t, m, nil).ask(http.MethodGet, "", nil, nil)
+	if strings.Count(text, `<span class="bad">over its limit by 10 GiB</span>`) != 1 || strings.Count(text, ` beyond"`) != 1 {
+		t.Errorf("got\n%s", text)
+	}
+}

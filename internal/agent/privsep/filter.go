@@ -2,28 +2,34 @@ package privsep
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
-// The reader needs CAP_SYS_PTRACE to see the open and mapped files of other processes. The same
-// capability would let it attach to any process, write that process's memory and take its
-// descriptors, and so become root. The reader also needs CAP_DAC_READ_SEARCH to search all folders,
-// which would let it open any file by a handle, even outside its root. The kernel has no narrower
-// capabilities. But each of these dangers needs a system call of its own, and the filter denies
-// those calls. It also denies calls that give capabilities in a new namespace, and calls that reach
-// the kernel past the filter.
+// The reader needs CAP_DAC_READ_SEARCH to search all folders. The capability also lets it open any file by a
+// handle, even outside its root. The kernel has no narrower capability, but that danger has a system call of
+// its own, and the filter denies it. It denies as well those that look into other processes, that give
+// capabilities in a new namespace, that reach the kernel past the filter, or root's keys, and all by which a
+// process comes to a network: the reader gets its sockets from its parent, and accepts.
 var denied = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
 	unix.SYS_PERF_EVENT_OPEN, unix.SYS_OPEN_BY_HANDLE_AT,
 	unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_IO_URING_SETUP, unix.SYS_BPF, unix.SYS_USERFAULTFD,
+	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
+	unix.SYS_BIND, unix.SYS_LISTEN,
 }
+
+// fastOpen are the system calls that connect by the flag MSG_FASTOPEN, and which of their arguments that is in.
+var fastOpen = map[uint32]uint32{unix.SYS_SENDTO: 3, unix.SYS_SENDMSG: 2, unix.SYS_SENDMMSG: 3}
 
 // Offsets in struct seccomp_data.
 const (
 	offNumber   = 0
 	offArch     = 4
 	offFirstArg = 16 // the lower half of the argument: both processors are little-endian
+	argSize     = 8
 )
 
 // x32Bit is set in the numbers of system calls of the x32 ABI.
@@ -31,7 +37,8 @@ const x32Bit = 0x40000000
 
 // newFilter returns the filter for a processor. It denies all system calls of another ABI, such as
 // the 32-bit one, because their numbers differ. clone3 fails as on an old kernel, because its flags
-// are in memory where the filter cannot see them. clone may not make a namespace.
+// are in memory where the filter cannot see them. clone may not make a namespace, and
+// socket makes only Unix sockets, which services of user names need.
 func newFilter(arch string) ([]unix.SockFilter, error) {
 	number, known := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[arch]
 	if !known {
@@ -60,9 +67,17 @@ func newFilter(arch string) ([]unix.SockFilter, error) {
 	for _, call := range denied {
 		out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: call, Jf: 1}, result(deny))
 	}
+	// argument ends a call by whether an argument of it passes a test.
+	argument := func(call, index uint32, test uint16, k uint32, is, not uint32) {
+		out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: call, Jf: 4},
+			load(offFirstArg+argSize*index), skip(test, k, 1), result(not), result(is))
+	}
+	argument(unix.SYS_CLONE, 0, unix.BPF_JSET, unix.CLONE_NEWUSER, deny, allow)
+	argument(unix.SYS_SOCKET, 0, unix.BPF_JEQ, unix.AF_UNIX, allow, deny)
+	for _, call := range slices.Sorted(maps.Keys(fastOpen)) {
+		argument(call, fastOpen[call], unix.BPF_JSET, unix.MSG_FASTOPEN, deny, allow)
+	}
 	return append(out,
 		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: unix.SYS_CLONE3, Jf: 1}, result(absent),
-		skip(unix.BPF_JEQ, unix.SYS_CLONE, 1), result(allow),
-		load(offFirstArg), unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JSET, K: unix.CLONE_NEWUSER, Jf: 1}, result(deny),
 		result(allow)), nil
 }

@@ -13,6 +13,7 @@ import (
 type call struct {
 	number, arch uint32
 	flags        uint32 // its first argument
+	more         [5]uint32
 }
 
 // run returns what a filter says of a call.
@@ -22,6 +23,9 @@ func run(t *testing.T, filter []unix.SockFilter, of call) uint32 {
 	binary.LittleEndian.PutUint32(data[offNumber:], of.number)
 	binary.LittleEndian.PutUint32(data[offArch:], of.arch)
 	binary.LittleEndian.PutUint32(data[offFirstArg:], of.flags)
+	for i, arg := range of.more {
+		binary.LittleEndian.PutUint32(data[offFirstArg+argSize*(i+1):], arg)
+	}
 	var a uint32
 	for at := 0; at < len(filter); at++ {
 		i := filter[at]
@@ -75,6 +79,17 @@ func TestFilter(t *testing.T) {
 		want(call{number: unix.SYS_CLONE, arch: arch, flags: unix.CLONE_VM | unix.CLONE_THREAD}, unix.SECCOMP_RET_ALLOW)
 		want(call{number: unix.SYS_CLONE, arch: arch, flags: unix.CLONE_NEWUSER | unix.CLONE_VM}, deny)
 		want(call{number: unix.SYS_CLONE3, arch: arch}, absent)
+		want(call{number: unix.SYS_SOCKET, arch: arch, flags: unix.AF_UNIX}, unix.SECCOMP_RET_ALLOW)
+		for _, family := range []uint32{unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_PACKET, unix.AF_VSOCK, unix.AF_UNSPEC} {
+			want(call{number: unix.SYS_SOCKET, arch: arch, flags: family}, deny)
+		}
+		for number, at := range map[uint32]int{unix.SYS_SENDTO: 2, unix.SYS_SENDMSG: 1, unix.SYS_SENDMMSG: 2} {
+			of := call{number: number, arch: arch}
+			of.more[at] = unix.MSG_NOSIGNAL
+			want(of, unix.SECCOMP_RET_ALLOW)
+			of.more[at] |= unix.MSG_FASTOPEN
+			want(of, deny)
+		}
 		if name == "amd64" {
 			want(call{number: x32Bit | unix.SYS_READ, arch: arch}, deny)
 		}

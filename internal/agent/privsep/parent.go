@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -27,6 +28,9 @@ type Options struct {
 	Args     []string // first arguments of the reader, which is this same program
 	Socket   *os.File // the agent's listening socket
 	Lock     *os.File // file with the lock of the agent's folder
+	Listen   string   // address that serves metrics; empty for no metrics
+	// Stderr gets the lines that the reader writes to its stderr, without control characters.
+	Stderr io.Writer
 	// Reap runs ration reap as the given user, for the regions at paths. It ends with the context.
 	Reap func(ctx context.Context, paths []string, uid int) error
 	// Ready is called after the reader's first scan. Stopping is called once, when the reader is
@@ -46,13 +50,26 @@ var ErrLate = errors.New("the reader did not end when it was asked to")
 // Run starts a reader and serves its requests until the reader has ended. When the context ends, it
 // asks the reader to end. The error is an *exec.ExitError if the reader failed.
 func Run(ctx context.Context, opts Options) error {
-	own, theirs, err := pair()
+	if err := closeOnExec(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotStarted, err)
+	}
+	own, theirs, err := pair(unix.SOCK_STREAM)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNotStarted, err)
 	}
+	questions, asking, err := pair(unix.SOCK_SEQPACKET)
+	if err != nil {
+		_, _ = own.Close(), theirs.Close()
+		return fmt.Errorf("%w: %w", ErrNotStarted, err)
+	}
+	defer questions.Close()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Args, cmd.Env, cmd.Dir, cmd.Stderr = opts.Args, environ(), "/", os.Stderr
-	cmd.ExtraFiles = []*os.File{theirs, opts.Socket, opts.Lock}
+	// It has no file of root's: its input and output are /dev/null, and its standard error is a pipe, which a
+	// child of it could keep open.
+	cmd.Args, cmd.Env, cmd.Dir = opts.Args, environ(os.Environ()), "/"
+	log := &lines{to: opts.Stderr}
+	cmd.Stderr, cmd.WaitDelay = log, time.Second
+	cmd.ExtraFiles = []*os.File{theirs, opts.Socket, opts.Lock, asking}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential:  &syscall.Credential{Uid: opts.UID, Gid: opts.GID, Groups: opts.Groups},
 		AmbientCaps: readerCaps,
@@ -60,17 +77,31 @@ func Run(ctx context.Context, opts Options) error {
 		Setsid:      true, // without the parent's terminal, the reader cannot insert input there
 	}
 	ended, err := start(cmd)
-	_ = theirs.Close()
+	_, _ = theirs.Close(), asking.Close()
 	if err != nil {
 		_ = own.Close()
 		return fmt.Errorf("%w: %w", ErrNotStarted, err)
 	}
-	return attend(ctx, own, opts, ended, cmd.Process.Kill)
+	answered := make(chan error, 1)
+	go func() {
+		err := inspect(questions, listenAt(opts.Listen))
+		if err != nil {
+			_ = cmd.Process.Kill()
+		}
+		answered <- err
+	}()
+	err = attend(ctx, own, opts, ended, cmd.Process.Kill)
+	log.end()
+	_ = questions.Close()
+	if broken := <-answered; broken != nil {
+		return broken
+	}
+	return err
 }
 
-// pair returns the two ends of the connection between parent and reader.
-func pair() (own *net.UnixConn, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+// pair returns the two ends of a channel.
+func pair(kind int) (own *net.UnixConn, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -85,10 +116,16 @@ func pair() (own *net.UnixConn, theirs *os.File, err error) {
 	return c.(*net.UnixConn), theirs, nil
 }
 
-// environ returns the reader's environment, without systemd's variables: only the parent talks to
-// systemd.
-func environ() []string {
-	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOTIFY_SOCKET=") })
+// passedOn are the variables that the reader gets, or how their names begin. Others may have a secret of root's,
+// and only the parent talks to systemd.
+var passedOn = []string{"PATH=", "LD_LIBRARY_PATH=", "LANG=", "LC_", "TZ=", "TMPDIR=", "XDG_RUNTIME_DIR=", "RATION_", "FAKEGPU_", "CUDA_", "NVIDIA_",
+	"GOGC=", "GOMEMLIMIT=", "GOMAXPROCS=", "GODEBUG=", "GOTRACEBACK=", "GOCOVERDIR="}
+
+// environ returns the reader's environment.
+func environ(own []string) []string {
+	return slices.DeleteFunc(own, func(v string) bool {
+		return !slices.ContainsFunc(passedOn, func(name string) bool { return strings.HasPrefix(v, name) })
+	})
 }
 
 // start starts the reader, and returns a channel that gets the reader's result. It uses a thread of

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ration/check/expect"
 	"ration/internal/job"
 )
@@ -34,7 +36,7 @@ type fakeReader struct {
 // attended begins a parent that has a reader, which this test is.
 func attended(t *testing.T, reap func(context.Context, []string, int) error) *fakeReader {
 	t.Helper()
-	own, file, err := pair()
+	own, file, err := pair(unix.SOCK_STREAM)
 	expect.OK(t, err)
 	defer file.Close()
 	theirs, err := net.FileConn(file)
@@ -91,7 +93,7 @@ func (r *fakeReader) ask(id uint64, uid any, paths ...string) string {
 	return a.Error
 }
 
-const region = "/run/user/1000/ration/train/region"
+const someRegion = "/run/user/1000/ration/train/region"
 
 // What a hostile reader asks for is refused, and nothing is done of it.
 func TestRefusesRequests(t *testing.T) {
@@ -105,12 +107,12 @@ func TestRefusesRequests(t *testing.T) {
 		uid   any
 		paths []string
 	}{
-		{-1, []string{region}},
-		{int64(-1) << 40, []string{region}},
-		{int64(1)<<32 - 1, []string{region}}, // -1 to the kernel
-		{int64(1) << 32, []string{region}},   // 0 in 32 bits
+		{-1, []string{someRegion}},
+		{int64(-1) << 40, []string{someRegion}},
+		{int64(1)<<32 - 1, []string{someRegion}}, // -1 to the kernel
+		{int64(1) << 32, []string{someRegion}},   // 0 in 32 bits
 		{1000, nil},
-		{1000, slices.Repeat([]string{region}, MaxPaths+1)},
+		{1000, slices.Repeat([]string{someRegion}, MaxPaths+1)},
 		{1000, []string{""}},
 		{1000, []string{"region"}},
 		{1000, []string{"--help"}},
@@ -119,13 +121,13 @@ func TestRefusesRequests(t *testing.T) {
 		{1000, []string{"/run//region"}},
 		{1000, []string{"/run/region/"}},
 		{1000, []string{"/etc/shadow"}},
-		{1000, []string{region, "/etc/shadow"}},
+		{1000, []string{someRegion, "/etc/shadow"}},
 		{1000, []string{"/" + strings.Repeat("a", maxPath) + "/region"}},
-		{0, []string{region}},
+		{0, []string{someRegion}},
 		{0, []string{"/run/ration-1000/train/region"}},
 		{0, []string{job.RootFolder + "/region"}},
 		{0, []string{job.RootFolder + "/a/b/region"}},
-		{0, []string{roots, region}},
+		{0, []string{roots, someRegion}},
 	} {
 		if got := r.ask(uint64(i), test.uid, test.paths...); !strings.HasPrefix(got, ErrRefused.Error()) || len(got) > maxError {
 			t.Errorf("%v of %.200q: %.200q", test.uid, test.paths, got)
@@ -134,10 +136,10 @@ func TestRefusesRequests(t *testing.T) {
 	expect.Equal(t, len(done), 0, "did", done)
 	// The same process goes on to do what may be asked for.
 	longest := "/" + strings.Repeat("a", maxPath-len("//region")) + "/region"
-	for i, got := range []string{r.ask(1, 1000, region), r.ask(2, 0, roots), r.ask(3, int64(1)<<32-2, slices.Repeat([]string{longest}, MaxPaths)...)} {
+	for i, got := range []string{r.ask(1, 1000, someRegion), r.ask(2, 0, roots), r.ask(3, int64(1)<<32-2, slices.Repeat([]string{longest}, MaxPaths)...)} {
 		expect.Equal(t, got, "", i)
 	}
-	if len(done) != 3 || done[0] != fmt.Sprint(1000, []string{region}) {
+	if len(done) != 3 || done[0] != fmt.Sprint(1000, []string{someRegion}) {
 		t.Errorf("did %.500q", done)
 	}
 }
@@ -214,7 +216,7 @@ func TestFloodWaits(t *testing.T) {
 // flood sends 10,000 requests, and counts those that were taken.
 func flood(t *testing.T, to net.Conn) *atomic.Int64 {
 	t.Helper()
-	line, err := json.Marshal(message{ID: 1, UID: 1000, Paths: slices.Repeat([]string{region}, MaxPaths)})
+	line, err := json.Marshal(message{ID: 1, UID: 1000, Paths: slices.Repeat([]string{someRegion}, MaxPaths)})
 	expect.OK(t, err)
 	var taken atomic.Int64
 	go func() {
@@ -251,7 +253,7 @@ func TestNoAnswerIsTaken(t *testing.T) {
 // Errors are handed on in part.
 func TestErrorHasBound(t *testing.T) {
 	r := attended(t, func(context.Context, []string, int) error { return errors.New(strings.Repeat("é", maxError)) })
-	got := r.ask(1, 1000, region)
+	got := r.ask(1, 1000, someRegion)
 	expect.True(t, len(got) == maxError && strings.Trim(got, "é") == "", len(got), "bytes", got)
 }
 
@@ -259,7 +261,7 @@ func TestErrorHasBound(t *testing.T) {
 func TestReadyOnce(t *testing.T) {
 	r := attended(t, func(context.Context, []string, int) error { return nil })
 	r.write(strings.Repeat(`{"ready":true}`+"\n", 100))
-	r.ask(1, 1000, region)
+	r.ask(1, 1000, someRegion)
 	r.end()
 	<-r.result
 	a, b, more := <-r.events, <-r.events, len(r.events)
@@ -275,7 +277,7 @@ func TestReapingEndsWithReader(t *testing.T) {
 		close(ended)
 		return ctx.Err()
 	})
-	r.write(`{"id":1,"uid":1000,"paths":["` + region + `"]}` + "\n")
+	r.write(`{"id":1,"uid":1000,"paths":["` + someRegion + `"]}` + "\n")
 	<-began
 	r.end()
 	<-r.result
@@ -314,19 +316,19 @@ func TestChannel(t *testing.T) {
 	var all sync.WaitGroup
 	for uid := 10; uid < 30; uid++ {
 		all.Go(func() {
-			err := c.Reap(context.Background(), []string{region}, uid)
-			expect.True(t, err != nil && err.Error() == fmt.Sprintf("%d [%s]", uid, region), "user", uid, err)
+			err := c.Reap(context.Background(), []string{someRegion}, uid)
+			expect.True(t, err != nil && err.Error() == fmt.Sprintf("%d [%s]", uid, someRegion), "user", uid, err)
 		})
 	}
 	all.Wait()
-	expect.Equal(t, c.Reap(context.Background(), []string{region}, 1), nil)
+	expect.Equal(t, c.Reap(context.Background(), []string{someRegion}, 1), nil)
 	err := c.Reap(context.Background(), []string{"/etc/shadow"}, 1)
 	expect.True(t, err != nil && strings.Contains(err.Error(), "refused"), err)
 	err = c.Reap(context.Background(), slices.Repeat([]string{strings.Repeat("a", 2*maxPath)}, MaxPaths), 1)
 	expect.True(t, errors.Is(err, ErrRefused), err)
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(time.Millisecond, cancel)
-	err = c.Reap(ctx, []string{region}, 2)
+	err = c.Reap(ctx, []string{someRegion}, 2)
 	expect.True(t, errors.Is(err, context.Canceled), err)
 	r.stop()
 	<-c.Ended()

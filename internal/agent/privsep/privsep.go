@@ -3,16 +3,18 @@
 //
 //	parent   runs as root. It has claimed the agent's socket, runs ration reap as the users, and reads
 //	         no file of a tenant.
-//	reader   runs as a user of its own, with two capabilities: to read all files (CAP_DAC_READ_SEARCH)
-//	         and to inspect all processes (CAP_SYS_PTRACE). It does everything else that an agent
-//	         does. A filter of system calls denies the calls with which the second capability could
-//	         write (filter.go).
+//	reader   runs as a user of its own, with one capability: to read all files (CAP_DAC_READ_SEARCH).
+//	         It does everything else that an agent does. A filter of system calls denies the calls
+//	         with which it could get further (filter.go). It has no memory, file, key or terminal of
+//	         root.
 //
 // They talk over a pair of sockets. Each message is a line of JSON:
 //
 //	reader   {"ready":true}                          the first scan is done
 //	         {"id":7,"uid":1000,"paths":["/..."]}    run ration reap for these regions, as that user
 //	parent   {"id":7,"error":"..."}                  ration reap has ended, with or without an error
+//
+// On a second pair the reader asks questions that need the right to trace a process (inspect.go).
 //
 // The parent treats each request as if an attacker had taken over the reader. It bounds every
 // field, and does nothing that a user could not do to that user's own jobs. It works on at most
@@ -59,11 +61,12 @@ const (
 	endTimeout = 10 * time.Second
 )
 
-// Descriptors of the reader. Its stdin, stdout and stderr are those of the parent.
+// Descriptors of the reader.
 const (
 	channelFD = 3 + iota
 	SocketFD  // the agent's socket
 	lockFD    // the file with the lock of the agent's folder
+	inspectFD // for questions about processes
 )
 
 // message is a line from the reader.

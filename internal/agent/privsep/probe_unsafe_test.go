@@ -1,11 +1,14 @@
 package privsep
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +23,9 @@ import (
 
 	"ration/check/expect"
 )
+
+// leftOpen is a descriptor that the parent has inherited.
+const leftOpen = 99
 
 // testReader is the user and the group of readers in tests.
 const testReader = 65533
@@ -56,42 +62,66 @@ func probe(file string) int {
 	own := []unix.Iovec{{Base: (*byte)(unsafe.Pointer(&word)), Len: 8}}
 	theirs := []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&os.Args)), Len: 8}} // this is the same program
 	pidfd, err := unix.PidfdOpen(parent, 0)
+	questions, err2 := connAt(inspectFD)
+	if err2 != nil {
+		return 1
+	}
+	asking := newInspector(questions)
+	_, mapsErr := asking.OpenMaps(parent)
+	listener, listenErr := asking.Listen()
+	if listenErr != nil {
+		return 1
+	}
+	defer listener.Close()
 	results := map[string]error{
 		// What it needs.
 		"read a file of root's":  open(file, unix.O_RDONLY),
 		"wait for a process":     err,
-		"see mapped files":       open(of+"/maps", unix.O_RDONLY),
-		"see descriptors":        open(of+"/fd", unix.O_RDONLY|unix.O_DIRECTORY),
-		"see the root":           open(of+"/root/", unix.O_PATH|unix.O_DIRECTORY),
 		"write to a public file": open("/dev/null", unix.O_RDWR),
+		"ask for mapped files":   mapsErr,
+		"ask for the socket":     listenErr,
+		"have a harmless log":    can(isNull(0) && isNull(1) && isPipe(2)),
 
 		// What it must not.
-		"write a file of root's":    open(file, unix.O_WRONLY),
-		"make a file":               open(filepath.Join(filepath.Dir(file), "new"), unix.O_WRONLY|unix.O_CREAT),
-		"remove a file":             unix.Unlink(file),
-		"write memory by its file":  open(of+"/mem", unix.O_RDWR),
-		"write memory of init":      open("/proc/1/mem", unix.O_RDWR),
-		"write memory":              func() error { _, err := unix.ProcessVMWritev(parent, own, theirs, 0); return err }(),
-		"read memory":               func() error { _, err := unix.ProcessVMReadv(parent, own, theirs, 0); return err }(),
-		"attach":                    unix.PtraceSeize(parent),
-		"take a descriptor":         func() error { _, err := unix.PidfdGetfd(pidfd, 0, 0); return err }(),
-		"open a file by a handle":   byHandle(file),
-		"send a signal":             unix.Kill(parent, 0),
-		"become root":               unix.Setresuid(0, 0, 0),
-		"become another user":       unix.Setresuid(65534, 65534, 65534),
-		"join a group":              unix.Setgroups([]int{0}),
-		"be of root's group":        unix.Setresgid(0, 0, 0),
-		"give a file away":          unix.Chown(file, testReader, testReader),
-		"change a mode":             unix.Chmod(file, 0o666),
-		"make a user namespace":     raw(unix.SYS_UNSHARE, unix.CLONE_NEWUSER, 0, 0),
-		"make one with a process":   raw(unix.SYS_CLONE, unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD), 0, 0),
-		"make one by clone3":        raw(unix.SYS_CLONE3, 0, 0, 0),
-		"enter a namespace":         func() error { return unix.Setns(pidfd, unix.CLONE_NEWNS) }(),
-		"be asked past the filter":  raw(unix.SYS_IO_URING_SETUP, 1, 0, 0),
-		"bind to a privileged port": bindPort(1),
+		"write a file of root's":   open(file, unix.O_WRONLY),
+		"make a file":              open(filepath.Join(filepath.Dir(file), "new"), unix.O_WRONLY|unix.O_CREAT),
+		"remove a file":            unix.Unlink(file),
+		"write memory by its file": open(of+"/mem", unix.O_RDWR),
+		"read memory by its file":  open(of+"/mem", unix.O_RDONLY),
+		"read the environment":     readFile(of + "/environ"),
+		"see mapped files":         open(of+"/maps", unix.O_RDONLY),
+		"open a descriptor":        open(of+"/fd/0", unix.O_PATH),
+		"see the root":             open(of+"/root/", unix.O_PATH|unix.O_DIRECTORY),
+		"make a TCP socket":        socketOf(unix.AF_INET),
+		"make a netlink socket":    socketOf(unix.AF_NETLINK),
+		"bind a socket of its own": unix.Bind(channelFD, &unix.SockaddrUnix{Name: ""}),
+		"listen by itself":         unix.Listen(channelFD, 1),
+		"read root's keys":         raw(unix.SYS_KEYCTL, unix.KEYCTL_GET_KEYRING_ID, ^uintptr(2), 0), // KEY_SPEC_SESSION_KEYRING
+		"have an inherited file":   func() error { _, err := unix.FcntlInt(leftOpen, unix.F_GETFD, 0); return can(err == nil) }(),
+		"write memory of init":     open("/proc/1/mem", unix.O_RDWR),
+		"write memory":             func() error { _, err := unix.ProcessVMWritev(parent, own, theirs, 0); return err }(),
+		"read memory":              func() error { _, err := unix.ProcessVMReadv(parent, own, theirs, 0); return err }(),
+		"attach":                   unix.PtraceSeize(parent),
+		"take a descriptor":        func() error { _, err := unix.PidfdGetfd(pidfd, 0, 0); return err }(),
+		"open a file by a handle":  byHandle(file),
+		"send a signal":            unix.Kill(parent, 0),
+		"become root":              unix.Setresuid(0, 0, 0),
+		"become another user":      unix.Setresuid(65534, 65534, 65534),
+		"join a group":             unix.Setgroups([]int{0}),
+		"be of root's group":       unix.Setresgid(0, 0, 0),
+		"give a file away":         unix.Chown(file, testReader, testReader),
+		"change a mode":            unix.Chmod(file, 0o666),
+		"make a user namespace":    raw(unix.SYS_UNSHARE, unix.CLONE_NEWUSER, 0, 0),
+		"make one with a process":  raw(unix.SYS_CLONE, unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD), 0, 0),
+		"make one by clone3":       raw(unix.SYS_CLONE3, 0, 0, 0),
+		"enter a namespace":        func() error { return unix.Setns(pidfd, unix.CLONE_NEWNS) }(),
+		"be asked past the filter": raw(unix.SYS_IO_URING_SETUP, 1, 0, 0),
 	}
 	if runtime.GOARCH == "amd64" {
 		results["attach, as an x32 program"] = raw(x32Bit|521, unix.PTRACE_SEIZE, uintptr(parent), 0)
+	}
+	if rulesForTCP() {
+		results["connect to a network"] = connectAnew(listener)
 	}
 	out := map[string]string{}
 	for what, err := range results {
@@ -99,6 +129,7 @@ func probe(file string) int {
 			out[what] = err.Error()
 		}
 	}
+	fmt.Fprintln(os.Stderr, "\x1b[2Jlog")
 	if json.NewEncoder(os.NewFile(SocketFD, "results")).Encode(out) != nil {
 		return 1
 	}
@@ -118,12 +149,63 @@ func byHandle(file string) error {
 	return err
 }
 
-func bindPort(port int) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+// can returns an error if something cannot be done.
+func can(is bool) error {
+	if is {
+		return nil
+	}
+	return unix.EPERM
+}
+
+// isPipe and isNull report what a descriptor is of.
+func isPipe(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
+}
+
+func isNull(fd int) bool {
+	var st, null unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && unix.Stat(os.DevNull, &null) == nil && st.Rdev == null.Rdev && st.Mode&unix.S_IFMT == unix.S_IFCHR
+}
+
+// readFile reads a file that can always be opened.
+func readFile(path string) error {
+	_, err := os.ReadFile(path)
+	var failed *os.PathError
+	if errors.As(err, &failed) {
+		return failed.Err
+	}
+	return err
+}
+
+func socketOf(family int) error {
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err
+}
+
+// connectAnew makes a listening socket one that is connected to the address where it has listened.
+func connectAnew(l net.Listener) error {
+	file, err := l.(*net.TCPListener).File()
 	if err != nil {
 		return err
 	}
-	return unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+	defer file.Close()
+	fd := int(file.Fd())
+	unspecified := unix.RawSockaddrInet4{Family: unix.AF_UNSPEC}
+	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspecified)), unix.SizeofSockaddrInet4)
+	if errno != 0 {
+		return errno
+	}
+	return unix.Connect(fd, &unix.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}})
+}
+
+// rulesForTCP reports whether this kernel has them.
+func rulesForTCP() bool {
+	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	return errno == 0 && version >= networkVersion
 }
 
 // A reader that was taken over can look at everything, and change nothing that is not its own.
@@ -136,14 +218,19 @@ func TestReaderCanChangeNothing(t *testing.T) {
 	r, w, err := os.Pipe()
 	expect.OK(t, err)
 	defer r.Close()
-	err = Run(context.Background(), Options{UID: testReader, GID: testReader, Args: []string{"probe", file}, Socket: w, Lock: w, Ready: func() {}, Stopping: func() {}})
-	_ = w.Close()
+	var log bytes.Buffer
+	// As from a shell that has left a file open.
+	expect.OK(t, unix.Dup3(int(w.Fd()), leftOpen, 0))
+	err = Run(context.Background(), Options{UID: testReader, GID: testReader, Args: []string{"probe", file}, Socket: w, Lock: w, Listen: "127.0.0.1:0", Stderr: &log,
+		Ready: func() {}, Stopping: func() {}})
+	_, _ = w.Close(), unix.Close(leftOpen)
 	expect.OK(t, err)
+	expect.Equal(t, log.String(), "?[2Jlog\n")
 	text, err := io.ReadAll(r)
 	expect.OK(t, err)
 	got := map[string]string{}
 	expect.OK(t, json.Unmarshal(text, &got), text)
-	needs := []string{"read a file of root's", "wait for a process", "see mapped files", "see descriptors", "see the root", "write to a public file"}
+	needs := []string{"read a file of root's", "wait for a process", "write to a public file", "ask for mapped files", "ask for the socket", "have a harmless log"}
 	expect.True(t, len(got) >= len(needs)+20, got)
 	for what, failed := range got {
 		switch {
@@ -186,7 +273,7 @@ func TestConfinesNothingElse(t *testing.T) {
 	before := confinement(t)
 	ctx, stop := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error)
-	opts := Options{UID: testReader, GID: testReader, Args: []string{"probe", "wait"}, Socket: os.Stderr, Lock: os.Stderr, Ready: func() { close(ready) }, Stopping: func() {}}
+	opts := Options{UID: testReader, GID: testReader, Args: []string{"probe", "wait"}, Socket: os.Stderr, Lock: os.Stderr, Stderr: t.Output(), Ready: func() { close(ready) }, Stopping: func() {}}
 	go func() { ended <- Run(ctx, opts) }()
 	<-ready
 	wantConfinement(t, before)

@@ -18,8 +18,9 @@ var ErrNoParent = errors.New("this process was not started by an agent")
 
 // Channel is the reader's end of the connection.
 type Channel struct {
-	conn  *net.UnixConn
-	ended chan struct{}
+	Inspector *Inspector
+	conn      *net.UnixConn
+	ended     chan struct{}
 
 	mu      sync.Mutex
 	next    uint64                  // ID of the next request; guarded by mu
@@ -29,12 +30,28 @@ type Channel struct {
 
 // Open returns the channel to this process's parent.
 func Open() (*Channel, error) {
-	for _, fd := range []int{channelFD, SocketFD, lockFD} {
+	for _, fd := range []int{channelFD, SocketFD, lockFD, inspectFD} {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
 			return nil, ErrNoParent
 		}
 	}
-	file := os.NewFile(channelFD, "channel")
+	channel, err := connAt(channelFD)
+	if err != nil {
+		return nil, err
+	}
+	questions, err := connAt(inspectFD)
+	if err != nil {
+		return nil, err
+	}
+	c := newChannel(channel)
+	c.Inspector = newInspector(questions)
+	return c, nil
+}
+
+// connAt returns the connection of a descriptor, which it closes: the connection has its own.
+func connAt(fd int) (*net.UnixConn, error) {
+	file := os.NewFile(uintptr(fd), "channel")
+	defer file.Close()
 	c, err := net.FileConn(file)
 	if err != nil {
 		return nil, ErrNoParent
@@ -44,8 +61,7 @@ func Open() (*Channel, error) {
 		_ = c.Close()
 		return nil, ErrNoParent
 	}
-	_ = file.Close() // net.FileConn made a copy
-	return newChannel(conn), nil
+	return conn, nil
 }
 
 func newChannel(conn *net.UnixConn) *Channel {
