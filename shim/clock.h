@@ -14,7 +14,7 @@ static inline uint64_t clock_read(clockid_t id)
 
 static inline uint64_t clock_exact(void) { return clock_read(CLOCK_MONOTONIC); }
 
-/* clock_coarse costs a few nanoseconds, and moves every few milliseconds. */
+/* clock_coarse takes a few nanoseconds to read, and advances every few milliseconds. */
 static inline uint64_t clock_coarse(void) { return clock_read(CLOCK_MONOTONIC_COARSE); }
 
 #endif

@@ -30,7 +30,7 @@ enum {
 
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
-typedef unsigned int CUdeviceptr_v1; /* what the un-suffixed calls of CUDA 2 and 3 speak */
+typedef unsigned int CUdeviceptr_v1; /* the address type of the calls of CUDA 2 and 3, which have no suffix */
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct CUctx *CUcontext;
 typedef struct CUgreen *CUgreenCtx;
@@ -97,19 +97,19 @@ typedef struct {
 
 enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10, CU_GRAPH_NODE_TYPE_MEM_FREE = 11 };
 
-/* Which member of params counts is for type to say. */
+/* type decides which member of params is valid. */
 typedef struct {
 	int type;
 	int reserved0[3];
 	union {
 		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
-		CUdeviceptr frees; /* of a node that frees */
+		CUdeviceptr frees; /* the address, for a node that frees */
 		long long reserved1[29];
 	} params;
 	long long reserved2;
 } CUgraphNodeParams;
 
-/* Where a launch goes; the rest of it is not read. */
+/* The configuration of a launch; fields after hStream are not read. */
 typedef struct {
 	unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
 	CUstream hStream;
@@ -123,7 +123,7 @@ enum {
 	CU_AD_FORMAT_HALF = 0x10,
 };
 
-/* Arrays to which memory is mapped later. */
+/* Flags of arrays. Memory is mapped later to arrays with the last two. */
 enum { CUDA_ARRAY3D_LAYERED = 0x01, CUDA_ARRAY3D_CUBEMAP = 0x04, CUDA_ARRAY3D_SPARSE = 0x40, CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80 };
 
 typedef struct {
@@ -173,7 +173,7 @@ typedef struct {
 	unsigned pid;
 	unsigned long long usedGpuMemory;
 	unsigned gpuInstanceId, computeInstanceId;
-} nvmlProcessInfo_t; /* of the calls _v2 and _v3 */
+} nvmlProcessInfo_t; /* for the calls _v2 and _v3 */
 
 #define NVML_MEMORY_V2 ((unsigned)sizeof(nvmlMemory_v2_t) | 2u << 24)
 #define NVML_VALUE_NOT_AVAILABLE (~0ull)

@@ -68,7 +68,7 @@ static bool hostpid_turn_vacant(const struct region *r, uint64_t turn)
 	return status_state(status) != RATION_SLOT_ACTIVE || (status_gen(status) & LOW_BITS(32)) != (turn >> 16 & LOW_BITS(32));
 }
 
-/* What a waiter knows about the holder of the turn: not visible, stopped, or running. */
+/* The state of the holder of the turn, as a waiter sees it: not visible, stopped, or running. */
 enum hostpid_sight { HOSTPID_UNSEEN, HOSTPID_STOPPED, HOSTPID_MOVING };
 
 /* hostpid_look finds out whether the holder of the turn is stopped. It is visible if it is in

@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The unit of a share: one percent has this many. */
+/* Shares are in ten-thousandths of a percent: ONE_PERCENT is one percent, WHOLE the whole
+ * device. */
 #define ONE_PERCENT 10000u
 #define WHOLE (100 * ONE_PERCENT)
 

@@ -26,7 +26,7 @@ enum lock_level {
 	LOCK_LEVELS
 };
 
-/* What a thread may do while it holds a lock, if the lock's level permits it. */
+/* Acts that a thread may do while it holds a lock only if the lock's level permits them. */
 enum lock_act {
 	LOCK_CALLS_DRIVER = 1, /* CUDA or NVML, which may wait for the device */
 	LOCK_CALLS_LINKER = 2, /* the dynamic linker, which may run other libraries' code */

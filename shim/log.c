@@ -155,9 +155,9 @@ static ssize_t log_write_file(const char *line, size_t n)
 	return wrote;
 }
 
-/* log_put writes a line, and returns whether all of it was written. It blocks the signals that
- * could end or stop the program here: a pipe without a reader, a limit on file sizes, or a
- * terminal that stops background processes. */
+/* log_put writes a line. It returns false if the line was lost because the output was full. It
+ * blocks the signals that could end or stop the program here: for a pipe without a reader, for
+ * a limit on file sizes, and for a terminal that stops background processes. */
 static bool log_put(const char *line, size_t n)
 {
 	sigset_t signals, before, pending;

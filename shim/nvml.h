@@ -37,12 +37,12 @@ bool nvml_pids(struct nvml_device *d, uint32_t *pids, unsigned max, unsigned *n)
  * before and is not any more has 0 bytes. */
 bool nvml_own_bytes(struct nvml_device *d, uint64_t *bytes);
 
-/* nvml_device_bytes (below) reads how many bytes all processes together use on a device. It
- * returns false if the driver does not tell. */
 /* nvml_unlisted_bytes reads how many bytes in use on the device belong to no listed process: an
  * upper bound. It returns false if the driver does not tell, or if its list changed meanwhile. */
 bool nvml_unlisted_bytes(struct nvml_device *d, uint64_t *bytes);
 
+/* nvml_device_bytes reads how many bytes all processes together use on a device. It
+ * returns false if the driver does not tell. */
 bool nvml_device_bytes(struct nvml_device *d, uint64_t *bytes);
 
 /* The driver lists processes by host PIDs, or by PIDs of the PID namespace that reads the list.

@@ -59,9 +59,10 @@ void overhead_leave_turn(struct overhead_turn *t);
  * lock unless nvml_tried is true. */
 void overhead_begin(struct overhead_making *m, struct device *d, unsigned kind);
 
-/* overhead_begin_load does the same for modules, which often take no memory. It does not start
- * NVML, and needs a current context. If the device's free bytes stay the same, the load took
- * nothing. Otherwise all memory that the driver has beyond our count is charged to the module. */
+/* overhead_begin_load does the same for modules, which often take no memory. It needs a current
+ * context. It starts NVML only if some bytes are absent or the program has captured a stream.
+ * If the device's free bytes stay the same, the load took nothing. Otherwise all memory that
+ * the driver has beyond our count is charged to the module. */
 void overhead_begin_load(struct overhead_making *m, struct device *d, unsigned kind);
 
 /* overhead_begin_lazy does the same as overhead_begin_load, whether NVML is started or not. It

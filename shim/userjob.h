@@ -1,16 +1,12 @@
 /* The job that an operator's policy gives to all processes of a user: docs/shared-server.md.
  *
  *   /etc/ration/in-force.toml      exists while a policy is in force; its first line tells
- *   what
- *                                  happens to a user who has
- *                                  no job
+ *                                  what happens to a user who has no job
  *   /run/ration/user-UID/region    the user's job
  *   /run/ration/user-UID-NAME/region
- *                                  a run: a job with a part of
- *                                  the user's ration
+ *                                  a run: a job with a part of the user's ration
  *   /run/ration/user-UID/exempt    the policy does not ration this user; a dangling link,
- *   which
- *                                  the user owns
+ *                                  which the user owns
  *   /run/ration/policy.sock        makes a job for the user who connects
  *
  * Root owns all other files, and no name of a file comes from the environment. None of them is

@@ -140,7 +140,7 @@ int nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
 		out->total = m.total;
 		out->used = m.used;
 		out->free = m.free;
-		out->reserved = m.total - m.used - m.free; /* memory of the job's part that other jobs use */
+		out->reserved = m.total - m.used - m.free; /* memory of the job's part that processes outside the job use */
 	}
 	return result;
 }

@@ -1,6 +1,6 @@
-/* Modules and libraries. No call tells what they take, so the driver's bytes for this
- * process are read before and after. Most often they take nothing, as code is loaded
- * where it is first used: NVML is not started for that. */
+/* Modules and libraries. No call tells how much memory they take, so the driver's bytes for
+ * this process are read before and after. Mostly they take nothing, as code is loaded at first
+ * use: NVML is not started for that. */
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "hooks/departure.h"
@@ -9,19 +9,20 @@
 #include "overhead.h"
 #include "region/atomics.h"
 
-/* What the variables of a library take at least, where its image tells: by handle. */
+/* The least bytes that the variables of a library take, if its image tells; by the library's
+ * handle. */
 static struct alloc_table module_libraries;
-static uint32_t module_any_library; /* there is, or was, one; atomic */
+static uint32_t module_any_library; /* 1: there is, or was, such a library; atomic */
 
-/* A load, from the reading before to the charge after. */
+/* A load between the reading before and the charge after. */
 struct module_load {
-	struct alloc_target target; /* its device is NULL where nothing is measured */
+	struct alloc_target target; /* device is NULL if nothing is measured */
 	struct overhead_making making;
 	struct overhead_turn turn;
 };
 
-/* module_begin takes the reading: CUDA_SUCCESS, or what the call must return. Without a
- * context there is nothing to measure, and nothing is loaded yet. */
+/* module_begin takes the reading before a load. It returns CUDA_SUCCESS, or the error that the
+ * call must return. Without a context nothing is measured, as nothing is loaded yet. */
 static int module_begin(struct module_load *m, const void *image)
 {
 	int denied = context_enter(&m->target);
@@ -32,7 +33,8 @@ static int module_begin(struct module_load *m, const void *image)
 	return denied;
 }
 
-/* module_keep records what a module was charged; library is NULL for one of its own. */
+/* module_keep stores the record of a module's charge; library is NULL for a module that belongs
+ * to none. */
 static void module_keep(const struct module_load *m, void *handle, uint64_t bytes, CUlibrary library)
 {
 	struct alloc_record r = {.key = (uintptr_t)handle,
@@ -42,10 +44,11 @@ static void module_keep(const struct module_load *m, void *handle, uint64_t byte
 				 .other = (uintptr_t)library};
 	r.flags = (m->making.free_only && bytes ? RECORD_UNSURE : 0) | (m->making.exact ? 0 : RECORD_UNCONFIRMED);
 	context_keep(&context_modules, &r, RATION_MODULE);
-	overhead_read_soon(); /* the code itself comes when it is first used */
+	overhead_read_soon(); /* the driver loads the code at first use */
 }
 
-/* module_end completes a load. What the job has no room for is unloaded again. */
+/* module_end completes a load: it charges the module, or unloads it if it does not fit. It
+ * returns the result of the hooked call. */
 static int module_end(struct module_load *m, int result, void **out, bool library)
 {
 	uint64_t bytes;
@@ -114,10 +117,11 @@ int cuLibraryLoadFromFile(CUlibrary *out, const char *path, int *jit, void **jit
 	return module_end(&m, result, (void **)out, true);
 }
 
-/* Calls that load what a library holds back until it is asked for, also where they do not
- * find what they look for. It is unloaded only with the library, so where it does not fit it
- * is not undone: it is charged by force, and the call says so, as the driver does when it
- * runs out of memory here. Where the image tells that it will not fit, the driver is not asked. */
+/* module_end_lazy completes a call that loads the part of a library that it asks for; a call
+ * may load even if it does not find the name. That part is unloaded only with the library. So
+ * if it does not fit it is not undone: it is charged even above the limit, and the call returns
+ * the error, as the driver does when it runs out of memory here. If the image tells in advance
+ * that it will not fit, the driver is not called (module_refuse). */
 static int module_end_lazy(struct module_load *m, int result, CUlibrary library)
 {
 	static uint64_t parts;
@@ -125,14 +129,15 @@ static int module_end_lazy(struct module_load *m, int result, CUlibrary library)
 	if (!m->target.device)
 		return result;
 	int refused = overhead_charge(&m->making, true, &bytes);
-	/* A record of its own, by a key that no handle has: what a library loads comes in parts. */
+	/* Each part gets its own record, under a key that no handle has: a library is loaded in
+	 * parts. */
 	if (bytes)
 		module_keep(m, (void *)(uintptr_t)(fetch_add(&parts, 2) + 1), bytes, library);
 	overhead_end(&m->making);
 	return result ? result : refused;
 }
 
-/* A library in a context. */
+/* Sums up the charges of a library in a context, in bytes. */
 struct module_place {
 	uintptr_t library;
 	uint32_t context;
@@ -147,8 +152,9 @@ static bool module_look_for(struct alloc_record *r, void *arg)
 	return true;
 }
 
-/* module_refuse asks the job for what a library takes at least, where it is not loaded yet: CUDA_SUCCESS, or what the call must
- * return. What the load really takes is charged after it. */
+/* module_refuse checks, before a library is loaded into a context, whether the bytes that it
+ * takes at least would fit. It returns CUDA_SUCCESS, or the error that the call must return.
+ * The charge itself is made after the load. */
 static int module_refuse(const struct alloc_target *t, CUlibrary library)
 {
 	struct alloc_record known;
@@ -164,8 +170,8 @@ static int module_refuse(const struct alloc_target *t, CUlibrary library)
 	return refused;
 }
 
-/* module_begin_lazy is module_begin for them. They are often called, and most often load
- * nothing: that shows in the room that the device has left. */
+/* module_begin_lazy is module_begin for the calls that load parts of a library. They are called
+ * often, and mostly load nothing: then the free bytes of the device stay the same. */
 static int module_begin_lazy(struct module_load *m, CUlibrary library)
 {
 	int denied = context_enter(&m->target);
@@ -190,7 +196,8 @@ int cuLibraryGetGlobal(CUdeviceptr *out, size_t *bytes, CUlibrary library, const
 	return module_end_lazy(&m, result, library);
 }
 
-/* Managed variables are managed memory: all of it counts from when it is asked for. */
+/* Managed variables are managed memory: the whole variable is charged when a program first asks
+ * for it. */
 int cuLibraryGetManaged(CUdeviceptr *out, size_t *bytes, CUlibrary library, const char *name)
 {
 	struct alloc_target t;
@@ -228,15 +235,16 @@ int cuModuleUnload(CUmodule module)
 	departure_begin(&p);
 	int result = REAL(cuModuleUnload, module);
 	departure_end(&p, result == CUDA_SUCCESS);
-	/* What may not have been its own is overhead, if it has not gone with it. */
+	/* Part of the charge may have belonged to overhead: if that memory is still there,
+	 * charge it as overhead. */
 	if (alloc_table_freed(&context_modules, &r, result == CUDA_SUCCESS) && r.flags & (RECORD_UNSURE | RECORD_UNCONFIRMED))
 		overhead_refresh(device_at(r.device));
 	return result;
 }
 
-/* Records that go from one owner to another: see context_unloading. */
+/* Moves records from one owner to another: see context_unloading. */
 struct module_sweep {
-	uintptr_t from, to; /* to is 0 where they are removed */
+	uintptr_t from, to; /* to is 0 if the records are removed */
 	struct departure departure;
 };
 
@@ -250,9 +258,9 @@ static bool module_change_owner(struct alloc_record *r, void *arg)
 	return s->to != 0;
 }
 
-/* cuLibraryUnload returns what the library was charged, for modules and for managed memory.
- * Its records change owner before the driver is asked, since its handle may be another
- * thread's library a moment later. */
+/* cuLibraryUnload returns the library's charges, for modules and for managed memory. Its
+ * records change owner before the driver is asked: as soon as it is unloaded, its handle may
+ * belong to another thread's library. */
 int cuLibraryUnload(CUlibrary library)
 {
 	struct module_sweep modules = {.from = (uintptr_t)library, .to = (uintptr_t)&modules | 1, .departure.kind = RATION_MODULE};
@@ -272,7 +280,8 @@ int cuLibraryUnload(CUlibrary library)
 	alloc_table_sweep(&context_managed, module_change_owner, &back);
 	departure_end(&modules.departure, result == CUDA_SUCCESS);
 	departure_end(&managed.departure, result == CUDA_SUCCESS);
-	/* What it loaded behind our back was overhead, and is no longer. */
+	/* Memory that the library loaded without a hooked call was charged as overhead, and is
+	 * gone now. */
 	for (unsigned i = 0; i < RATION_DEVICES; i++)
 		if (modules.departure.device[i].bytes)
 			overhead_refresh(device_at(i));

@@ -1,6 +1,6 @@
-/* Virtual memory. Physical memory is charged until the last of its handles and its
- * mappings is gone. A record's `other` counts both, and goes down before the driver is
- * asked: a handle may be another thread's as soon as it is free. */
+/* Virtual memory. Physical memory is charged until the last of its handles and mappings is
+ * gone. A record's `other` counts both. It is lowered before the driver is asked: as soon as a
+ * handle is free, it may belong to another thread's memory. */
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "log.h"
@@ -11,7 +11,7 @@
 #define VMM_MAPPING (UINT64_C(1) << 32)
 
 static struct alloc_table vmm_handles;  /* bytes, device, references and mappings */
-static uint32_t vmm_imports;            /* this process has imported some; atomic */
+static uint32_t vmm_imports;            /* 1: this process has imported memory; atomic */
 static struct alloc_table vmm_mappings; /* by address: bytes, and in `other` the handle */
 
 static bool vmm_add(struct alloc_record *r, void *by)
@@ -20,15 +20,15 @@ static bool vmm_add(struct alloc_record *r, void *by)
 	return r->other != 0;
 }
 
-/* vmm_count adds references or mappings to a handle's count; now is its record after
- * that. */
+/* vmm_count adds `by` references or mappings to a handle's count; *now gets the record after
+ * that. A count of 0 removes the record. It returns false if there is no record. */
 static bool vmm_count(CUmemGenericAllocationHandle handle, uint64_t by, struct alloc_record *now)
 {
 	return alloc_table_change(&vmm_handles, handle, vmm_add, &by, now);
 }
 
-/* vmm_undo takes back a vmm_count that may have removed the record; was is what that
- * left. */
+/* vmm_undo reverses a vmm_count, also one that removed the record. was is the record that
+ * vmm_count returned. */
 static void vmm_undo(CUmemGenericAllocationHandle handle, uint64_t by, struct alloc_record *was)
 {
 	struct alloc_record now;
@@ -38,7 +38,7 @@ static void vmm_undo(CUmemGenericAllocationHandle handle, uint64_t by, struct al
 	alloc_table_put(&vmm_handles, was);
 }
 
-/* vmm_valid asks the driver whether it would make such memory, if it had room. */
+/* vmm_valid asks the driver whether it would make such memory, given enough room. */
 static bool vmm_valid(const void *out, size_t bytes, const CUmemAllocationProp *prop)
 {
 	size_t step = 0;
@@ -51,7 +51,7 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 	struct device *d = NULL;
 	bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
 	int refused = on_device ? init_enter_device(prop->location.id, &d) : init_enter();
-	/* Bad arguments are the driver's to refuse. */
+	/* Leave bad arguments to the driver. */
 	if (d && unlikely(charge_would_refuse(d->index, bytes)) && !vmm_valid(out, bytes, prop))
 		d = NULL;
 	if (d)
@@ -71,7 +71,8 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 	return result;
 }
 
-/* vmm_gone returns what the last handle or mapping held, after the driver has ended that. What was exported may live on. */
+/* vmm_gone returns the charge after the driver has ended the last handle or mapping. Exported
+ * memory may still be used by other processes: it becomes lent (overhead_lend). */
 static void vmm_gone(unsigned device, uint64_t bytes, uint8_t flags)
 {
 	struct device *d = flags & RECORD_EXPORTED && bytes ? device_at(device) : NULL;
@@ -81,8 +82,8 @@ static void vmm_gone(unsigned device, uint64_t bytes, uint8_t flags)
 		charge_return(device, RATION_DATA, bytes);
 }
 
-/* vmm_import_ended reads what the driver counts after the end of a handle or a mapping that is not recorded: imported memory may have
- * been driver overhead. */
+/* vmm_import_ended takes a reading after the end of a handle or a mapping that has no record:
+ * imported memory may have been charged as driver overhead. */
 static void vmm_import_ended(void)
 {
 	for (unsigned i = 0; i < RATION_DEVICES && __atomic_load_n(&vmm_imports, __ATOMIC_RELAXED); i++) {
@@ -122,18 +123,18 @@ int cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocation
 	return result;
 }
 
-/* A range may end many mappings, each of which begins where the one before it ended.
- * Mappings of imported memory are not recorded: a range that has any is walked in the
- * steps in which mappings are aligned, and after many steps without a record the next one is
- * looked for in the whole table. While the driver is asked the records wait in
- * vmm_unmapping, with the size of the memory, in units, as their flags where the mapping
- * was the last thing that held it. */
+/* A range may end many mappings, each of which begins where the one before it ended. Mappings
+ * of imported memory have no record: a range that contains some is walked in steps of VMM_STEP,
+ * to which mappings are aligned, and after VMM_STEPS steps without a record the next one is
+ * searched for in the whole table. While the driver is called the records are in vmm_unmapping.
+ * If the mapping was the last holder of its memory, the record's context field has the size of
+ * that memory, in units. */
 static const uint64_t VMM_STEP = 2 << 20;
 enum { VMM_STEPS = 1024 };
 
 static struct alloc_table vmm_unmapping;
 
-/* The first record from one address on. */
+/* Finds the first record at or after an address. */
 struct vmm_search {
 	uint64_t from, found;
 };
@@ -146,8 +147,8 @@ static bool vmm_compare(struct alloc_record *r, void *arg)
 	return true;
 }
 
-/* vmm_walk runs step at each address of a range at which there may be a record of a table: step returns the size of the mapping there, or
- * 0. */
+/* vmm_walk calls step at each address of a range at which there may be a record of a table.
+ * step returns the size of the mapping there, or 0 if there is none. */
 static void vmm_walk(struct alloc_table *t, CUdeviceptr at, uint64_t bytes, uint64_t (*step)(CUdeviceptr at, bool ended), bool ended)
 {
 	unsigned without = 0;
@@ -164,7 +165,8 @@ static void vmm_walk(struct alloc_table *t, CUdeviceptr at, uint64_t bytes, uint
 	}
 }
 
-/* vmm_unmap_begin moves the mapping at an address to vmm_unmapping, and returns its size. */
+/* vmm_unmap_begin moves the record of the mapping at an address to vmm_unmapping. It returns
+ * the size of the mapping, or 0. */
 static uint64_t vmm_unmap_begin(CUdeviceptr at, bool ended)
 {
 	struct alloc_record m, r;
@@ -182,8 +184,9 @@ static uint64_t vmm_unmap_begin(CUdeviceptr at, bool ended)
 	return m.bytes;
 }
 
-/* vmm_unmap_end returns what an ended mapping was the last to hold, or takes
- * vmm_unmap_begin back. */
+/* vmm_unmap_end returns the charge if the ended mapping was the last holder of its memory; if
+ * the driver did not end the mapping, it reverses vmm_unmap_begin. It returns the size of the
+ * mapping, or 0. */
 static uint64_t vmm_unmap_end(CUdeviceptr at, bool ended)
 {
 	struct alloc_record m;
@@ -202,7 +205,7 @@ static uint64_t vmm_unmap_end(CUdeviceptr at, bool ended)
 
 int cuMemUnmap(CUdeviceptr at, size_t bytes)
 {
-	/* No address space is larger than 2^47 bytes: the driver will say so. */
+	/* No address space is larger than 2^47 bytes: the driver reports the error. */
 	if (!attach_on() || bytes > UINT64_C(1) << 47 || at + bytes < at)
 		return REAL(cuMemUnmap, at, bytes);
 	vmm_walk(&vmm_mappings, at, bytes, vmm_unmap_begin, false);
@@ -226,9 +229,9 @@ int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *hand
 	struct alloc_record r;
 	int result = REAL(cuMemImportFromShareableHandle, out, handle, type);
 	__atomic_store_n(&vmm_imports, 1, __ATOMIC_RELAXED);
-	overhead_read_soon(); /* it may become the importer's when the descriptor is closed */
-	/* A reference more where this process exported it, and the driver gives the same
-	 * handle. */
+	overhead_read_soon(); /* the driver may count it as the importer's when the descriptor is closed */
+	/* If this process exported the memory, the driver returns the same handle, with one
+	 * more reference. */
 	if (result == CUDA_SUCCESS && attach_on())
 		vmm_count(*out, VMM_REFERENCE, &r);
 	return result;
@@ -241,7 +244,7 @@ static bool vmm_export(struct alloc_record *r, void *arg)
 	return true;
 }
 
-/* It counts as exported before the driver is asked, as it may be released meanwhile. */
+/* Mark it as exported before the driver is asked, as another thread may release it meanwhile. */
 int cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
 	struct alloc_record r;
