@@ -8,7 +8,7 @@ struct array {
 	struct handle handle;
 	CUDA_ARRAY3D_DESCRIPTOR desc;
 	uint64_t charged;
-	struct mipmap *level_of; /* such an array ends with its mipmap */
+	struct mipmap *level_of; /* this array is a level of that mipmap, and ends with it */
 };
 
 enum { MAX_LEVELS = 32 };
@@ -21,7 +21,7 @@ struct mipmap {
 	struct array *level[MAX_LEVELS];
 };
 
-/* With charge false the memory is another API's. */
+/* If charge is false, the memory belongs to another API and is not charged. */
 CUresult mipmap_new(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels, bool charge);
 
 #endif

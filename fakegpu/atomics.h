@@ -17,7 +17,7 @@
 #define store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 #define add_relaxed(p, v) __atomic_add_fetch((p), (v), __ATOMIC_RELAXED)
 
-/* Replaces *p by desired if it still is *expected; otherwise loads it there. */
+/* If *p is *expected, replaces it by desired and returns true. Otherwise sets *expected to *p. */
 static inline bool cas_seq_cst(uint64_t *p, uint64_t *expected, uint64_t desired)
 {
 	return __atomic_compare_exchange_n(p, expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);

@@ -1,10 +1,10 @@
 #include "driver.h"
 
-/* Attributes by number, as an H200 answers; those that follow from the model or
- * the device are worked out below. Numbers up to LAST that are not here are 0. */
+/* Attributes by number, with the values of an H200. Those that depend on the model or the device
+ * are computed below. Numbers up to LAST that are not listed are 0. */
 enum { LAST = 147 };
 
-/* clang-format off: in groups that belong together */
+/* clang-format off: the numbers are grouped by meaning; keep the groups */
 static const int attribute_fixed[LAST + 1] = {
 	[1] = 1024,       [2] = 1024,     [3] = 1024,       [4] = 64,          /* threads per block, block dimensions */
 	[5] = 2147483647, [6] = 65535,    [7] = 65535,                         /* grid dimensions */

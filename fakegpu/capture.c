@@ -8,9 +8,9 @@
 struct capture {
 	uint64_t number;
 	CUgraph graph;
-	bool own_graph; /* made for it */
+	bool own_graph; /* the graph was made for this capture */
 	CUstreamCaptureMode mode;
-	pthread_t thread; /* that began it */
+	pthread_t thread; /* the thread that began the capture */
 	CUstream origin;
 	bool invalid;
 	struct capture *next;
@@ -19,18 +19,18 @@ struct capture {
 /* A stream that is captured. */
 struct capture_stream {
 	CUstream stream;
-	pthread_t thread; /* of a per-thread stream, whose */
+	pthread_t thread; /* for a per-thread stream: its thread */
 	const struct context *context;
 	struct capture *capture;
-	uint64_t nodes;   /* it made */
-	uint64_t joined;  /* of them another stream of the capture waits for these */
+	uint64_t nodes;   /* how many nodes it made */
+	uint64_t joined;  /* how many of them another stream of the capture waits for */
 	CUgraphNode last; /* NULL: none yet */
 	struct capture_stream *next;
 };
 
 unsigned capture_count;
 
-/* Over all that follows, and the above. The graph's lock is taken under it. */
+/* Guards all variables below and all structs above. The graph's lock may be taken while it is held. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *capture_list;
 static struct capture_stream *capture_streams;
@@ -40,7 +40,7 @@ static _Thread_local CUstreamCaptureMode capture_thread_mode = CU_STREAM_CAPTURE
 
 static bool capture_is_legacy(CUstream s) { return s == NULL || s == CU_STREAM_LEGACY; }
 
-/* All static functions that follow are called under the lock. */
+/* The caller of each static function below holds capture_lock. */
 
 static struct capture_stream *capture_find(CUstream s)
 {
@@ -50,7 +50,9 @@ static struct capture_stream *capture_find(CUstream s)
 	return NULL;
 }
 
-/* A call on the legacy stream would wait for captured streams of its context; a question does not end them. */
+/* Checks a call on the legacy stream. The call would have to wait for the capturing streams of its
+ * context, so it is an error if there are any. With ends it also invalidates their captures; a call
+ * that only queries the stream does not. */
 static CUresult capture_implicit(const struct context *context, bool ends)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -62,7 +64,8 @@ static CUresult capture_implicit(const struct context *context, bool ends)
 	return r;
 }
 
-/* The capture that a stream is in, or NULL; the error where it cannot be used. */
+/* Sets *out to the captured stream, or to NULL if the stream is not captured. Returns an error if
+ * the stream cannot be used now. */
 static CUresult capture_enter(CUstream s, struct capture_stream **out)
 {
 	struct context *context;
@@ -95,7 +98,7 @@ static struct capture_stream *capture_join(struct capture *c, CUstream s)
 	return n;
 }
 
-/* The capture ends, with its graph or, where nobody is given that, without. */
+/* Ends a capture. Without keep_graph its graph is destroyed, because no caller gets it. */
 static void capture_end(struct capture *c, bool keep_graph)
 {
 	for (struct capture_stream **at = &capture_streams; *at != NULL;) {
@@ -195,9 +198,9 @@ CUresult capture_wait(CUstream s, const struct capture_point *p, bool *taken)
 	c = p->capture == 0 ? NULL : capture_numbered(p->capture);
 	r = capture_enter(s, &in);
 	if (r != CUDA_SUCCESS || (c == NULL && in == NULL)) {
-		/* not about a capture, or not to be done */
+		/* neither is captured, or the call has failed already */
 	} else if (c == NULL) {
-		in->capture->invalid = true; /* waits for what is not in it */
+		in->capture->invalid = true; /* it waits for an event outside the capture */
 		r = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
 	} else if (c->invalid) {
 		r = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -287,7 +290,7 @@ void capture_forget(const struct context *context, CUstream s)
 		next = c->next;
 		if (context != NULL ? c->context == context : c->stream == s) {
 			capture_end(c->capture, false);
-			next = capture_streams; /* others went with it */
+			next = capture_streams; /* more than one entry was removed: start again */
 		}
 	}
 	pthread_mutex_unlock(&capture_lock);
@@ -325,7 +328,7 @@ static CUresult capture_begin(CUstream s, CUstreamCaptureMode mode, CUgraph into
 	return r;
 }
 
-/* Whether all that forked streams made is waited for by others. */
+/* Returns true if another stream waits for all nodes of each forked stream. */
 static bool capture_joined(const struct capture *c)
 {
 	for (const struct capture_stream *s = capture_streams; s != NULL; s = s->next)

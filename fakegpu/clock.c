@@ -9,8 +9,8 @@
 
 #include "atomics.h"
 
-/* How long a thread sleeps at most, in the wall's time: the death of a neighbour wakes
- * nobody, and is found by looking. */
+/* The longest sleep of a thread, in ns of real time. Nothing wakes a thread when another process
+ * dies, so it must check. */
 enum { CLOCK_NAP = 20 * 1000 * 1000 };
 
 static uint64_t clock_wall(void)
@@ -53,7 +53,8 @@ void clock_set(struct clock *c, uint64_t rate, uint64_t add)
 	uint32_t turns = load_relaxed(&c->turns);
 	struct clock_base *to = &c->base[(turns + 1) % 2];
 
-	/* A reader that is two turns behind may see these; it then sees that `turns` is another. */
+	/* A reader that began two changes ago may see these values; it then finds that `turns` has
+	 * changed. */
 	store_release(&to->wall, wall);
 	store_release(&to->at, clock_at(&b, wall) + add);
 	store_release(&to->rate, rate);
@@ -73,5 +74,6 @@ void clock_sleep(struct clock *c, uint32_t turns, uint64_t until)
 	syscall(SYS_futex, &c->turns, FUTEX_WAIT, turns, &(struct timespec){0, (long)ns}, NULL, 0);
 }
 
-/* Counts nothing: one that looked before the change and sleeps after it sleeps a nap too long at most. */
+/* Does not change `turns`: a thread that checked before the change and sleeps after it sleeps at
+ * most CLOCK_NAP too long. */
 void clock_wake(struct clock *c) { syscall(SYS_futex, &c->turns, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }

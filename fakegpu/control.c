@@ -16,7 +16,7 @@
 
 _Static_assert(sizeof(struct control_args) == 32, "ABI");
 
-enum { CONTROL_LIBCUDA_SLICE = 2048 }; /* what libcuda sets, us */
+enum { CONTROL_LIBCUDA_SLICE = 2048 }; /* the slice that libcuda sets, in us */
 
 /* FAKEGPU_SLICE=other: a driver whose libcuda and kernel module speak of slices in another way. */
 enum { CONTROL_OTHER_COMMAND = 0xa06c0113, CONTROL_OTHER_SIZE = 16 };

@@ -1,14 +1,12 @@
-/* The call by which libcuda sets a context's time slice, and the kernel module that
- * answers it.
+/* The call by which libcuda sets a context's time slice, and the kernel module that handles it.
  *
- * For each context libcuda makes one control call, an ioctl on the driver's control
- * device, that sets the slice of the context's group of channels (the groups for copies make none). It
- * goes through the dynamic symbol `ioctl`, so that a preloaded library sees it and may change
- * it. What stands for the kernel module is this library's own `ioctl`, which
- * dlsym finds in libcuda.so.1 (where a real one leads on to libc's). The control device is a plain file:
- * a call that went to libc's ioctl comes back with an error, and is answered here, as it
- * then stands.
- */
+ * For each context libcuda makes one control call (an ioctl on the driver's control device) that
+ * sets the slice of the context's group of channels; the groups for copies make none. The call goes
+ * through the dynamic symbol `ioctl`, so that a preloaded library sees it and may change it. This
+ * library's own `ioctl`, which dlsym finds in libcuda.so.1, stands for the kernel module (in a real
+ * libcuda.so.1, dlsym finds that of libc). The control device is a plain file: if a call went to
+ * libc's ioctl, it returns with an error, and is then handled here, with the values that it has by
+ * then. */
 #ifndef FAKEGPU_CONTROL_H
 #define FAKEGPU_CONTROL_H
 
@@ -16,13 +14,13 @@
 
 struct context;
 
-/* As the open kernel module has it. */
+/* The layout of the open kernel module. */
 struct control_args {
-	uint32_t client, object; /* they name the group of channels */
+	uint32_t client, object; /* together they name the group of channels */
 	uint32_t command;
 	uint32_t flags;
-	uint64_t params; /* address of what the command takes */
-	uint32_t size;   /* of that, in bytes */
+	uint64_t params; /* address of the command's parameter */
+	uint32_t size;   /* size of the parameter, in bytes */
 	uint32_t status; /* 0, or a CONTROL_... error */
 };
 
@@ -37,7 +35,7 @@ enum {
 	CONTROL_NOT_SUPPORTED = 0x56,
 };
 
-/* Makes the call for a context that has its place in the engine. */
+/* Makes the control call for a context that has an entry in the engine. */
 void control_slice(struct context *c);
 
 #endif

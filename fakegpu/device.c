@@ -11,8 +11,8 @@ static unsigned device_visible_count;
 unsigned visible_devices(void) { return device_visible_count; }
 unsigned device_index(CUdevice ordinal) { return device_visible[ordinal]; }
 
-/* The machine's index that one entry of CUDA_VISIBLE_DEVICES names, or -1. UUIDs
- * may be cut short as long as only one device fits. */
+/* Returns the machine's index of the device that one entry of CUDA_VISIBLE_DEVICES names, or -1 if
+ * it names none. A UUID may be abbreviated if only one device matches. */
 static int device_entry_index(const char *entry)
 {
 	int found = -1;

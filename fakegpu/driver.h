@@ -1,4 +1,4 @@
-/* What the families of calls share: the driver's state, contexts and handles. */
+/* Declarations that all families of calls share: the driver's state, contexts and handles. */
 #ifndef FAKEGPU_DRIVER_H
 #define FAKEGPU_DRIVER_H
 
@@ -39,13 +39,14 @@ static inline CUresult driver_ready(void)
 	return __builtin_expect(load_acquire(&driver_state) == DRIVER_READY, 1) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* What an allocation of so many bytes takes on the device. */
+/* Returns how many bytes of the device an allocation takes. */
 uint64_t physical_size(uint64_t bytes);
 
-/* device.c: ordinals are what CUDA_VISIBLE_DEVICES left; indexes are the machine's. */
+/* device.c: an ordinal is a device's number among those that CUDA_VISIBLE_DEVICES allows; an index
+ * is its number on the machine. */
 unsigned visible_devices(void);
 unsigned device_index(CUdevice ordinal);
-CUresult device_check(CUdevice ordinal); /* ready, and there is such a device */
+CUresult device_check(CUdevice ordinal); /* CUDA_SUCCESS if the driver is ready and the device exists */
 CUresult devices_load(void);             /* reads CUDA_VISIBLE_DEVICES */
 
 /* context.c
@@ -59,33 +60,32 @@ struct context {
 	unsigned flags;
 	unsigned api_version;
 	bool primary;
-	struct context *base; /* of a green one: the primary context, whose memory it uses */
+	struct context *base; /* of a green context: the primary context, whose memory it uses */
 	int attached;         /* cuCtxAttach count */
 	bool alive;           /* atomic */
 	size_t limit[CU_LIMIT_COUNT];
-	uint64_t stack, heap; /* bytes that limits took of the device */
-	struct work work;     /* what it has to do; a green one has none */
+	uint64_t stack, heap; /* bytes of the device that cuCtxSetLimit has taken */
+	struct work work;     /* its work; a green context has none */
 	struct context *next; /* all contexts ever made */
 };
 
 CUresult context_new(struct context **out, CUdevice device, unsigned flags, bool primary);
 CUresult context_new_green(struct context **out, struct context *base);
-CUresult context_revive(struct context *c); /* a primary one, retained again */
-void context_end(struct context *c);        /* gives back all it holds */
-CUresult context_check(struct context *c);  /* is it one, and alive? */
-CUresult context_heap(struct context *c);   /* a kernel that allocates is launched: settings.c */
+CUresult context_revive(struct context *c); /* makes a primary context alive when it is retained again */
+void context_end(struct context *c);        /* returns all that the context holds */
+CUresult context_check(struct context *c);  /* CUDA_SUCCESS if it is a context and alive */
+CUresult context_heap(struct context *c);   /* called when a kernel that calls malloc is launched: settings.c */
 
-/* current.c
- *
- * The calling thread's context, or the error that tells why there is none. For a green
- * one it is the primary context, which everything made in it belongs to. */
+/* current_context sets *out to the calling thread's context, or returns the error that tells why
+ * there is none. If the thread's context is a green context, it sets *out to the primary context of
+ * the device: objects made in a green context belong to the primary one. */
 CUresult current_context(struct context **out);
-struct context *current_top(void); /* of the thread's stack as it is, alive or not; NULL: it is empty */
-bool current_is_full(void);        /* one more would not be pushed */
+struct context *current_top(void); /* the top of the thread's stack, alive or not; NULL: the stack is empty */
+bool current_is_full(void);        /* true if no further context can be pushed */
 CUresult current_push(struct context *c);
 CUresult current_pop(struct context **out);
 
-/* primary.c: taken by green contexts too, while which it cannot be reset. */
+/* primary.c: green contexts retain the primary context, too; while one does, it cannot be reset. */
 CUresult primary_retain(CUdevice device, bool green, struct context **out);
 CUresult primary_release(CUdevice device, bool green);
 
@@ -111,14 +111,15 @@ enum handle_kind {
 
 struct handle {
 	enum handle_kind kind;
-	struct context *context; /* ends with it; NULL for what belongs to the process */
+	struct context *context; /* the object ends with this context; NULL: it belongs to the process */
 };
 
-/* A zeroed object of `size` bytes that starts with a struct handle; NULL if there is no memory. */
+/* Returns a zeroed object of `size` bytes that starts with a struct handle; NULL if there is no
+ * memory. */
 void *handle_new(size_t size, enum handle_kind kind, struct context *context);
-/* The object if the address is a live handle of that kind, else NULL. */
+/* Returns the object if the address is a live handle of that kind, otherwise NULL. */
 void *handle_get(const void *address, enum handle_kind kind);
-/* Like handle_get, and reports a handle that is none as the caller's mistake. */
+/* Like handle_get, but reports an invalid handle as the caller's mistake. */
 void *handle_want(const void *address, enum handle_kind kind, const char *call);
 void handle_drop(void *object);
 /* Calls f with every live handle of a context; f may drop the one it is given. */
@@ -126,34 +127,37 @@ void handle_each(struct context *context, void (*f)(struct handle *h));
 
 /* stream.c */
 CUresult stream_check(CUstream s);
-/* The device of a stream; builtin ones are the current context's. */
+/* Returns the device of a stream; built-in streams (NULL, legacy, per-thread) are on the current
+ * context's device. */
 CUdevice stream_device(CUstream s, CUdevice current);
-/* A launch: with FAKEGPU_QUEUE it stays in its stream until a thread waits for that, and
- * itself waits while the stream is full. */
+/* Counts a launch. With FAKEGPU_QUEUE it stays in its stream until a thread waits for the stream;
+ * if the stream is full, the call waits until then. */
 void stream_enqueue(CUstream s);
-/* Where time is on: puts so much work into a stream (the current context's, of those that need no creating). */
+/* If kernels take time (work.h): adds ns of work to a stream. A built-in stream is that of the
+ * current context. */
 void stream_submit(struct context *c, CUstream s, uint64_t ns);
-/* The same, of what runs beside kernels; on a stream of the current context. */
+/* The same for work that runs beside kernels, such as copies; on a stream of the current context. */
 void stream_submit_beside(CUstream s, uint64_t ns);
-/* The context of a stream; builtin ones are the current one's. And whether it and the legacy stream wait for each other. */
+/* stream_context returns the context of a stream; built-in streams belong to the current one.
+ * stream_is_blocking returns true if the stream and the legacy stream wait for each other. */
 const struct context *stream_context(CUstream s, const struct context *current);
 bool stream_is_blocking(CUstream s);
-/* What a call that is not asynchronous waits for: all that came before it in its stream. */
+/* Waits for all work that came before in a stream, as every call that is not asynchronous does. */
 void stream_finish(struct context *c, CUstream s);
-void streams_wait(struct context *c); /* all of a context's, and those that need no creating */
+void streams_wait(struct context *c); /* waits for all streams of a context, built-in ones too */
 static inline CUstream per_thread(CUstream s) { return s == NULL ? CU_STREAM_PER_THREAD : s; }
 
 /* pool.c */
-void pools_return_slack(void);                  /* at a synchronisation: slack above the threshold goes back */
-void pools_drop(unsigned device_index);         /* the process's last context there ended: all slack goes back */
-void pools_bury(void);                          /* at a free that waits: destroyed pools of which nothing is left end */
-void pool_give(struct pool *p, uint64_t bytes); /* an allocation of the pool ended */
+void pools_return_slack(void);                  /* at a synchronisation: returns unused bytes above the threshold */
+void pools_drop(unsigned device_index);         /* when the process's last context there has ended: returns all unused bytes */
+void pools_bury(void);                          /* at a free that waits: ends destroyed pools that have no allocation left */
+void pool_give(struct pool *p, uint64_t bytes); /* returns the bytes of an allocation to the pool */
 
 /* graph.c */
-CUresult graph_freed(struct graph_node *node); /* its allocation was freed outside of a graph */
+CUresult graph_freed(struct graph_node *node); /* called when its allocation was freed outside a graph */
 void graphs_drop(unsigned device_index);       /* like pools_drop */
 
-/* Ends of objects, called when their context ends. */
+/* Called for each object when its context ends. */
 void array_end(struct array *a);
 void mipmap_end(struct mipmap *m);
 void module_end(struct module *m);
@@ -161,7 +165,7 @@ void module_end(struct module *m);
 /* vmm.c: with FAKEGPU_ORPHANS, takes over imported memory whose exporter is gone. */
 void imports_adopt(void);
 
-/* host.c: memory that is really there, and that the device can reach. */
+/* host.c: real memory of the host that the device can access. */
 enum host_kind { HOST_PINNED = 1, HOST_REGISTERED = 2, HOST_MANAGED = 4 };
 
 struct host_range {
@@ -171,17 +175,18 @@ struct host_range {
 	unsigned flags;
 	uint64_t resident; /* managed: bytes charged to the device it was moved to */
 	unsigned device;   /* that device's index */
-	struct pool *pool; /* managed: that it was allocated from, or NULL */
+	struct pool *pool; /* managed: the pool that it was allocated from, or NULL */
 	struct context *context;
 };
 
 bool host_find(uintptr_t address, struct host_range *out);
-/* Managed memory of the current context, of a pool or of none; on a device (by index)
- * from the start, or on none (-1). */
+/* Allocates managed memory of the current context, from a pool or from none (NULL). It begins on a
+ * device (by index), or on the host (-1). */
 CUresult host_new_managed(uint64_t bytes, unsigned flags, struct pool *pool, int device, CUdeviceptr *out);
-/* Ends the managed range that starts there. False if there is none. */
+/* Frees the managed range that starts there. Returns false if there is none. */
 bool host_free_managed(uintptr_t address);
-/* Ends all of a context's; a pool's only with the last context of its device. */
+/* Frees all managed ranges of a context. Ranges from a pool are freed only with the last context of
+ * the device (last). */
 void host_end_managed(const struct context *context, bool last);
 
 #endif

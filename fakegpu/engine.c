@@ -22,7 +22,7 @@ struct engine_books *engine_open(struct engine *e)
 {
 	struct engine_books *from, *to;
 	if (pthread_mutex_lock(&e->lock) == EOWNERDEAD)
-		pthread_mutex_consistent(&e->lock); /* what it left undone is in the copy that is not true */
+		pthread_mutex_consistent(&e->lock); /* its unfinished changes are in the copy that is not valid */
 	from = &e->books[load_acquire(&e->truth)];
 	to = &e->books[!load_acquire(&e->truth)];
 	memcpy(to, from, offsetof(struct engine_books, context) + from->high * sizeof *from->context);
@@ -41,8 +41,8 @@ bool engine_has_work(const struct engine_context *c)
 	return c->state == ENGINE_LIVE && (c->apart ? c->front != 0 : c->done < c->submitted);
 }
 
-/* The context whose turn comes: the next one that has work, and the same one again where
- * no other has. */
+/* Returns the context whose turn is next: the next one that has work, or the same one again if no
+ * other has. */
 static unsigned engine_next(const struct engine_books *b)
 {
 	unsigned from = b->loaded < b->high ? b->loaded + 1 : 0;
@@ -54,7 +54,8 @@ static unsigned engine_next(const struct engine_books *b)
 	return ENGINE_NONE;
 }
 
-/* Entries that lie at or before what is done now are reached; done_before was done at `from`. */
+/* Marks the entries as reached whose end is at or before the work that is done now; done_before was
+ * done at `from`. */
 static void engine_reach(struct engine *e, struct engine_context *c, unsigned i, uint64_t done_before, uint64_t from)
 {
 	for (; c->head < c->tail; c->head++) {
@@ -75,7 +76,7 @@ static bool engine_is_ready(const struct engine *e, const struct engine_books *b
 	return (s->after == 0 || engine_is_reached(e, b, i, s->after - 1)) && (s->also == 0 || engine_is_reached(e, b, i, s->also - 1));
 }
 
-/* From here on the context is apart. What it has was submitted in order, and its first entry is a kernel. */
+/* Makes the context apart. Its work was submitted in order, and its first entry is a kernel. */
 static void engine_part(const struct engine *e, struct engine_books *b, unsigned i)
 {
 	struct engine_context *c = &b->context[i];
@@ -85,7 +86,7 @@ static void engine_part(const struct engine *e, struct engine_books *b, unsigned
 	c->left = c->front != 0 ? e->queue[i][c->head % ENGINE_QUEUE].end - c->done : 0;
 }
 
-/* And no longer: what is left is done in order. */
+/* Ends the state apart: the remaining work is done in order. */
 static void engine_rejoin(struct engine *e, struct engine_books *b, unsigned i)
 {
 	struct engine_context *c = &b->context[i];
@@ -98,7 +99,7 @@ static void engine_rejoin(struct engine *e, struct engine_books *b, unsigned i)
 	b->apart--;
 }
 
-/* Begins and reaches what can be now, in a context that is apart. */
+/* Starts the work and reaches the entries that are possible now, in a context that is apart. */
 static void engine_settle(struct engine *e, struct engine_books *b, unsigned i)
 {
 	struct engine_context *c = &b->context[i];

@@ -1,28 +1,26 @@
-/* The engine of a device: which context's kernels run when.
+/* The engine of a device decides which context's kernels run when.
  *
- * Kernels fill the device, so one context runs at a time. Contexts that have work take
- * turns, each for its slice at most; when another context follows, the switch costs time.
- * A context without work is skipped, and one that runs out of it ends its turn. Work of a
- * context is done in the order in which it was submitted, whatever its streams, which
- * keeps every order that streams and events ask for.
+ * Kernels fill the device, so one context runs at a time. Contexts that have work take turns, each
+ * for at most its slice; a switch to another context costs time. A context without work is skipped,
+ * and a context that runs out of work ends its turn. The work of a context is done in the order in
+ * which it was submitted, whatever its streams; this keeps every order that streams and events ask
+ * for.
  *
- * But copies and host functions run beside the kernels, for a time of their own: from when what is
- * before them in their stream is done. They hold up what comes after them in it, and nothing else. A
- * context that has some is *apart*: of what its streams allow, the first kernel runs, and what takes no time is
- * reached at once.
+ * Copies and host functions are different: they run beside the kernels, and begin when the work
+ * before them in their stream is done. They delay the work after them in this stream, and nothing
+ * else. A context that has such work is *apart*: of the kernels that may start in its streams, the
+ * first one runs, and entries that take no time are reached at once.
  *
- * Nobody runs the engine. It is advanced, from the last instant that it knows to now, by
- * each process that submits or asks; what it does between is a matter of arithmetic and the same whoever does
- * it, and when.
+ * No thread runs the engine. Each process that submits work or asks about it advances the engine
+ * from its last known time to now. The result is pure arithmetic: it does not depend on which
+ * process does it, or when.
  *
- * All of it lies in the machine's file, under a lock that the kernel lets go of when its owner
- * dies. There are two copies of the books: the caller that has the lock changes the one
- * that is not true, then names it as the true one in one store. A process that is killed
- * before that store has changed nothing. Entries of the queues are written in place: those that
- * the true copy does not count yet are nobody's, and the times in those that it does are
- * read only once it says that they were reached, and come out the same when they are
- * found again.
- */
+ * The engine is in the machine's file, under a lock that the kernel releases when its owner dies.
+ * There are two copies of the books: the holder of the lock changes the copy that is not valid, and
+ * then makes it the valid one with one store. A process that is killed before that store has
+ * changed nothing. Queue entries are written in place. Entries that the valid copy does not count
+ * yet belong to no context. The times in the others are read only if the valid copy counts them as
+ * reached, and computing them again gives the same times. */
 #ifndef FAKEGPU_ENGINE_H
 #define FAKEGPU_ENGINE_H
 
@@ -32,17 +30,18 @@
 
 enum { ENGINE_CONTEXTS = 256, ENGINE_QUEUE = 1024, ENGINE_NONE = ENGINE_CONTEXTS };
 
-/* What a group of channels has before libcuda sets it, what libcuda sets, and what an H200 takes for a switch. */
+/* The slice that a group of channels has before libcuda sets it, and the time that an H200 needs
+ * for a switch between contexts. */
 enum { ENGINE_FIRST_SLICE = 1024 * 1000, ENGINE_SWITCH = 180 * 1000 }; /* ns */
 
 enum engine_state { ENGINE_FREE, ENGINE_LIVE, ENGINE_ENDED };
 
-/* What is submitted: a kernel, or, of no length, an event; or what runs beside kernels. An entry is named by its
- * number plus one; 0 is none. */
+/* A unit of work that is submitted: a kernel; an event, which takes no time; or work that runs
+ * beside kernels (beside). An entry is named by its number plus one; 0 means none. */
 struct engine_step {
 	uint64_t ns;
 	bool beside;
-	uint64_t after, also; /* entries that come before it: of its stream, and of another */
+	uint64_t after, also; /* entries that must end before it: of its own stream, and of another one; 0: none */
 };
 
 /* A point in a context's work: the end of a kernel or of a copy, or an event. */
@@ -56,70 +55,72 @@ struct engine_entry {
 
 #define ENGINE_NEVER UINT64_MAX
 
-/* An ended context keeps its books until its place is needed. All times in ns. */
+/* A context in the books. An ended context stays until its entry is needed. All times in ns. */
 struct engine_context {
 	uint32_t state;
 	uint32_t slot; /* of the process */
 	uint64_t identity;
 	uint32_t pid;    /* as NVML shows it */
-	uint32_t number; /* no other context of the device ever had it */
+	uint32_t number; /* a number that no other context of the device has ever had */
 	uint64_t slice;
 	uint64_t submitted, done; /* of work */
 	uint64_t tail, head;      /* entries submitted, and reached; entry i is queue[i % ENGINE_QUEUE] */
-	uint64_t front, left;     /* where it is apart: the kernel that runs, or 0, and what is left of it */
-	uint64_t wake;            /* and when the next of what runs beside ends */
+	uint64_t front, left;     /* if it is apart: the running kernel, or 0, and the rest of its time */
+	uint64_t wake;            /* if it is apart: when the next work beside kernels ends */
 	uint32_t apart, pad;
-	uint64_t busy; /* the time that it had work, up to `since` where it has some now */
+	uint64_t busy; /* time for which it had work; if it has work now, up to `since` */
 	uint64_t since;
 	uint64_t turns;
-	uint64_t ended; /* when */
+	uint64_t ended; /* when it ended */
 };
 
 struct engine_books {
-	uint64_t now; /* the engine is known up to here */
+	uint64_t now; /* the books are complete up to this time */
 	uint64_t idle, switching, switches;
 	uint64_t slice_left, switch_left; /* of the turn of `loaded` */
-	uint32_t loaded;                  /* whose turn it is, or was last */
-	uint32_t high;                    /* places below this were used at some time */
-	uint32_t apart, pad;              /* contexts that are */
+	uint32_t loaded;                  /* the context whose turn it is, or was last */
+	uint32_t high;                    /* entries below this were used at some time */
+	uint32_t apart, pad;              /* how many contexts are apart */
 	struct engine_context context[ENGINE_CONTEXTS];
 };
 
 struct engine {
-	pthread_mutex_t lock; /* robust, of all processes */
-	uint32_t truth;       /* which copy is true; atomic */
-	uint32_t numbers;     /* given out so far */
+	pthread_mutex_t lock; /* robust, shared by all processes */
+	uint32_t truth;       /* which copy of the books is valid; atomic */
+	uint32_t numbers;     /* how many context numbers were given out */
 	struct engine_books books[2];
 	struct engine_entry queue[ENGINE_CONTEXTS][ENGINE_QUEUE];
 };
 
-/* Makes a new machine's engine ready, before another process can see it. */
+/* Initialises the engine of a new machine, before another process can see it. */
 void engine_make(struct engine *e);
 
 /* Takes the lock, and returns a copy of the books that may be changed. */
 struct engine_books *engine_open(struct engine *e);
-/* Lets go of the lock. With `keep` the copy becomes the truth, else it is forgotten. */
+/* Releases the lock. With `keep` the changed copy becomes the valid one, otherwise it is dropped. */
 void engine_close(struct engine *e, struct engine_books *b, bool keep);
 
-/* All that follow take an open copy. */
+/* The functions below take books that engine_open has returned. */
 
 void engine_advance(struct engine *e, struct engine_books *b, uint64_t now, uint64_t switch_ns);
 
-/* A place for a context; ENGINE_NONE where all are taken by live ones. */
+/* Returns an entry for a context; ENGINE_NONE if live contexts have all entries. */
 unsigned engine_join(struct engine *e, struct engine_books *b, unsigned slot, uint64_t identity, uint32_t pid);
-/* The context leaves the round; its work is dropped and its books stay. */
+/* Ends a context: its work is dropped, and its entry in the books stays. */
 void engine_leave(struct engine_books *b, unsigned i);
 
 bool engine_is_full(const struct engine_books *b, unsigned i);
-/* Adds an entry; there must be room. */
+/* Adds an entry to a context's queue, which must not be full (engine_is_full). */
 void engine_submit(struct engine *e, struct engine_books *b, unsigned i, struct engine_step step);
 
-/* Whether a context has a kernel to run; and whether an entry was reached. */
+/* engine_has_work returns true if a context has a kernel to run; engine_is_reached, if an entry was
+ * reached. */
 bool engine_has_work(const struct engine_context *c);
 bool engine_is_reached(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number);
 
-/* The earliest instant at which entry `number` of a context can be reached: when, after the
- * turn that is under way, no other context runs before. Of one that is apart: at which anything can. */
+/* Returns the earliest time at which entry `number` of a context can be reached, if no other
+ * context runs before it after the current turn. For a context that is apart: the earliest time at
+ * which any entry can be reached. */
 uint64_t engine_soonest(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number, uint64_t switch_ns);
 
 #endif

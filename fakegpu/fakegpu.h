@@ -1,5 +1,5 @@
-/* What tests may ask the stand-in driver, beside the driver's own calls. These are
- * exported by libcuda.so.1: link to it, or find them with dlsym. */
+/* Calls for tests, beside the driver's own. libcuda.so.1 exports them: link to it, or find them
+ * with dlsym. */
 #ifndef FAKEGPU_H
 #define FAKEGPU_H
 
@@ -12,38 +12,41 @@ extern "C" {
 
 enum fakegpu_kind { FAKEGPU_CONTEXT, FAKEGPU_MODULE, FAKEGPU_DATA };
 
-/* Finds out what has become of shareable memory that this process has released or imported, as NVML and cuMemGetInfo do. */
+/* Updates the accounts of shareable memory that this process has released or imported, as NVML and
+ * cuMemGetInfo do. */
 void fakegpu_settle(void);
 
-/* The bytes really held on a device (a CUDA ordinal), by this process and by all;
- * dead processes hold nothing. Either pointer may be NULL. 0, or -1 before cuInit
- * or where there is no such device. */
+/* Sets *mine and *total to the bytes that this process and all processes really hold on a device (a
+ * CUDA ordinal); dead processes hold nothing. Either pointer may be NULL. Returns 0, or -1 before
+ * cuInit or if there is no such device. */
 int fakegpu_truth(int device, uint64_t *mine, uint64_t *total);
 
 /* The same for one kind of use. */
 int fakegpu_truth_kind(int device, enum fakegpu_kind kind, uint64_t *mine, uint64_t *total);
 
-/* Mistakes of the caller so far, and leaks. */
+/* How many mistakes of the caller, and how many leaks, were found so far. */
 unsigned fakegpu_errors(void);
 unsigned fakegpu_leaks(void);
 
-/* Kernel launches so far, and events recorded, both but for captures. */
+/* How many kernels were launched, and how many events were recorded so far, without those in
+ * captures. */
 unsigned long fakegpu_launches(void);
 unsigned long fakegpu_events(void);
 
-/* Gates, where calls wait in the middle: "cuMemAlloc" once they have taken effect, or
- * "cuMemAlloc:before", by the names that FAKEGPU_SLOW knows. fakegpu_hold makes the next
- * `calls` of them wait there until fakegpu_open. */
+/* Gates make calls wait in the middle. A gate is named after a call, by the names that FAKEGPU_SLOW
+ * knows: "cuMemAlloc" waits after the call has taken effect, "cuMemAlloc:before" before.
+ * fakegpu_hold makes the next `calls` such calls wait until fakegpu_open. */
 void fakegpu_hold(const char *gate, unsigned calls);
 void fakegpu_open(const char *gate);
 
-/* How many calls wait at a gate, or in a full queue ("queue"), or for work that takes time ("wait"), once there are n of them or
- * so many milliseconds have passed. */
+/* Waits until n calls wait at a gate, or ms milliseconds have passed, and returns how many wait.
+ * Other names: "queue" for calls that wait in a full queue, "wait" for calls that wait for work
+ * that takes time. */
 unsigned fakegpu_held(const char *gate, unsigned n, unsigned ms);
 
-/* The books of a device's engine: when whose kernels ran. In ns of the machine's clock. */
+/* The accounts of a device's engine: when each context's kernels ran. In ns of the machine's clock. */
 struct fakegpu_engine {
-	uint64_t now_ns;       /* the books are of this instant */
+	uint64_t now_ns;       /* the time of the accounts */
 	uint64_t idle_ns;      /* no context had work */
 	uint64_t switching_ns; /* going from one context to another */
 	uint64_t switches;
@@ -56,18 +59,18 @@ struct fakegpu_engine_context {
 	uint32_t pad;
 	uint64_t slice_us;
 	uint64_t submitted_ns; /* of work */
-	uint64_t got_ns;       /* of the engine: so much of its work is done */
-	uint64_t waited_ns;    /* had work and did not run */
+	uint64_t got_ns;       /* time for which the engine has run its work */
+	uint64_t waited_ns;    /* time for which it had work and did not run */
 	uint64_t turns;
 };
 
-/* Device by NVML's number. Fills up to max contexts, all of one instant, and
- * returns how many there are, those that ended included; -1 where there is no such device.
- * libnvidia-ml.so.1 has it, too. */
+/* device is NVML's number. Fills list with up to max contexts, all of one instant. Returns how many
+ * there are, with those that have ended; -1 if there is no such device. libnvidia-ml.so.1 exports
+ * it, too. */
 int fakegpu_engine(unsigned device, struct fakegpu_engine *out, struct fakegpu_engine_context *list, unsigned max);
 
-/* The machine's clock, in ns; it is set forward by so much first. With FAKEGPU_CLOCK=0 it
- * stands still but for this. -1 before cuInit. */
+/* Moves the machine's clock forward by add_ns, and returns its time in ns; -1 before cuInit. With
+ * FAKEGPU_CLOCK=0 only this call moves the clock. */
 int64_t fakegpu_clock(uint64_t add_ns);
 
 /* The i-th symbol of the driver: the name cuGetProcAddress knows it by, the name it

@@ -19,15 +19,16 @@
 #include "cuda_abi.h"
 #include "gate.h"
 
-/* Reads the knobs. Called by cuInit; calls before it are never faulted but for cuInit itself. */
+/* Reads the settings. Called by cuInit; no fault is made in a call before it, except in cuInit
+ * itself. */
 void faults_load(void);
 
 /* Run before and after a call while any fault, latency or gate is set. */
 CUresult fault_before(const char *name, bool *die_after);
 CUresult fault_after(const char *name, CUresult result, bool die_after);
 
-/* A point inside a call, which may be under a lock of the driver's, by a name of its own: waits where
- * FAKEGPU_SLOW or a gate says so. No thread is cancelled there. */
+/* A named point inside a call, possibly under a lock of the driver: it waits if FAKEGPU_SLOW or a
+ * gate names it. No thread is cancelled there. */
 void fault_inside(const char *point);
 
 /* The body of an exported function: evaluates `call` with its faults around it. */

@@ -19,7 +19,7 @@ struct graph_node {
 	bool live;           /* launched, and not freed since */
 	CUdeviceptr frees;   /* a free node's pointer */
 	bool frees_other;    /* which another graph allocated */
-	uint64_t ns;         /* what a kernel takes */
+	uint64_t ns;         /* duration of a kernel */
 	struct graph *graph; /* NULL once that is gone, while the allocation lives on */
 	struct graph_node *next;
 	struct graph_node **after; /* the nodes that it comes after */
@@ -43,7 +43,7 @@ struct graph_exec {
 	struct handle handle;
 	struct graph *graph;
 	unsigned long long flags;
-	uint64_t ns; /* what its kernels took when it was made */
+	uint64_t ns; /* duration of its kernels when it was made */
 };
 
 static pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER; /* over all of the above */

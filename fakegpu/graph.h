@@ -9,8 +9,8 @@
 CUresult graph_create(CUgraph *out);
 CUresult graph_destroy(CUgraph g);
 
-/* The nodes that a new one comes after. Nodes that were captured say of none: what they
- * allocate has addresses of its own. */
+/* The nodes that a new node comes after. Captured nodes list none: their allocations get new
+ * addresses. */
 struct graph_after {
 	const CUgraphNode *nodes;
 	size_t count;
@@ -19,12 +19,12 @@ struct graph_after {
 
 /* Each makes a node. */
 CUresult graph_add_kernel(CUgraphNode *out, CUgraph g, struct graph_after after, uint64_t ns);
-CUresult graph_add_other(CUgraphNode *out, CUgraph g); /* that takes neither time nor memory: a copy */
+CUresult graph_add_other(CUgraphNode *out, CUgraph g); /* a node without time and memory, such as a copy */
 CUresult graph_add_alloc(CUgraphNode *out, CUgraph g, struct graph_after after, CUDA_MEM_ALLOC_NODE_PARAMS *params);
 CUresult graph_add_free(CUgraphNode *out, CUgraph g, struct graph_after after, CUdeviceptr p);
 
-/* A launch takes the memory of the allocation nodes; *ns is what its kernels take. */
+/* Takes the memory of the allocation nodes for a launch. Sets *ns to the duration of its kernels. */
 CUresult graph_hold(CUgraphExec e, uint64_t *ns);
-uint64_t graph_exec_ns(CUgraphExec e); /* what its kernels take; 0 where it is none */
+uint64_t graph_exec_ns(CUgraphExec e); /* duration of its kernels; 0 if e is not an executable graph */
 
 #endif

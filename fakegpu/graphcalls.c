@@ -1,5 +1,5 @@
-/* Kernels in graphs, and launching graphs. A launch puts what all kernel nodes take together into
- * its stream, as one piece of work. */
+/* Kernels in graphs, and launching graphs. A launch puts the total time of all kernel nodes into
+ * its stream, as one unit of work. */
 #include "capture.h"
 #include "graph.h"
 #include "module.h"

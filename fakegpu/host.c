@@ -1,5 +1,5 @@
-/* Host memory that the device can reach: pinned, registered and managed. All of
- * it is really there, so that programs can touch it. */
+/* Host memory that the device can access: pinned, registered and managed. It is real memory, so
+ * that programs can read and write it. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static struct host_range *host_ranges;
 static size_t host_count, host_room;
 static pthread_rwlock_t host_lock = PTHREAD_RWLOCK_INITIALIZER;
 
-/* The first range that ends above the address. Under the lock. */
+/* Returns the index of the first range that ends above the address. The caller holds host_lock. */
 static size_t host_first_above(uintptr_t address)
 {
 	size_t low = 0, high = host_count;
@@ -113,9 +113,9 @@ static CUresult host_alloc_pinned(size_t bytes, unsigned flags, void **out)
 	return CUDA_SUCCESS;
 }
 
-/* Managed memory takes device memory from when it is moved there until it is moved
- * elsewhere or freed, always as a whole. What does not fit stays on the host, as an
- * oversubscribed device would have it. */
+/* Moves managed memory to a device (by index), or to the host (-1). It uses device memory from the
+ * moment it is moved to the device until it is moved away or freed. It moves only as a whole. If it
+ * does not fit, it stays on the host, as on a real oversubscribed device. */
 static void host_move(struct host_range *r, int device)
 {
 	uint64_t size = physical_size(r->size);
@@ -233,7 +233,7 @@ API cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *p, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
-/* Host memory lies above what 32 bits can name. */
+/* Host memory has addresses that do not fit into 32 bits. */
 API cuMemHostGetDevicePointer(CUdeviceptr_v1 *out, void *p, unsigned flags)
 {
 	CUdeviceptr d;
@@ -254,7 +254,7 @@ API cuMemHostGetFlags(unsigned *flags, void *p)
 	return CUDA_SUCCESS;
 }
 
-/* To a device, by index, or to the host (-1). */
+/* Prefetches to a device (by index), or to the host (-1). */
 static CUresult host_prefetch(CUdeviceptr p, size_t bytes, int device)
 {
 	struct context *c;

@@ -67,12 +67,12 @@ bool ledger_change(const struct ledger *l, unsigned slot, int64_t delta)
 {
 	struct ledger_account *a = l->account(slot, l->index);
 	uint64_t used = load_relaxed(&a->used);
-	/* After the last one booked: refused announcements share a sequence, so that no
-     * number of them comes round to the one that the word still shows. */
+	/* Use the sequence after the last booked one. Refused announcements share a sequence, so no
+	 * number of them can wrap around to the sequence that is still in the word. */
 	uint64_t seq = ledger_sequence_after(used);
 
-	/* Released, and ordered before the swap in ledger_apply: pairs with ledger_reap,
-     * which reads what was announced once it finds that sequence applied. */
+	/* Release, and before the swap in ledger_apply: pairs with ledger_reap, which reads the
+	 * announcement after it has found that sequence applied. */
 	store_release(&a->pend, ledger_account_pack(delta, seq));
 	if (!ledger_apply(l, slot, delta, seq))
 		return false;

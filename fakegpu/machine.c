@@ -80,8 +80,8 @@ static uint64_t machine_pid_namespace(void)
 	return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
 }
 
-/* Whether a process has the machine's file where its record says. Where we may not
- * read its maps it counts as having it. */
+/* Returns true if a process has mapped the machine's file at the address in its record, or if we
+ * may not read its maps. */
 static bool machine_mapped_by(const struct record *r)
 {
 	char name[32], line[256];
@@ -103,15 +103,15 @@ static bool machine_mapped_by(const struct record *r)
 	return found;
 }
 
-/* A driver frees what a process had when its files are released: while it ends, before it
- * is a zombie; or when the last of its fork children has closed them, too.
+/* Returns true if the process of a record is dead and a driver would have freed its memory. A
+ * driver frees it when the process's files are released: while it ends, before it is a zombie; or
+ * when the last of its fork children has closed them, too.
  *
- * Lock first: it is the kernel's word and true across namespaces. A program that
- * closes all descriptors drops it while it lives, so ask for the process too,
- * where its PID means anything to us. One that became another program has the same
- * PID and start time, but not the file where it was. A process that claims a record
- * knows that any other record with its PID is of such a past program, also where a
- * child that was made without our noticing still shares the lock. */
+ * Ask for the lock first: the kernel answers, and the answer is right across namespaces. A living
+ * program that closes all descriptors drops the lock, so ask about the process too, if its PID is
+ * of our namespace. A process that called exec has the same PID and start time, but not the
+ * mapping. A process that claims a record knows that any other record with its PID is from before
+ * an exec, even if a child that was made without our hooks still shares the lock. */
 static bool machine_is_dead(unsigned s, uint64_t our_namespace, bool claims)
 {
 	const struct record *r = &machine_file.map->record[s];
@@ -149,8 +149,8 @@ void machine_reap(void)
 	pthread_mutex_unlock(&machine_attach_lock);
 }
 
-/* How time goes is the machine's, and what the last process to set it said; where there
- * are no other processes it is as the first one says, or as ever. */
+/* Sets the clock's rate and the cost of a switch, which all processes share. The last process that
+ * has them set decides. A process that has not, and is the only one, sets the defaults. */
 static void machine_set_time(void)
 {
 	struct state *m = machine_file.map;
@@ -239,8 +239,9 @@ int machine_attach(bool want_slot)
 void machine_forked(void)
 {
 	pthread_mutex_init(&machine_attach_lock, NULL);
-	/* What locks the record is as the driver's descriptors are: a child that has it keeps the
-	 * parent's memory after the parent's death, until it is closed, by exec at the latest. */
+	/* The descriptor that locks the record behaves like the driver's descriptors: a child that
+	 * has inherited it keeps the parent's memory after the parent's death, until the child
+	 * closes it or calls exec. */
 	machine_file.own_fd = -1;
 	machine_own_slot = NO_SLOT;
 	state_close(&machine_file);

@@ -21,57 +21,61 @@
 
 struct process_info {
 	unsigned slot;
-	uint32_t pid; /* in the outermost PID namespace the process knew of */
+	uint32_t pid; /* in the outermost PID namespace that the process knew */
 	char name[64];
-	uint64_t hidden; /* FAKEGPU_HIDDEN: only ever shown, never charged */
+	uint64_t hidden; /* FAKEGPU_HIDDEN: bytes that are shown, but never charged */
 	uint64_t contexts;
 	uint64_t used;
 };
 
-/* Maps the machine, making it if there is none. With `claim` the caller becomes
- * a process of it. Safe to call again; a forked child starts anew. 0 or -1, with
- * the reason on stderr. */
+/* Maps the machine's file, and makes it if there is none. With `claim` the caller becomes a process
+ * of the machine. It may be called again; a forked child starts anew. Returns 0, or -1 with the
+ * reason on stderr. */
 int machine_attach(bool claim);
 
-/* Forgets what a fork inherited. For the child of a fork only. */
+/* Clears the state that a forked child has inherited. Only for the child of a fork. */
 void machine_forked(void);
 
 /* Constant after attaching. */
 const struct shape *machine_shape(void);
 
-/* The devices that processes find, in the order in which they number them, as in a container that has the nodes
- * of some devices only: how many, and the machine's number of one. Constant after attaching. */
+/* The devices that processes find, in the order of their numbers; there may be fewer than on the
+ * machine, as in a container that has only some device nodes. machine_presents returns how many
+ * there are, machine_present the machine's number of one. Constant after attaching. */
 unsigned machine_presents(void);
 unsigned machine_present(unsigned number);
 
-/* What CUDA may hand out: the device less what the driver keeps for itself. */
+/* machine_capacity returns the bytes that CUDA may allocate: the device's memory without
+ * machine_reserved, the bytes that the driver keeps for itself. */
 uint64_t machine_capacity(unsigned device);
 uint64_t machine_reserved(unsigned device);
 
-/* Takes bytes (rounded up to units) of a device for this process, or says no.
- * Before it says no it gives back what dead processes held. */
+/* machine_charge charges bytes (rounded up to units) of a device to this process, and returns false
+ * if there is no space. Before it returns false, it reaps dead processes. */
 bool machine_charge(unsigned device, enum kind kind, uint64_t bytes);
 void machine_return(unsigned device, enum kind kind, uint64_t bytes);
 
-/* Counts this process's contexts on a device up or down; returns how many there are. */
+/* Adds `by` to the number of this process's contexts on a device, and returns the new number. */
 uint64_t machine_context(unsigned device, int by);
 
-/* Gives back what dead processes held. */
+/* Returns the bytes of dead processes. */
 void machine_reap(void);
 
-/* Of what this process has, bytes that NVML lists for no process: more, or less. */
+/* Adds `by` to the number of this process's bytes that NVML counts for no process. */
 void machine_unlist(unsigned device, int64_t by);
 
-uint64_t machine_used(unsigned device); /* by all */
-uint64_t machine_mine(unsigned device); /* by this process */
+uint64_t machine_used(unsigned device); /* bytes used by all processes */
+uint64_t machine_mine(unsigned device); /* bytes used by this process */
 uint64_t machine_kind(unsigned device, enum kind kind, bool all);
 
-/* This process's slot and an identity that no other process ever had; 0 for one that claimed no slot. */
+/* machine_slot returns this process's slot, and machine_identity an identity that no other process
+ * has ever had. If the process has claimed no slot, the identity is 0, and the slot must not be
+ * used. */
 unsigned machine_slot(void);
 uint64_t machine_identity(void);
 bool machine_alive(unsigned slot, uint64_t identity);
 
-/* Whether that process is gone; unlike machine_alive it takes no lock and gives nothing back. */
+/* Returns true if that process has ended. Unlike machine_alive it takes no lock and reaps nothing. */
 bool machine_gone(unsigned slot, uint64_t identity);
 
 /* Time. */
@@ -79,7 +83,7 @@ struct clock *machine_clock(void);
 void machine_add_time(uint64_t ns); /* sets the clock forward */
 struct engine *machine_engine(unsigned device);
 uint64_t machine_switch(void); /* ns that an engine takes to go from one context to another */
-int machine_control(void);     /* opens what stands for the control device; -1 where it cannot be had */
+int machine_control(void);     /* opens the file that stands for the control device; -1 if that fails */
 uint32_t machine_pid(void);    /* of this process, as NVML shows it */
 
 /* Fills up to max entries with live processes that have a context on the device;

@@ -12,7 +12,7 @@ struct function {
 	char *name;
 	struct module *module;     /* of a CUfunction */
 	struct library *library;   /* of a CUkernel */
-	uint64_t ns, ns_per_block; /* what it takes */
+	uint64_t ns, ns_per_block; /* its duration */
 	struct function *next;
 };
 
@@ -26,7 +26,7 @@ struct global {
 struct module {
 	struct handle handle;
 	struct image image;
-	char *copy; /* of a text image, or NULL where it is a library's */
+	char *copy; /* a copy of a text image; NULL if the text belongs to a library */
 	uint64_t charged;
 	struct function *functions;
 	struct global *globals;
@@ -48,10 +48,11 @@ void functions_drop(struct function **list);
 /* library.c: the module of a library in the current context, loaded on first use. */
 CUresult library_module(struct library *l, struct module **out);
 
-/* A whole file, with a terminating zero byte. NULL if it cannot be read. */
+/* Returns the content of a file with a terminating zero byte; NULL if it cannot be read. */
 char *file_read(const char *path);
 
-/* What a launch may name: a function, or a kernel whose library is loaded first. */
+/* Sets *out to the module of a function or kernel that is launched. For a kernel, its library is
+ * loaded first. */
 CUresult launchable(CUfunction f, struct module **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the files of the NVML half share. */
+/* Declarations that the files of the NVML half share. */
 #ifndef FAKEGPU_NVML_H
 #define FAKEGPU_NVML_H
 
@@ -16,10 +16,11 @@
 			return try_;              \
 	} while (0)
 
-/* Between nvmlInit and the last nvmlShutdown? */
+/* Returns NVML_SUCCESS between nvmlInit and the last nvmlShutdown. */
 nvmlReturn_t nvml_ready(void);
 
-/* A device's number among those that are present, and its number on the machine; NVML knows no CUDA_VISIBLE_DEVICES. */
+/* nvml_number sets *number to a device's number among those that are present, nvml_index sets
+ * *index to its number on the machine. NVML ignores CUDA_VISIBLE_DEVICES. */
 nvmlReturn_t nvml_number(nvmlDevice_t device, unsigned *number);
 nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index);
 nvmlDevice_t nvml_handle(unsigned index);

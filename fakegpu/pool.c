@@ -76,9 +76,10 @@ void pool_trim(struct pool *p, uint64_t keep)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* Under the list's lock. False if the pool is done for: destroyed, and all given back. Its
- * threshold is read with the rest: one from before it was destroyed would keep memory that
- * nothing gives back any more. */
+/* Returns unused bytes of a pool; with drop, all of them. It returns false if the pool has ended:
+ * it was destroyed and nothing of it is left. The caller holds the list's lock. It reads the
+ * threshold under the pool's lock: a value from before the destruction would keep memory that
+ * nothing returns later. */
 static bool pool_return_slack(struct pool *p, bool drop)
 {
 	bool done;

@@ -1,4 +1,4 @@
-/* What fakegpu has to say about its caller: always on stderr, always counted. */
+/* Reports about fakegpu's caller. All go to stderr, and are counted. */
 #ifndef FAKEGPU_REPORT_H
 #define FAKEGPU_REPORT_H
 
@@ -9,7 +9,7 @@ void report_error(const char *format, ...) __attribute__((format(printf, 1, 2)))
  * so it only aborts where FAKEGPU_STRICT is 2 or more. */
 void report_leak(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Something about the set-up. */
+/* Reports a fact about the set-up. */
 void report_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 unsigned report_errors(void);

@@ -36,9 +36,9 @@ API cuCtxGetLimit(size_t *value, CUlimit limit)
 	return CUDA_SUCCESS;
 }
 
-static pthread_mutex_t setting_lock = PTHREAD_MUTEX_INITIALIZER; /* over what limits took */
+static pthread_mutex_t setting_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the bytes that limits have taken */
 
-/* Goes from what was taken to what is to be. Under the lock. */
+/* Changes the bytes that a limit has taken from *taken to bytes. The caller holds setting_lock. */
 static CUresult setting_take(const struct context *c, uint64_t *taken, uint64_t bytes)
 {
 	if (bytes > *taken && !machine_charge(c->device_index, KIND_CONTEXT, bytes - *taken))

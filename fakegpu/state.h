@@ -12,7 +12,7 @@ enum record_state { RECORD_FREE, RECORD_LIVE };
 
 struct record {
 	uint32_t state;
-	uint32_t pid; /* as the process calls itself, in pid_namespace */
+	uint32_t pid; /* the process's own PID, in pid_namespace */
 	uint32_t outer_pid;
 	uint32_t pad0;
 	uint64_t start_time; /* of pid, in clock ticks since boot: guards against reuse of a PID */
@@ -20,7 +20,7 @@ struct record {
 	uint64_t identity;
 	uint64_t hidden;
 	char name[64];
-	uint64_t map; /* where the process has this file */
+	uint64_t map; /* address at which the process has mapped this file */
 	uint64_t pad1;
 	struct ledger_account account[MAX_DEVICES];
 };
@@ -36,7 +36,7 @@ struct state {
 	struct ledger_word device[MAX_DEVICES];
 	struct record record[MAX_PROCESSES];
 	struct clock clock;
-	uint64_t switch_ns; /* what it takes an engine to go from one context to another */
+	uint64_t switch_ns; /* time that an engine needs to switch between contexts */
 	struct engine engine[MAX_DEVICES];
 };
 
@@ -47,7 +47,7 @@ _Static_assert(offsetof(struct state, record) % 64 == 0, "records start on a cac
 struct state_file {
 	struct state *map;
 	int lock_fd; /* its own open file: locks would outlive us in a forked child's mapping */
-	int own_fd;  /* and another one, of a record's lock, which lives as a driver's files do: also in a forked child */
+	int own_fd;  /* another open file, for the record's lock; it lives as long as a driver's files, also in a forked child */
 	struct shape shape;
 	unsigned present[MAX_DEVICES]; /* the machine's numbers of the devices that processes find */
 	unsigned presents;
@@ -60,18 +60,20 @@ struct state_file {
 int state_open(struct state_file *f);
 void state_close(struct state_file *f);
 
-/* A descriptor of the file that stands for the control device, beside the machine's; -1 where it cannot be had. */
+/* Returns a descriptor of the file that stands for the control device, beside the machine's file;
+ * -1 if that fails. */
 int state_control(void);
 
-/* Whether the path still leads to this file: another may have replaced it. */
+/* Returns true if the path still names this file: another one may have replaced it. */
 bool state_current(const struct state_file *f);
 
-/* The machine's lock. Threads of one process must take turns by themselves.
- * Without wait it gives up after a few milliseconds. */
+/* Takes the machine's lock. It excludes processes, not threads: the caller must prevent that two
+ * threads call it at once. Without wait it gives up after a few milliseconds and returns false. */
 bool state_lock(const struct state_file *f, bool wait);
 void state_unlock(const struct state_file *f);
 
-/* A record's own lock. */
+/* A record's lock: state_own takes it for this process, state_owned returns true if a process has
+ * it. */
 bool state_own(struct state_file *f, unsigned slot);
 bool state_owned(const struct state_file *f, unsigned slot);
 

@@ -1,6 +1,5 @@
-/* What one process hands another so that it can reach its memory: which process owns it,
- * on which device, how much. Importing charges no process; the memory is its owner's and
- * goes when the owner's goes. */
+/* A ticket is the data that one process passes to another to share memory: the owner, the device
+ * and the size. Importing charges no process: the memory belongs to its owner, and ends with it. */
 #ifndef FAKEGPU_TICKET_H
 #define FAKEGPU_TICKET_H
 
@@ -22,11 +21,12 @@ _Static_assert(sizeof(struct ticket) <= sizeof(CUipcMemHandle), "tickets travel 
 
 struct ticket ticket_new(enum ticket_kind kind, unsigned device, uint64_t address, uint64_t size);
 
-/* Whether it is a ticket of that kind, its owner lives, and its device is visible
- * here (then *ordinal is set). */
+/* Returns true if it is a ticket of that kind, its owner is alive, and its device is visible here;
+ * then *ordinal is set. */
 bool ticket_good(const struct ticket *t, enum ticket_kind kind, CUdevice *ordinal);
 
-/* As a file descriptor that can be passed to any process. -1 if there is none. */
+/* Returns a file descriptor that carries the ticket and can be passed to any process; -1 if that
+ * fails. */
 int ticket_to_fd(const struct ticket *t);
 bool ticket_from_fd(int fd, struct ticket *t);
 

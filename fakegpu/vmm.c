@@ -18,10 +18,11 @@
 #include "space.h"
 #include "ticket.h"
 
-/* What the driver rounds large allocations to is what it maps in. */
+/* The granularity of mappings is the size to which the driver rounds large allocations. */
 static uint64_t vmm_granularity(void) { return knobs()->block; }
 
-/* What the maker and the importers of shareable memory share: the file that a descriptor is of. */
+/* Data that the maker and the importers of shareable memory share, in the file behind the
+ * descriptor. */
 struct share {
 	struct ticket ticket;
 	char name[48];      /* of the file */
@@ -109,7 +110,7 @@ static bool vmm_descriptor_left(const struct share *share)
 	return found;
 }
 
-/* Gives back what was lent and is no longer reachable, or has become an importer's. */
+/* Returns exported memory that no process can reach any more, or that an importer has taken over. */
 static void vmm_settle_lent(void)
 {
 	for (struct physical **at = &vmm_lent, *m; (m = *at) != NULL;) {
@@ -450,7 +451,8 @@ API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *out, CUmemGeneri
 	return m == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* Makes what is shared of exported memory, and a descriptor that the driver itself keeps. Under the lock. */
+/* Makes the shared data of exported memory, and a descriptor that the driver itself keeps. The
+ * caller holds the lock. */
 static bool vmm_share(struct physical *m)
 {
 	static unsigned names;

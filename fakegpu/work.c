@@ -10,8 +10,8 @@
 
 bool work_timed;
 
-/* Over all marks of the process and over what contexts have open. The engine's lock is
- * taken under it; neither is held while a thread sleeps. */
+/* Guards all marks of the process, and the open work of its contexts. The engine's lock may be
+ * taken while it is held; no thread sleeps with either. */
 static pthread_mutex_t work_lock = PTHREAD_MUTEX_INITIALIZER;
 
 enum { KERNELS = 64 };
@@ -101,8 +101,9 @@ void work_open(struct work *w, unsigned device)
 		report_note("the engine has no place for more than %d contexts: kernels of this one take no time", ENGINE_CONTEXTS);
 }
 
-/* Opens the books, where the context has a place in them: false where it ended, or there was
- * none, or another process took this one for dead and gave its place away. Under the lock. */
+/* Opens the books if the context has an entry in them. Returns false if the context has ended or
+ * had no entry, or if another process took this one for dead and removed the entry. The caller
+ * holds work_lock. */
 static bool work_enter(const struct work *w, enum books_look look, struct engine_books **out)
 {
 	const struct engine_context *c;

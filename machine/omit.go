@@ -17,8 +17,8 @@ import (
 // counts the rest (Job.Omitted). Nothing is left out of a job that is read alone, nor of the jobs
 // in this user's own folder.
 const (
-	userRows  = 8192 // processes and their holdings, for all jobs of a user together
-	userTexts = 2048 // refusals and deaths, for all jobs of a user together
+	userRows  = 8192 // at most so many processes and their holdings, for all jobs of a user together
+	userTexts = 2048 // at most so many refusals and deaths, for all jobs of a user together
 	// So many users can have that much. More users share it.
 	fullUsers = 8
 	// Beyond these, each job may have one process, one refusal and one death.

@@ -158,7 +158,7 @@ type owner struct {
 // owners caches the identities of processes, because one process may have many slots.
 type owners map[int]owner // by PID as seen from here
 
-// ask adds the identity of a process, unless it is known.
+// ask asks the kernel for the identity of a process and stores it, unless it is already stored.
 func (all owners) ask(pid int) {
 	if _, known := all[pid]; known {
 		return

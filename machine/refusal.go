@@ -29,7 +29,7 @@ type Holder struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// anySlot tells processName that the slot is unknown.
+// anySlot is passed to processName if the slot is not known.
 const anySlot = -1
 
 // processName returns the name of the process that had a PID at a time. It returns "" unless

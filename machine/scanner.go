@@ -25,9 +25,9 @@ func init() {
 	scan.New = func(opts scan.Options) scan.Scanner[Machine, Event] { return newScanner(opts) }
 }
 
-// scanner scans the machine, once or repeatedly. Package scan declares its interface. A scan reads
-// only the jobs that have changed. It returns the latest few ended jobs of each user, and counts
-// the others (Machine.Hidden).
+// scanner scans the machine, once or repeatedly. Its interface is declared in package scan. A scan
+// reads only the jobs that have changed. It returns the latest few ended jobs of each user, and
+// counts the older ended ones (Machine.Hidden).
 //
 // The scanner keeps the files of unfinished jobs open, takes no lock and writes nothing. It scans each
 // user's jobs in a goroutine of their own. A user whose folder does not respond within two seconds is named

@@ -71,7 +71,8 @@ func (d *document) addFile(path string) (sum string, err error) {
 	return sum, nil
 }
 
-// makeDocument describes a program and the files that are handed out in and beside it.
+// makeDocument describes a program, the modules that are linked into it, and the files that are
+// shipped with it.
 func makeDocument(version, arch, glibc, program string, files []string, at time.Time) (object, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {

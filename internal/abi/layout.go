@@ -132,7 +132,7 @@ type Counters struct {
 	Refused    uint64 // requests refused
 	Helped     uint64 // initialisations that were finished for a process that was slow or had died
 	Claims     uint64 // slots claimed
-	Fast       uint64 // attaches that found the region complete
+	Fast       uint64 // attaches that found the region initialised
 
 	Damaged uint64 // slots put out of use because of impossible content
 	_       [7]uint64

@@ -103,8 +103,8 @@ func (s Status) Gen() uint64 { return uint64(s) >> StatusStateBits }
 // State is SlotFree, SlotJoining, SlotActive, SlotCondemned or SlotDamaged.
 func (s Status) State() int { return int(s & (1<<StatusStateBits - 1)) }
 
-// Holds reports whether the slot's accounts are shown: they are the owner's, or those of an owner
-// that is being reaped.
+// Holds reports whether readers show the slot's accounts: the slot has an owner, or its dead owner
+// is still being reaped.
 func (s Status) Holds() bool { return s.State() == SlotActive || s.State() == SlotCondemned }
 
 // HostPID is the host PID of a slot's owner, zero while unknown, with the owner's generation, so

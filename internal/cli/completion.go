@@ -164,8 +164,8 @@ __ration_words()
 }
 `
 
-// completionCommand gives cobra's completion command our help text, and a bash script that needs no
-// package.
+// completionCommand gives cobra's completion command our help text, and a bash script that works
+// without the package bash-completion.
 func completionCommand(c *cobra.Command) {
 	c.Short = "Print a script that completes commands in a shell"
 	c.Long = `Print a script for a shell that completes commands, flags, values, the names

@@ -77,7 +77,7 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 	var names []string
 	for _, i := range found {
 		text := ownerAndName(&jobs[i])
-		if ofUser { // one user may have two folders of jobs
+		if ofUser { // a user may have two folders, each with a job of this name: show paths
 			text = jobs[i].Path
 		}
 		names = append(names, termtext.Printable(text))

@@ -31,7 +31,7 @@ type appliedLimits struct {
 // deviceLimits are the limits of one device on a page.
 type deviceLimits struct {
 	memory  abi.Limit
-	total   uint64 // 0 until a process or ration run has found out the size
+	total   uint64 // the device's memory; 0 until a process or ration run has found out the size
 	compute region.Compute
 }
 

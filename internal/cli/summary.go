@@ -26,7 +26,7 @@ func (a *app) openSummary(name string) (*terminal, error) {
 	case "-":
 		return &a.out, nil
 	}
-	create := os.Create // closed at exit: it gets only one table
+	create := os.Create // the file is never closed: we write one table to it, then exit
 	if os.Geteuid() == 0 {
 		create = safepath.Create // other users may be able to write the folder
 	}

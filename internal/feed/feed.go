@@ -9,8 +9,10 @@ import (
 	"sync"
 )
 
-// Feed is the version number of some data. A slow follower delays nothing, and nothing is queued
-// for it: it continues with the version that is current then. A Feed is safe for concurrent use.
+// Feed tells goroutines (its followers) that some data has a new version. It holds only the version
+// number. A slow follower delays no other goroutine, and nothing is queued for it: when it is
+// ready, it reads the current version and skips the versions between. A Feed is safe for concurrent
+// use.
 type Feed struct {
 	mark string // this Feed's prefix of tokens
 

@@ -26,7 +26,7 @@ const maxUserJobs = 4096
 // maxTempNames bounds how many names in /tmp are read: every user can make any number.
 const maxTempNames = 1 << 15
 
-// maxTempUsers bounds how many users are read that have nothing but a folder in /tmp. A user with a
+// maxTempUsers limits how many users we read of those who have only a folder in /tmp. A user with a
 // range in /etc/subuid can make folders for thousands of UIDs.
 const maxTempUsers = 1024
 

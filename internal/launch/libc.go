@@ -35,8 +35,9 @@ func CheckGlibc() error {
 	return fmt.Errorf("%w, and this machine has none", ErrOtherLibc)
 }
 
-// hasGlibc reports whether programs of glibc can run here: its loader is at the standard path, or
-// the shell uses a loader elsewhere, as on systems that keep every package in a folder of its own.
+// hasGlibc reports whether programs that are linked with glibc can run here: glibc's loader is at
+// the standard path, or the shell uses a loader at another path, as on systems that keep every
+// package in a folder of its own.
 func hasGlibc() bool {
 	for _, loader := range []string{"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"} {
 		if _, err := os.Stat(loader); err == nil {

@@ -127,7 +127,8 @@ type Compute uint8
 // computeNone is a share or a cap that is set to none. It equals abi.ComputeNone.
 const computeNone Compute = 255
 
-// ComputePercent returns a limit of n per cent, at most 100; 0 means no limit.
+// ComputePercent returns a limit of n per cent. It treats n above 100 as 100, and 0 or less as no
+// limit.
 func ComputePercent(n int) Compute {
 	if n <= 0 {
 		return computeNone

@@ -13,8 +13,8 @@ import (
 // Size is a number of bytes.
 type Size uint64
 
-// Multiples are binary, as in HAMi-core, so that "10g" is the same number of bytes for
-// both.
+// Multiples are binary, as in HAMi-core, so that "10g" is the same number of bytes for ration and
+// for HAMi-core.
 const (
 	KiB Size = 1 << (10 * (iota + 1))
 	MiB

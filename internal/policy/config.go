@@ -383,7 +383,8 @@ func moreCompute(a, b limit.Set[limit.Compute], caps bool) bool {
 	return false
 }
 
-// planFor returns the plan of a job with a ration.
+// planFor returns the launch plan (limits, and the names of their settings for messages) of a job
+// that gets a ration.
 func planFor(ration limit.Limits, warn func(string)) launch.Plan {
 	return launch.Plan{Settings: limit.Settings{Limits: ration}, Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "compute_max"}, Warn: warn}
 }

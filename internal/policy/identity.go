@@ -102,7 +102,8 @@ func (p *Policy) For(uid int) (*Rule, error) {
 // machine, as it does to root.
 var agentRule = &Rule{Source: "the agent", Exempt: true}
 
-// agentUser returns that user, if there is one. Tests replace it.
+// agentUser returns the UID of the user that root's agent reads as. is is false if this machine has
+// no such user. Tests replace agentUser.
 var agentUser = func() (uid int, is bool) {
 	number, _, err := proc.LocalUser(job.AgentUser)
 	return int(number), err == nil

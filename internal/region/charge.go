@@ -176,7 +176,7 @@ func (s *Slot) keepPeak(device int, units uint64) error {
 	}
 }
 
-// refused handles a charge that did not fit: it takes back the memory of dead processes, tries
+// refused handles a charge that did not fit: it returns the memory of dead processes, tries
 // again as long as that helped, and then records the refusal.
 func (s *Slot) refused(device int, kind abi.Kind, bytes uint64) error {
 	for {

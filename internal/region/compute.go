@@ -41,7 +41,7 @@ type ProcessCompute struct {
 	Waited uint64 // nanoseconds that its launches waited for a cap
 }
 
-// sliceReasons says why a share is not enforced, by the state of the slice.
+// sliceReasons are texts that tell why a share is not enforced, by the state of the slice.
 var sliceReasons = map[int]string{
 	abi.SliceUnseen:  "a context was made without the driver's call that sets a time slice",
 	abi.SliceUnknown: "the driver sets time slices by a call that this version of ration does not know",

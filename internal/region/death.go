@@ -21,7 +21,7 @@ type Death struct {
 	Held    [abi.Devices]uint64
 }
 
-// causes says how a death was noticed, by cause.
+// causes are texts that tell how a death was noticed, by cause.
 var causes = [...]string{
 	abi.CauseUnknown:  "condemned by a process that died",
 	abi.CauseUnseen:   "its lock was gone, and its PID meant nothing to the process that noticed it",

@@ -182,12 +182,14 @@ func (l ledger) note(w abi.LedgerWord) bool {
 	return false
 }
 
-// refresh is an owner's own note. It is made at the first change and from time to time, so that
-// Done is never so old that the short sequence reaches it again.
+// refresh writes the owner's sequence seq to the account's Done. The owner calls it before its
+// first change and then every DoneRefresh changes. Otherwise Done could keep a value for so long
+// that the short sequence wraps around and reaches that value again.
 func (s *Slot) refresh(a *abi.Account, seq uint64) {
 	for {
 		d := atomic.LoadUint64(&a.Done)
-		// Check between the two, as in note: the slot's next owner may rely on Done.
+		// Check the status between reading Done and swapping it: if the slot has a new owner,
+		// Done is that owner's, and an old sequence must not overwrite it.
 		if d == abi.ShortSeq(seq) || !s.ours() || atomic.CompareAndSwapUint64(&a.Done, d, abi.ShortSeq(seq)) {
 			return
 		}

@@ -65,10 +65,10 @@ func (r *Region) high() int {
 	return int(min(atomic.LoadUint64(&r.m.Header.HighWater), abi.Slots))
 }
 
-// reapSlot settles a dead process's accounts and frees its slot. Any number of processes may do
-// this at once, and die doing it. It reports whether this call freed the slot. A slot with
-// impossible content is put out of use for good: its memory stays granted, and it causes no error
-// for processes that need the rest.
+// reapSlot settles a dead process's accounts and frees its slot. Several processes may do this at
+// the same time, and any of them may die in the middle. It returns true if this call freed the
+// slot. A slot with impossible content is put out of use for good: its memory stays granted, and
+// processes that use other slots get no error.
 func (r *Region) reapSlot(slot int) bool {
 	st, cause, dead := r.condemn(slot)
 	if !dead {

@@ -207,7 +207,8 @@ func (w *walker) follow(fd int, name string, link *unix.Stat_t) (string, error) 
 	return string(buf[:n]), nil
 }
 
-// enterProcess lets the kernel follow a link of /proc, because the link's text need not be a path.
+// enterProcess enters the folder behind a link of /proc, such as /proc/PID/root. The kernel follows
+// the link; the link's text is not used, because it may not be a path that this process can reach.
 func (w *walker) enterProcess(name string) error {
 	next, err := openat(w.fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

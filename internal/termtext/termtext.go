@@ -38,7 +38,8 @@ func Printable(text string) string {
 	}, text)
 }
 
-// unbroken matches blanks at which no line may break: in 4 GiB, 50 % and 75 W, and before (4711).
+// unbroken matches the spaces at which a line must not break: between a number and its unit ("4
+// GiB", "50 %", "75 W"), and before a PID in brackets ("(4711)").
 var unbroken = regexp.MustCompile(` ([KMGTPE]?i?B\b|\(\d+\)|%|°C|W\b)`)
 
 // Wrap breaks text into lines at blanks, but not at hyphens, which occur in names. A word that is

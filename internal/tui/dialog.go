@@ -128,8 +128,8 @@ func (p *limitPrompt) press(m *Model, key tea.KeyPressMsg) tea.Cmd {
 
 func (p *limitPrompt) paste(_ *Model, text string) { p.text += termtext.Printable(text) }
 
-// limitIsSet shows the result. An error is shown beside the typed text, so that the user can
-// correct it.
+// limitIsSet shows the result of setting a limit. An error is shown beside the typed text, so that
+// the user can correct it.
 func (m *Model) limitIsSet(r limitSet) {
 	r.prompt.busy = false
 	switch {

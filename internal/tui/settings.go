@@ -58,8 +58,9 @@ func (s Settings) valid() Settings {
 	return s
 }
 
-// SettingsPath returns the path of a user's settings, or "" for none: under sudo the home may
-// belong to another user, who could make root write any file.
+// SettingsPath returns the path of the user's settings file, or "" if there must be none. There is
+// none if another user owns the folder, as may happen under sudo: that user could then make root
+// write to any file.
 func SettingsPath() string {
 	folder, err := os.UserConfigDir()
 	if err != nil {

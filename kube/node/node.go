@@ -281,11 +281,11 @@ func usableJob(name string) bool {
 	return err == nil
 }
 
-// closed is the limit on devices that are not part of the claim: no program can use a device with
-// it.
+// closed is the limit of devices outside the claim. No program can use a device that has this
+// limit.
 const closed = limit.Least
 
-// makeJob makes a job with the limits of a ration. Only root can change them.
+// makeJob makes a job with the limits of a ration. Only root can change these limits.
 func (n *Node) makeJob(name string, ration claim.Ration) error {
 	var warnings []string
 	plan := launch.Plan{Name: name, FakeGPU: n.FakeGPU, Driver: n.Driver, Warn: func(text string) { warnings = append(warnings, text) },

@@ -101,8 +101,8 @@ func (o Options) memory(total uint64) resourceapi.DeviceCapacity {
 // no share, and gets the time that others leave unused.
 func compute() resourceapi.DeviceCapacity { return capacity(100, 0, 0, 1, resource.DecimalSI) }
 
-// capacity always sets a policy. Without one, a request that does not name the capacity would take
-// all of it, and any odd quantity would be granted.
+// capacity always sets a request policy. Without one, a request that does not name the capacity
+// would take all of it, and a request for any quantity would be granted, even for a single byte.
 func capacity(total, unspecified, least, step uint64, format resource.Format) resourceapi.DeviceCapacity {
 	quantity := func(n uint64) *resource.Quantity { return resource.NewQuantity(int64(n), format) }
 	return resourceapi.DeviceCapacity{

@@ -4,14 +4,15 @@
 #include "clock.h"
 #include "hooks.h"
 
-/* A kernel is handed over so long after the event before it, in ns, and no longer: a launch that takes longer may wait for its kernel. */
+/* The most time, in ns, that the driver is assumed to need between the event before a launch and
+ * the kernel's start. A launch that takes longer may be waiting for its kernel. */
 #define BATCH_HANDOVER UINT64_C(5000)
-/* So much is kept of what lost launches are taken for beyond the time there was for them, in ns: as much as may be charged too
- * much once, if they were shorter than those before. */
+/* The most that owed_ns keeps, in ns: so much may be charged too much once, if launches have become
+ * shorter. */
 #define BATCH_OWED UINT64_C(50000000)
 
-/* batch_guess returns what so many launches take that are not measured: as long as the last ones
- * of the stream, or else of the context. */
+/* batch_guess returns an estimate, in ns, of launches that are not measured yet: as long as the
+ * last measured ones of the stream, or otherwise of the context. */
 static uint64_t batch_guess(const struct meter *m, const struct meter_stream *e, uint64_t launches)
 {
 	if (e->launch_ns)
@@ -25,7 +26,7 @@ uint64_t batch_lost(const struct meter *m, const struct meter_stream *e, uint64_
 	return e->chance.launches ? (uint64_t)(ns * (double)launches) : batch_guess(m, e, launches);
 }
 
-/* batch_until returns when a batch ended, by the CPU's clock. */
+/* batch_until returns when a batch ended, as CPU time in ns. from and to are its times by events. */
 static uint64_t batch_until(struct meter *m, const struct meter_batch *b, double from, double to, uint64_t now)
 {
 	if (b->started)
@@ -34,7 +35,7 @@ static uint64_t batch_until(struct meter *m, const struct meter_batch *b, double
 	return until && until < now ? until : now;
 }
 
-/* batch_measure counts a batch that has ended, and learns from it. */
+/* batch_measure counts the time of a batch that has ended, and updates the estimates from it. */
 static void batch_measure(struct meter *m, struct meter_stream *e, struct meter_batch *b, uint64_t now)
 {
 	float took = 0;
@@ -46,7 +47,7 @@ static void batch_measure(struct meter *m, struct meter_stream *e, struct meter_
 		from = to - (took > b->handed_ns / 1e6 ? took - b->handed_ns / 1e6 : 0);
 	if (b->sure && ended && m->clock.offset >= 0) {
 		uint64_t until = event_clock_cpu(&m->clock, to), sure = until > b->sure ? until - b->sure : 0;
-		double most = (double)(sure > b->guess_ns ? sure : b->guess_ns) / 1e6; /* the guess is for all of it */
+		double most = (double)(sure > b->guess_ns ? sure : b->guess_ns) / 1e6; /* guess_ns is an estimate for the whole batch */
 		from = known && from > to - most ? from : to - most;
 		known = true;
 	}
@@ -57,7 +58,8 @@ static void batch_measure(struct meter *m, struct meter_stream *e, struct meter_
 	double all = to - from, used = busy_count(&m->busy, (struct busy_interval){from, to}, batch_until(m, b, from, to, now));
 	if (b->sure)
 		return;
-	/* Beside other streams only all together say what a launch takes. */
+	/* If other streams had work at the same time, this batch alone does not tell how long a
+	 * launch takes. */
 	e->launch_ns = used < all - 1e-3 ? 0 : (uint64_t)(all * 1e6 / b->launches) + 1;
 	if (b->stands)
 		chance_learn(&e->chance, used * 1e6 / b->launches, b->stands);
@@ -99,7 +101,7 @@ void batch_sweep(struct meter *m)
 	set(&m->oldest, kept ? m->batch[0].at : UINT64_MAX);
 }
 
-/* batch_last returns when the last event of a stream was, in ms; < 0: that is not known. */
+/* batch_last returns the time of a stream's last event, in ms; < 0 if it is not known. */
 static double batch_last(const struct meter *m, const struct meter_stream *e)
 {
 	double at = -1;
@@ -134,11 +136,13 @@ void batch_start(struct meter *m, struct meter_stream *e, uint64_t now, bool cop
 	if (batch_record(&e->start, e->stream))
 		e->after = AFTER_START;
 	e->ready = clock_exact();
-	e->started = m->closed || copied ? 0 : now; /* behind a copy it is reached when that ends */
+	e->started = m->closed || copied ? 0 : now; /* behind a copy the event is reached only when the copy ends */
 }
 
-/* batch_supersede is called before another event of a stream. Without the last one's own event, and the one that parts it from the launches before
- * it, its batch would end here and be measured, if an event from before it has not been reached yet. */
+/* batch_supersede is called before another event is recorded in a stream. It marks the stream's
+ * last batch as superseded if an event from before that batch has not been reached yet: then,
+ * without the two events around it, its launch would have been measured now, together with the
+ * launches before it. */
 static void batch_supersede(struct meter *m, const struct meter_stream *e)
 {
 	struct meter_batch *b = m->batch + m->closed;
@@ -168,7 +172,7 @@ void batch_close(struct meter *m, struct meter_stream *e, uint64_t now, bool lau
 		b->start = e->start;
 		e->start = start;
 	}
-	/* The stream was idle: the event before the launch was reached at once. */
+	/* The stream was idle, so the device reached the event before the launch at once. */
 	uint64_t handed = launched && e->started && relaxed(&e->pending) == 1 ? now - e->ready : 0;
 	b->handed_ns = b->follows ? 0 : handed < BATCH_HANDOVER ? handed : BATCH_HANDOVER;
 	b->started = b->follows ? 0 : e->started;

@@ -20,8 +20,8 @@ void busy_claim(struct busy *b, uint64_t until, uint64_t ns)
 	b->found_ns += ns ? region_cap_claim(attach_region(), b->device->index, until > ns ? until - ns : 0, until) : 0;
 }
 
-/* busy_claim_new claims what of an interval is in none of those that are counted, from the i-th on, and returns
- * how long that is. The interval new.to is at the CPU's time until. */
+/* busy_claim_new claims the part of an interval that is in none of the counted intervals from the
+ * i-th on, and returns its length in ms. new.to is the CPU time until. */
 static double busy_claim_new(struct busy *b, struct busy_interval new, uint64_t until, unsigned i)
 {
 	double before = 0;

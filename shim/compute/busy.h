@@ -1,6 +1,7 @@
-/* The time for which a context's work has occupied its device, each instant counted once: batches of several streams
- * overlap, and so does the work of several processes of a job. Times are those of the context's events, in ms, but where
- * it says that they are the CPU's, in ns. With the meter's mark. */
+/* Counts how long a context's work has kept its device busy. Each instant counts once, although
+ * batches of several streams overlap, and so does the work of several processes of a job. Times are
+ * those of the context's events, in ms (event_clock.h), except where a comment says CPU time, which
+ * is in ns. The caller of all these functions holds the mark of the meter that b belongs to. */
 #ifndef RATION_BUSY_H
 #define RATION_BUSY_H
 
@@ -16,23 +17,24 @@ struct busy_interval {
 
 struct busy {
 	const struct device *device;
-	uint64_t found_ns; /* that was new, and is not told yet */
+	uint64_t found_ns; /* new time since the last busy_tell */
 	unsigned count;
-	struct busy_interval counted[BUSY_INTERVALS]; /* the last ones, no two of which overlap */
+	struct busy_interval counted[BUSY_INTERVALS]; /* the latest intervals, no two of which overlap */
 };
 
-/* busy_begin is for a context on a device, of which nothing is counted. */
+/* busy_begin starts to count for a context on a device. */
 void busy_begin(struct busy *b, const struct device *d);
 
-/* busy_claim counts so many ns until a time of the CPU's clock, but for what others of the job have
- * claimed of that time. */
+/* busy_claim counts the ns nanoseconds that end at the CPU time until, except the part that another
+ * process of the job has claimed. */
 void busy_claim(struct busy *b, uint64_t until, uint64_t ns);
 
-/* busy_count counts an interval that ended at the CPU's time until, but for what is counted already, and returns
- * how much was new, in ms. The oldest one makes room. */
+/* busy_count counts an interval that ended at the CPU time until, except the part that is counted
+ * already. It returns how much was new, in ms. If there are too many intervals, it forgets the
+ * oldest. */
 double busy_count(struct busy *b, struct busy_interval new, uint64_t until);
 
-/* busy_tell returns what was found since it was last called, in ns. */
+/* busy_tell returns the new time since its last call, in ns. */
 uint64_t busy_tell(struct busy *b);
 
 #endif

@@ -7,12 +7,12 @@
 #include "region/failpoint.h"
 #include "compute/slice.h"
 
-/* All in ns. What is under way may make so much debt: enough that the device does not run out of
- * work while a thread that waits for less looks again. */
+/* All in ns. Launches under way may make this much debt: enough that the device does not run out of
+ * work while a waiting thread sleeps. */
 #define CAP_AHEAD UINT64_C(10000000)
 #define CAP_LEAST_NAP UINT64_C(50000)
-/* Nobody sleeps longer at a time, or waits longer for what is under way: a kernel may wait for the very
- * launch that waits here. */
+/* No thread sleeps longer than this at a time, or waits longer for launches under way: a kernel may
+ * wait for the very launch that waits here. */
 #define CAP_MOST_WAIT UINT64_C(1000000000)
 
 uint32_t cap_devices;
@@ -49,8 +49,9 @@ static void cap_sleep(unsigned device, uint64_t now, uint64_t ns)
 	region_cap_waited(attach_region(), device, clock_exact() - now);
 }
 
-/* cap_wait waits until what the job has used is due, and what is under way in this context will not
- * make much debt. Nothing is held. Returns whether the context has nothing under way any more. */
+/* cap_wait waits until the time that the job has used is due, and until the launches under way in
+ * this context will not make much debt. It holds nothing. It returns true if it saw that the
+ * context has nothing under way. */
 static bool cap_wait(struct meter *m, CUcontext context, CUstream stream, struct device *d)
 {
 	struct region *r = attach_region();
@@ -62,7 +63,7 @@ static bool cap_wait(struct meter *m, CUcontext context, CUstream stream, struct
 			meter_read(m, context);
 		uint64_t flight = m ? meter_flight(m, context, now) : 0, due = region_cap_due(r, d->index, percent, now);
 		uint64_t ahead = region_cap_ahead(due, flight, percent, now);
-		/* Nobody can have more than all of it. */
+		/* At 100 % there is nothing to wait for. */
 		if (percent >= 100 || (due <= now && ahead <= now + CAP_AHEAD))
 			break;
 		if (due > now) {
@@ -85,7 +86,7 @@ static bool cap_wait(struct meter *m, CUcontext context, CUstream stream, struct
 	return idle;
 }
 
-/* cap_device returns the device of a context that is current. */
+/* cap_device returns the device of a context that is current, or NULL if it is not known. */
 static struct device *cap_device(CUcontext context)
 {
 	struct device *d = slice_sign(context, 0);
@@ -107,7 +108,8 @@ bool cap_launch_begins(CUstream stream, bool alone)
 		struct meter *m = meter_table_find(context);
 		idle = cap_wait(m, context, stream, d) || idle;
 		m = meter_table_of(context, d, waited >= CAP_MOST_WAIT);
-		/* Where one of several references is given back, what is launched meanwhile is measured with what follows it. */
+		/* The context is ending, or one of several references to it is released. In the
+		 * second case, launches made meanwhile are measured with the next ones. */
 		if (unlikely(!m) && meter_table_ends(context))
 			return false;
 		if ((m && meter_begins(m, context, stream, alone, idle, &ends)) || waited >= CAP_MOST_WAIT || !cap_any())
@@ -116,7 +118,8 @@ bool cap_launch_begins(CUstream stream, bool alone)
 	}
 }
 
-/* cap_meter returns the meter of the current context, or NULL where there is nothing to measure. */
+/* cap_meter returns the meter of the current context, or NULL if there is no cap or no meter. It
+ * sets *context. */
 static struct meter *cap_meter(CUcontext *context)
 {
 	*context = NULL;

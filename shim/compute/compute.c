@@ -12,19 +12,20 @@
 #include "region/words.h"
 #include "compute/slice.h"
 
-/* How long a thread's look is good for. The coarse clock moves in steps of 1 to 10 ms. */
+/* How long a computed slice is not computed again, in ns. The coarse clock moves in steps of 1 to
+ * 10 ms. */
 #define COMPUTE_LOOK_NS 4000000
 
-/* The least slice, in microseconds: switching costs 180. */
+/* The shortest slice, in microseconds: switching costs 180. */
 #define COMPUTE_LEAST_SLICE 100
 
-/* By the region's index. Atomic. */
+/* One for each device, by the region's index. Atomic. */
 static struct compute_device {
 	uint32_t waiting;   /* threads of this process that wait for the device */
-	uint64_t looked_us; /* when a thread last looked */
+	uint64_t looked_us; /* when a thread last computed the slice */
 } __attribute__((aligned(64))) compute_devices[RATION_DEVICES];
 
-static uint32_t compute_asked[RATION_SLOTS]; /* region_workers' */
+static uint32_t compute_asked[RATION_SLOTS]; /* the parameter asked of region_workers */
 
 __thread uint64_t compute_next_signal, compute_next_look;
 
@@ -37,9 +38,10 @@ void compute_reset(void)
 	cap_reset();
 }
 
-/* compute_show shows this process's sign of work. Of two threads one may store an older word
- * over a newer one, but not one that lacks a thread that waits: each looks at their number
- * again after it has stored. */
+/* compute_show publishes whether this process has work on a device, and returns in how many
+ * contexts. Of two threads, one may store an older word over a newer one, but never a word that
+ * lacks a waiting thread: each thread reads the number of waiting threads again after it has
+ * stored. */
 static unsigned compute_show(struct device *d, uint64_t now_us)
 {
 	uint32_t *waiting = &compute_devices[d->index].waiting, n;
@@ -53,7 +55,8 @@ static unsigned compute_show(struct device *d, uint64_t now_us)
 	return workers;
 }
 
-/* compute_slice returns the slice of one of so many contexts of the job: 0 without a share. */
+/* compute_slice returns the slice in microseconds of one context if the job has this many contexts
+ * with work; 0 without a share. */
 static uint64_t compute_slice(unsigned device, unsigned workers)
 {
 	unsigned share = region_share(attach_region(), device);
@@ -61,7 +64,8 @@ static uint64_t compute_slice(unsigned device, unsigned workers)
 	return !share ? 0 : slice < COMPUTE_LEAST_SLICE ? COMPUTE_LEAST_SLICE : slice;
 }
 
-/* compute_adjust brings the slices of this process's contexts on a device up to date. */
+/* compute_adjust computes the slice of this process's contexts on a device, and sets it. It also
+ * reads whether there is a cap. */
 static void compute_adjust(struct device *d, uint64_t now_us)
 {
 	struct region *r = attach_region();
@@ -75,8 +79,9 @@ static void compute_adjust(struct device *d, uint64_t now_us)
 	cap_update(d);
 }
 
-/* compute_look_at does so unless a thread has in the last milliseconds. A thread that is
- * cancelled in the middle would keep a context for itself: no thread is. */
+/* compute_look_at calls compute_adjust, unless a thread did in the last milliseconds (always: even
+ * then). It disables cancellation: a thread that is cancelled in the middle would keep a context's
+ * place taken for ever. */
 static void compute_look_at(struct device *d, uint64_t now_us, bool always)
 {
 	uint64_t *looked = &compute_devices[d->index].looked_us, before = load_relaxed(looked);
@@ -90,8 +95,8 @@ static void compute_look_at(struct device *d, uint64_t now_us, bool always)
 	pthread_setcancelstate(cancel, &cancel);
 }
 
-/* compute_current returns the device of the thread's current context, with a sign of work
- * where now_us is not 0; NULL where there is none. */
+/* compute_current returns the device of the thread's current context, or NULL if there is none. If
+ * now_us is not 0, it also records that the context has work. */
 static struct device *compute_current(uint64_t now_us)
 {
 	CUcontext handle = NULL;
@@ -101,15 +106,16 @@ static struct device *compute_current(uint64_t now_us)
 	struct device *d = slice_sign(handle, now_us);
 	if (likely(d != NULL) || REAL(cuCtxGetDevice, &ordinal) != CUDA_SUCCESS || device_of(ordinal, &d) != 1)
 		return d;
-	/* CUDA's runtime sets a primary context before it makes it active, and asks this and that. */
+	/* CUDA's runtime makes a primary context current before the context is active, and makes
+	 * queries then. */
 	if (!__atomic_load_n(&d->contexts_alive, __ATOMIC_ACQUIRE))
 		return NULL;
-	/* Made before the job had a share, or by a call that is not hooked. */
+	/* The context was made before the job had a share, or by a call that is not hooked. */
 	log_debug("context %p on device %u was not seen being made", (void *)handle, d->index);
 	region_enter(attach_region(), d->index);
 	slice_add_unseen(handle, d);
 	slice_sign(handle, now_us);
-	return d; /* also where it found no place: the thread looks all the same */
+	return d; /* even if slice_add_unseen found no place for the context: the thread computes the slice all the same */
 }
 
 void compute_signal(void)
@@ -156,8 +162,9 @@ void compute_wait_end(struct device *d)
 	if (!d)
 		return;
 	uint64_t now = clock_coarse();
-	/* It had work until now: without a sign, one that waited for longer than a lease would show that it has none,
-	 * and give its contexts what they would have if it were so for as long as its next wait takes. */
+	/* The context had work until now. If this were not recorded, a process that waited for
+	 * longer than a lease would publish that it has no work, and would set its slices as if
+	 * that were so, until its next wait has ended. */
 	compute_current(now / 1000);
 	__atomic_fetch_sub(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
 	compute_show(d, now / 1000);
@@ -171,7 +178,7 @@ void compute_making(struct device *d)
 		return;
 	uint64_t now_us = clock_coarse() / 1000;
 	region_enter(attach_region(), d->index);
-	/* As one of those that have work: it will soon. */
+	/* Count the new context as one that has work: it will have some soon. */
 	unsigned workers = 1 + slice_workers(d, now_us > RATION_WORK_LEASE_US ? now_us - RATION_WORK_LEASE_US : 1) +
 			   region_workers(attach_region(), d->index, now_us, compute_asked);
 	slice_watch(d, compute_slice(d->index, workers));
@@ -225,10 +232,10 @@ void compute_ended(CUcontext handle)
 void compute_stream_ends(CUstream stream)
 {
 	int status = 0;
-	/* A capture ends with a stream of it. */
+	/* Destroying a capturing stream ends the capture. */
 	if (capture_any() && REAL(cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status != 0)
 		capture_ended();
-	meter_table_stream_ends(stream); /* also while there is no cap: there may be one again */
+	meter_table_stream_ends(stream); /* also without a cap: there may be one again later */
 }
 
 bool compute_launch_begins(CUstream stream, bool graph)

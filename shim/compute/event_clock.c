@@ -2,7 +2,8 @@
 
 #include "hooks.h"
 
-/* An event's distance to the base is a float. */
+/* Take a new base after this time: the distance between two events is a float, which becomes too
+ * coarse. */
 #define EVENT_CLOCK_FAR_MS 30000
 
 void event_clock_begin(struct event_clock *c) { *c = (struct event_clock){NULL, 0, -1}; }

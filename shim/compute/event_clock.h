@@ -1,4 +1,5 @@
-/* The clock that a context's events are times of, in ms, and how far it is from the CPU's. With the meter's mark. */
+/* The clock of a context's events, in ms, and its distance to the CPU's clock. The caller of all
+ * these functions holds the mark of the meter that c belongs to. */
 #ifndef RATION_EVENT_CLOCK_H
 #define RATION_EVENT_CLOCK_H
 
@@ -8,26 +9,27 @@
 #include "cuda.h"
 
 struct event_clock {
-	CUevent base;  /* what all times are measured from; NULL: the first event will be */
-	double origin; /* its time */
-	double offset; /* what to add to a time to have the CPU's; < 0: not known */
+	CUevent base;  /* the event that all times are measured from; NULL: the first event will become the base */
+	double origin; /* the time of base, in ms */
+	double offset; /* add this to a time to get the CPU time, in ms; < 0: not known */
 };
 
-/* event_clock_begin is for a context of which no event is known. */
+/* event_clock_begin starts the clock of a context that has no event yet. */
 void event_clock_begin(struct event_clock *c);
 
-/* event_clock_when sets when an event was, and says whether that is known. */
+/* event_clock_when sets *at to the time of an event, in ms. It returns false if that is not known. */
 bool event_clock_when(const struct event_clock *c, CUevent event, double *at);
 
-/* event_clock_keep does the same for an event that is no longer needed. A late one becomes the new base, and the old base
- * will be recorded again in its place. */
+/* event_clock_keep does the same for an event that the caller no longer needs. An event long after
+ * the base becomes the new base, and the caller gets the old base in *event to record again. */
 bool event_clock_keep(struct event_clock *c, CUevent *event, double *at);
 
-/* event_clock_cpu returns the CPU's time of one by events, in ns; 0 where that is not known. */
+/* event_clock_cpu converts a time of events to CPU time, in ns; 0 if the offset is not known. */
 uint64_t event_clock_cpu(const struct event_clock *c, double at);
 
-/* event_clock_tie learns from an event that was recorded at a time of the CPU's clock while nothing was under way: it
- * is reached a moment later. The shortest such moment tells how far apart the clocks are, and a longer one that they drift. */
+/* event_clock_tie corrects the offset from an event with the time at, which was recorded at the CPU
+ * time recorded while the context had nothing under way: the device reached it a moment later. The
+ * shortest such delay gives the offset; a longer one shows that the clocks drift. */
 void event_clock_tie(struct event_clock *c, double at, uint64_t recorded);
 
 #endif

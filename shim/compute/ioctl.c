@@ -1,5 +1,5 @@
-/* ioctl, which libcuda.so.1 talks to the kernel driver by. Every other call of it in the
- * program comes here too, so it is two branches where the job has no share. */
+/* ioctl, the call by which libcuda.so.1 reaches the kernel driver. All other uses of ioctl in the
+ * program come here too, so it costs only two branches if the job has no share. */
 #include <stdarg.h>
 
 #include "attach.h"

@@ -8,20 +8,22 @@
 #include "hooks.h"
 
 enum {
-	METER_LAUNCHES = 512, /* under way: the driver's queue, in which a thread would wait, has 1024 */
-	METER_CACHE = 8,      /* streams that a thread finds without a search */
-	METER_WARY = 64,      /* bursts like one of which the end was missed, that are looked at launch by launch */
-	METER_SAMPLE = 256,   /* launches of which one is measured, where that is left to chance */
+	METER_LAUNCHES = 512, /* most launches under way: the driver's queue has 1024, and a thread would wait in it */
+	METER_CACHE = 8,      /* number of streams that a thread finds without a search */
+	METER_WARY = 64,      /* after a missed launch, so many bursts of the same length are looked at launch by launch */
+	METER_SAMPLE = 256,   /* one of so many launches is measured, at most, while measuring by chance */
 	METER_MOST_WARY = 1 << 20
 };
 
-/* A launch that comes later than METER_PAUSE after the last one of its stream is looked at: a few
- * microseconds are little then. So is one METER_BATCH after the last event. Both in ns. */
+/* A launch is looked at if it comes METER_PAUSE or more after the last one of its stream (a few
+ * microseconds do not matter then), or METER_BATCH after the last event. Both in ns. */
 #define METER_PAUSE UINT64_C(30000)
 #define METER_BATCH UINT64_C(2000000)
-/* A kernel that no event followed may have run through a pause longer than this, in ns: too much to be left to chance. */
+/* A kernel without an event behind it may have run through a pause of this length, in ns. That is
+ * too much to be left to chance. */
 #define METER_HIDDEN UINT64_C(2000000)
-/* But one of a hundred is charged as if it had: a program that lost the processor for a moment goes on as before. */
+/* But pauses shorter than METER_HICCUP that make up less than 1/METER_RARE of the time are charged
+ * instead, so that a program that lost the processor for a moment is not slowed down. */
 #define METER_HICCUP UINT64_C(10000000)
 #define METER_RARE 100
 
@@ -39,7 +41,7 @@ void meter_reset(void (*used)(const struct device *d, uint64_t ns))
 
 void meter_crowd(void) { set(&meter_crowded, 1); }
 
-/* meter_tell tells what was found. With the mark. */
+/* meter_tell passes the newly counted time to meter_used. The caller holds the meter's mark. */
 static void meter_tell(struct meter *m)
 {
 	uint64_t ns = busy_tell(&m->busy);
@@ -76,8 +78,8 @@ uint64_t meter_flight(const struct meter *m, CUcontext context, uint64_t now)
 		return 0;
 	if (!closed)
 		return 0;
-	/* Of what is not known yet, two. And what is under way for longer than was thought takes
-	 * longer than that. */
+	/* Allow two batches if no estimate is known. Work that has been under way for longer than
+	 * estimated counts as long as that. */
 	if (relaxed(&m->under_way) > METER_LAUNCHES || closed == METER_BATCHES || (!flight && closed > 1))
 		return METER_MUCH;
 	return flight + age ? (flight > age ? flight : age) : 1;
@@ -87,8 +89,9 @@ void meter_give_up(struct meter *m) { set(&m->given_up, 1); }
 
 /* Contexts. */
 
-/* meter_settle counts by guess what is not measured, as of a context whose streams cannot be asked. What
- * is under way was so since it was launched, but what of that is older than most is not asked for. With the mark. */
+/* meter_settle counts an estimate of all that is not measured, for a context whose streams cannot
+ * be asked any more. Work under way counts from its launch on, for at most most ns. The caller
+ * holds the meter's mark. */
 static void meter_settle(struct meter *m, uint64_t most)
 {
 	uint64_t now = clock_exact(), ns = m->flight_ns, age = m->closed && now > m->oldest ? now - m->oldest : 0;
@@ -100,7 +103,8 @@ static void meter_settle(struct meter *m, uint64_t most)
 	meter_tell(m);
 }
 
-/* meter_sweep_any is for a context that lives and need not be current. With the mark. */
+/* meter_sweep_any measures the ended batches of a living context that need not be current. The
+ * caller holds the meter's mark. */
 static void meter_sweep_any(struct meter *m)
 {
 	CUcontext popped;
@@ -110,7 +114,8 @@ static void meter_sweep_any(struct meter *m)
 	REAL(cuCtxPopCurrent_v2, &popped);
 }
 
-/* meter_evict ends the measuring of a context that lives, and gives its events back. With the mark. */
+/* meter_evict stops measuring a living context, and destroys its events. The caller holds the
+ * meter's mark. */
 static void meter_evict(struct meter *m)
 {
 	meter_settle(m, METER_MUCH);
@@ -127,8 +132,8 @@ static void meter_evict(struct meter *m)
 			REAL(cuEventDestroy_v2, events[i]);
 }
 
-/* meter_renew makes a meter another context's. With the mark. Threads may read what is atomic
- * meanwhile: they find no stream, and no context. */
+/* meter_renew gives a meter to another context. The caller holds the meter's mark. Threads may read
+ * the atomic fields meanwhile: they find no stream and no context. */
 static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 {
 	__atomic_store_n(&m->handle, NULL, __ATOMIC_RELEASE);
@@ -175,7 +180,8 @@ bool meter_assign(struct meter *m, CUcontext context, struct device *d, enum met
 void meter_context_ends(struct meter *m)
 {
 	int cancel;
-	/* From here on nobody touches its events, once those who do have done so. */
+	/* After this no thread uses the context's events; mark_take waits for a thread that still
+	 * does. */
 	bool taken = mark_take(&m->mark, &cancel);
 	if (taken && relaxed(&m->state) == CONTEXT_LIVES)
 		meter_sweep_any(m);
@@ -212,16 +218,17 @@ static bool meter_is_stream(const struct meter_stream *e, CUstream stream, CUcon
 	       relaxed(&e->thread) == meter_thread(stream);
 }
 
-/* meter_leave frees a stream's place. With the mark. */
+/* meter_leave frees a stream's entry. The caller holds the meter's mark. */
 static void meter_leave(struct meter *m, struct meter_stream *e)
 {
-	batch_tail(m, e, UINT64_MAX, 0); /* it may not have begun */
+	batch_tail(m, e, UINT64_MAX, 0); /* the launches may not have begun yet */
 	set(&e->context, NULL);
 	set(&e->allowance, 0);
 }
 
-/* meter_stream returns a stream's place, if need be that of the one that has not been launched on
- * for longest. As there are more places than batches, there is one. With the mark. */
+/* meter_stream returns the entry of a stream. If it has none, it replaces the stream without a
+ * closed batch that was launched on longest ago; there is always one, because there are more
+ * entries than batches. The caller holds the meter's mark. */
 static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint64_t now)
 {
 	struct meter_stream *free = NULL;
@@ -256,15 +263,15 @@ static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint6
 
 /* Launches. */
 
-/* meter_captured says whether a launch is not one now, but part of a graph. A stream that cannot be
- * asked is one that a capture forbids. */
+/* meter_captured returns true if a launch on the stream is only recorded into a graph. It also
+ * returns true if asking fails, because a capture forbids the query. */
 static bool meter_captured(CUstream stream)
 {
 	int status = 0;
 	return unlikely(capture_seen()) && (REAL(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status != 0);
 }
 
-/* meter_busy says whether a stream has work. With the mark. */
+/* meter_busy returns true if a stream has work. The caller holds the meter's mark. */
 static bool meter_busy(const struct meter_stream *e)
 {
 	if (e->ends || !relaxed(&e->pending))
@@ -274,8 +281,9 @@ static bool meter_busy(const struct meter_stream *e)
 	return result == CUDA_ERROR_NOT_READY;
 }
 
-/* meter_missed decides what becomes of launches that no event followed before a pause of their stream, through which
- * the last one may have run, again and again. Returns how much of the pause is charged. With the mark. */
+/* meter_missed is called for launches without an event behind them, before a pause of their stream
+ * through which the last one may have run. It returns how much of the pause is charged, in ns; if
+ * that is 0, the next launches are each looked at. The caller holds the meter's mark. */
 static uint64_t meter_missed(struct meter_stream *e, uint64_t now, uint64_t pause, uint64_t lost)
 {
 	uint64_t wary = (e->burst + lost) * METER_WARY, since = now - e->missed;
@@ -287,7 +295,8 @@ static uint64_t meter_missed(struct meter_stream *e, uint64_t now, uint64_t paus
 	return 0;
 }
 
-/* meter_lose counts what was launched on a stream that is idle, or of which nothing is known. With the mark. */
+/* meter_lose counts an estimate of the launches on a stream that is idle, or whose state is not
+ * known. The caller holds the meter's mark. */
 static void meter_lose(struct meter *m, struct meter_stream *e, uint64_t now)
 {
 	uint64_t lost = relaxed(&e->pending), pause = now - relaxed(&e->last), more = 0;
@@ -300,14 +309,14 @@ static void meter_lose(struct meter *m, struct meter_stream *e, uint64_t now)
 	e->recorded = now;
 }
 
-/* meter_allow says after how many launches the next one is looked at: after each of the first ones
- * since a pause, then after ever more, but not after more than take long. With the mark. */
+/* meter_allow sets after how many launches the next one is looked at: each of the first ones after
+ * a pause, then ever fewer, but at least one in about 2 ms. The caller holds the meter's mark. */
 static void meter_allow(struct meter_stream *e)
 {
 	uint64_t most = e->sampled ? METER_SAMPLE : METER_BATCHES, size = e->run / 8 < most ? e->run / 8 : most;
 	uint64_t launch_ns = e->sampled && e->chance.launches ? (uint64_t)e->chance.ns : e->launch_ns;
 	if (e->sampled && launch_ns < e->apart_ns)
-		launch_ns = e->apart_ns; /* they may take as long as that */
+		launch_ns = e->apart_ns; /* a launch may take all the time until the next one */
 	if (launch_ns && size > METER_BATCH / launch_ns)
 		size = METER_BATCH / launch_ns;
 	if (!size || e->wary || relaxed(&meter_crowded))
@@ -319,8 +328,8 @@ static void meter_allow(struct meter_stream *e)
 	set(&e->look, e->recorded + METER_BATCH);
 }
 
-/* meter_enter puts a launch among those of its stream, and says whether an event is due after it.
- * With the mark. */
+/* meter_enter counts a launch that is looked at. It returns true if an event must be recorded after
+ * it. The caller holds the meter's mark. */
 static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, bool alone, bool idle)
 {
 	bool busy = meter_busy(e), behind = e->ends > 0, copied = __atomic_exchange_n(&e->copied, 0, __ATOMIC_RELAXED);
@@ -330,11 +339,12 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	e->stands = chosen && !alone ? e->one_of : 0;
 	e->apart_ns = (now - e->recorded) / (relaxed(&e->pending) + 1);
 	e->sampled = !behind && !paused && (busy || e->sampled);
-	/* One that was chosen is measured alone: of those before it in a batch, a program may have chosen which they are. Not beside
-	 * other streams' batches, where that counted 3 % too much (compute_copies.c, copies_in_streams). */
+	/* A chosen launch gets a batch of its own, because a program may have chosen the launches
+	 * before it. But not if other streams have batches, where that counted 3 % too much
+	 * (compute_copies.c, copies_in_streams). */
 	if (busy && (alone || !behind || (chosen && e->ends == m->closed)))
 		batch_close(m, e, now, false);
-	/* The last batch ended before the copy; or could not, and goes on. */
+	/* The last batch ended before the copy; or it could not be ended, and continues. */
 	if (copied && !relaxed(&e->pending))
 		e->after = AFTER_NOTHING;
 	bool anew = !busy || e->after == AFTER_NOTHING;
@@ -379,12 +389,13 @@ bool meter_passes(CUstream stream, bool alone)
 		return meter_captured(stream);
 	if (unlikely(relaxed(&e->pending) + 1 >= relaxed(&e->allowance) || relaxed(&e->copied) || capture_any()))
 		return meter_captured(stream);
-	/* The default streams of all contexts have the same names. */
+	/* The default streams of all contexts have the same handles. */
 	if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD &&
 	    (REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || context != relaxed(&e->context)))
 		return meter_captured(stream);
 	set(&e->last, now);
-	/* Of two threads one may lose the other's count: no more than a longer batch. */
+	/* If two threads do this at once, one launch may not be counted: the batch is only a little
+	 * longer. */
 	set(&e->pending, relaxed(&e->pending) + 1);
 	return true;
 }
@@ -414,7 +425,7 @@ void meter_pauses(struct meter *m, CUcontext context, CUstream stream)
 	meter_give(m, cancel);
 }
 
-/* meter_place returns the place of a stream that has one, or NULL. */
+/* meter_place returns the entry of a stream, or NULL if it has none. */
 static struct meter_stream *meter_place(struct meter *m, CUstream stream, CUcontext context)
 {
 	struct meter_stream *e = *meter_cached(stream);
@@ -436,13 +447,13 @@ void meter_copies(struct meter *m, CUcontext context, CUstream stream)
 	if (!relaxed(&e->pending) || meter_captured(stream) || !mark_take(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context) && m->closed)
-		batch_sweep(m); /* so that what has ended does not make it look busy */
+		batch_sweep(m); /* so that batches that have ended do not make the stream seem busy */
 	if (meter_is(m, context) && meter_is_stream(e, stream, context)) {
 		uint64_t now = clock_exact();
 		if (meter_busy(e))
 			batch_close(m, e, now, false);
 		else
-			meter_lose(m, e, now); /* from here on it would look busy */
+			meter_lose(m, e, now); /* after the copy the stream would seem busy */
 	}
 	meter_give(m, cancel);
 }
@@ -456,7 +467,7 @@ void meter_waits(struct meter *m, CUcontext context)
 	if (!pending || !mark_take(&m->mark, &cancel))
 		return;
 	if (meter_is(m, context) && m->closed)
-		batch_sweep(m); /* so that what has ended makes no stream look busy */
+		batch_sweep(m); /* so that batches that have ended do not make a stream seem busy */
 	for (unsigned i = 0; i < METER_CACHE && meter_is(m, context); i++) {
 		struct meter_stream *e = meter_cache[i];
 		if (!e || e < m->stream || e >= m->stream + METER_STREAMS || !meter_is_stream(e, e->stream, context) ||
@@ -465,7 +476,7 @@ void meter_waits(struct meter *m, CUcontext context)
 		if (meter_busy(e))
 			batch_close(m, e, clock_exact(), false);
 		else
-			meter_lose(m, e, clock_exact()); /* and not through all of the time until the next launch */
+			meter_lose(m, e, clock_exact()); /* count them now, and not for all the time until the next launch */
 	}
 	meter_give(m, cancel);
 }

@@ -1,83 +1,99 @@
-/* How long a context's kernels occupied their device, found out by events beside launches. All
- * of a stream's launches between two events are a batch. A batch's time is that from its first
- * event to its last, if the stream had work all the while; and of batches of several streams that
- * overlap, the time counts once.
+/* A meter measures how long a context's kernels occupied their device, by events that it records
+ * beside launches. The launches of a stream between two events are a batch. The time of a batch is
+ * the time from its first event to its last, if the stream had work all the while. If batches of
+ * several streams overlap, the time counts once.
  *
- * So each launch that is looked at asks first whether the stream's last event has been reached. If not, the stream had work all
- * the while: its batch goes on, or the next one begins with the end of the last. If it has, the device may have been idle since:
- * a program whose kernels are short is slower than the device, and what it launched since then is not known. Of such
- * launches some are measured, chosen by chance so that no program can tell which, and the others are taken for as long. Each counts
- * for as many as it was chosen from; one that is measured for another reason (a graph, after a pause or a copy) says nothing of others. What no event follows is the end
- * of a burst, and may be unlike its beginning, of which all is measured: so the mean is taken both of all that were chosen and of those that would not have been measured otherwise, and the greater one counts. That is right in
- * the long run whatever they take, and one is chosen every 2 ms or so, as a launch may take all the time until the next. What runs at the moment of a look is measured to its end, since the last launch at least. But a kernel that may have run
- * through a long pause and has ended must not be left to chance: from the first one on that was missed so, an event follows each.
+ * So each launch that is looked at first asks whether the stream's last event has been reached. If
+ * not, the stream had work all the while: its batch continues, or the next batch begins with the
+ * end of the last one. If the event has been reached, the device may have been idle since: a
+ * program with short kernels is slower than the device, and the time of the launches since then is
+ * not known (they are lost).
  *
- * Launches between two looks are few after the cap has made the program wait, as the device is idle then and works off each launch before the
- * next one comes; and ever more while it does not.
+ * Some of such launches are measured, chosen at random so that no program can tell which, and the
+ * others are charged the mean of the chosen ones. Each chosen launch counts for as many as it was
+ * chosen from. A launch that is measured for another reason (a graph, after a pause or a copy) does
+ * not enter the mean. The lost launches are at the end of a burst, and may differ from its
+ * beginning, which is measured completely. So there are two means, one of all chosen launches and
+ * one of those that would not have been measured otherwise, and the greater one is used. This is
+ * right on average however long launches take. One launch is chosen about every 2 ms, because a
+ * launch may take all the time until the next one. If a stream has work when it is looked at, its
+ * time is measured until the end of that work, at least from its last launch on. But a kernel that
+ * may have run through a long pause, and has ended, must not be left to chance: after the first
+ * such kernel was missed, an event follows each launch.
  *
- * Copies and host functions run beside kernels and are free: one ends its stream's batch, and the next launch
- * begins anew behind it.
+ * After the cap has made the program wait, launches are looked at often, because the device is idle
+ * then and finishes each launch before the next one comes; later, ever more rarely.
  *
- * An event is recorded on a stream only by a thread that is just launching or copying on it, or that launched on it
- * before it waits for the device: whatever happens to other threads' streams (they end, they are captured), nothing here
- * touches them. A stream that another thread ends is left alone once that has begun.
+ * Copies and host functions run beside kernels and are not charged: one of them ends its stream's
+ * batch, and the next launch begins a new batch behind it.
  *
- * A context's meter is taken by a mark. */
+ * A thread records an event only on a stream on which it is just launching or copying, or on which
+ * it has launched before it waits for the device. So nothing here uses a stream that another thread
+ * may be ending or capturing. Once a thread has begun to end a stream, no other uses it here.
+ *
+ * A thread takes a context's meter by the mark in it (mark.h). The functions below take the mark
+ * themselves; some give up if they do not get it. */
 #ifndef RATION_METER_H
 #define RATION_METER_H
 
 #include "compute/meter_state.h"
 
-/* meter_reset forgets all, in a process that has just opened the region. used is called for what
- * contexts' kernels took. */
+/* meter_reset clears all state, in a process that has just opened the region. used will be called
+ * with the time, in ns, that kernels have used on a device. */
 void meter_reset(void (*used)(const struct device *d, uint64_t ns));
 
-/* meter_is says whether a meter is this context's, which lives; meter_is_free whether it is none's. */
+/* meter_is returns true if the meter belongs to this context and the context is alive;
+ * meter_is_free, if it belongs to no context. */
 bool meter_is(const struct meter *m, CUcontext context);
 bool meter_is_free(const struct meter *m);
 
-/* meter_assign makes a meter a context's, and says whether it could: if it is free; or, too, if its context has nothing
- * under way; or whatever that has, which is counted by guess. Not where another thread is at it. */
+/* meter_assign gives a meter to a context, and returns true if it could. METER_IF_FREE: only a free
+ * meter. METER_IF_IDLE: also a meter whose context has nothing under way. METER_ANYWAY: also one
+ * whose context has; then that work is counted by an estimate. It returns false if another thread
+ * has the meter's mark. */
 enum meter_assignment { METER_IF_FREE, METER_IF_IDLE, METER_ANYWAY };
 bool meter_assign(struct meter *m, CUcontext context, struct device *d, enum meter_assignment how);
 
-/* meter_crowd says that there are more contexts than meters: from now on an event follows each launch, as a meter may be
- * needed for another context after any of them. */
+/* meter_crowd is called when there are more contexts than meters. From then on an event follows
+ * each launch, because after any launch the meter may be needed for another context. */
 void meter_crowd(void);
 
-/* meter_passes is called before every launch: true, and counted, if it need not be looked at.
- * Otherwise meter_begins is called, which returns false if the meter has become another context's, and, if it sets *ends, meter_ends after
- * the launch. alone: a graph, of whose length other launches say nothing. idle: the cap made the thread wait until the
- * context had no work. */
+/* meter_passes is called before every launch. It returns true, and counts the launch, if the launch
+ * need not be looked at. Otherwise the caller calls meter_begins, which returns false if the meter
+ * now belongs to another context; and, if that has set *ends, meter_ends after the launch. alone:
+ * the launch is a graph, whose length other launches tell nothing about. idle: the cap made the
+ * thread wait until the context had no work. */
 bool meter_passes(CUstream stream, bool alone);
 bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alone, bool idle, bool *ends);
 void meter_ends(CUstream stream);
 
-/* meter_pauses is for a thread that will wait before it launches on the stream. */
+/* meter_pauses is called before a thread waits for the cap and then launches on the stream. */
 void meter_pauses(struct meter *m, CUcontext context, CUstream stream);
 
-/* meter_copies is for a thread that is about to put something that is no kernel into a stream: what comes between two
- * launches in this way is none of their time. */
+/* meter_copies is called before a thread puts work that is not a kernel into a stream, so that the
+ * time of this work is not counted with the launches before and after it. */
 void meter_copies(struct meter *m, CUcontext context, CUstream stream);
 
-/* meter_waits is for a thread that is about to wait for the device, or found that it has work: it puts
- * an event behind what it has launched, as no further launch may come before the stream is idle. */
+/* meter_waits is called before a thread waits for the device, or when it has found that the device
+ * has work. It records an event behind the thread's launches, because no further launch may come
+ * before the stream is idle. */
 void meter_waits(struct meter *m, CUcontext context);
 
-/* meter_read counts what has ended. The context is current. */
+/* meter_read counts the batches that have ended. The context must be current. */
 void meter_read(struct meter *m, CUcontext context);
 
-/* meter_flight returns what is thought to be under way, in ns: 0 nothing, METER_MUCH more than one should
- * add to. */
+/* meter_flight returns the estimated time of the launches under way, in ns: 0 if there are none,
+ * METER_MUCH if there are so many that no launch should be added. */
 #define METER_MUCH UINT64_C(1000000000)
 uint64_t meter_flight(const struct meter *m, CUcontext context, uint64_t now);
 
-/* meter_give_up says that a launch waited in vain for what is under way: until some of it ends,
- * none is. */
+/* meter_give_up is called when a launch has waited in vain for launches under way. Until one of
+ * them ends, meter_flight returns 0. */
 void meter_give_up(struct meter *m);
 
 /* meter_stream_ends is called before a stream is destroyed. meter_context_ends is called before a
- * context is, meter_context_lives where it was not, and meter_context_ended once it has ended. */
+ * context is destroyed; afterwards meter_context_ended is called if it has ended,
+ * meter_context_lives if not. */
 void meter_stream_ends(struct meter *m, CUstream stream);
 void meter_context_ends(struct meter *m);
 void meter_context_lives(struct meter *m);

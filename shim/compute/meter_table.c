@@ -8,9 +8,9 @@
 enum { METER_TABLE_SIZE = 32 };
 
 static struct meter meter_table[METER_TABLE_SIZE] __attribute__((aligned(64)));
-static uint32_t meter_table_used;       /* places that were ever used; atomic */
-static struct mark meter_table_claimed; /* by a thread that makes a meter: a context has one */
-static unsigned meter_table_hand;       /* whose meter is looked at next, if none is free. With meter_table_claimed */
+static uint32_t meter_table_used;       /* how many entries were ever used; atomic */
+static struct mark meter_table_claimed; /* held by a thread that gives a meter to a context, so that no context gets two */
+static unsigned meter_table_hand;       /* the entry that is tried next if none is free; guarded by meter_table_claimed */
 
 void meter_table_reset(void)
 {
@@ -19,7 +19,7 @@ void meter_table_reset(void)
 	meter_table_used = meter_table_hand = 0;
 }
 
-/* meter_table_end is the end of what is in use. Acquire: pairs with meter_table_new. */
+/* meter_table_end returns the end of the used entries. Acquire: pairs with meter_table_new. */
 static struct meter *meter_table_end(void) { return meter_table + __atomic_load_n(&meter_table_used, __ATOMIC_ACQUIRE); }
 
 struct meter *meter_table_find(CUcontext context)
@@ -31,7 +31,7 @@ struct meter *meter_table_find(CUcontext context)
 	return NULL;
 }
 
-/* meter_table_ending returns the meter of a context that lives, or is ending. */
+/* meter_table_ending returns the meter of a context that is alive or ending, or NULL. */
 static struct meter *meter_table_ending(CUcontext context)
 {
 	struct meter *end = meter_table_end();
@@ -41,7 +41,8 @@ static struct meter *meter_table_ending(CUcontext context)
 	return NULL;
 }
 
-/* meter_table_new finds a meter for a context that has none. With meter_table_claimed. */
+/* meter_table_new gives a meter to a context that has none, or returns NULL. The caller holds
+ * meter_table_claimed. */
 static struct meter *meter_table_new(CUcontext context, struct device *d, bool force)
 {
 	struct meter *end = meter_table_end();

@@ -25,43 +25,45 @@ _Static_assert(sizeof(struct slice_call) == 32, "ABI");
 #define SLICE_REQUEST _IOWR(SLICE_TYPE, SLICE_NUMBER, struct slice_call)
 enum { SLICE_COMMAND_SET = (int)0xa06c0103, SLICE_COMMAND_GET = (int)0xa06c0104 };
 
-/* A group of channels, by the file, the client and the object that the driver named it by.
- * The program may close the descriptor, and open another file by its number. */
+/* A group of channels, identified by the file, client and object of the driver's call. The program
+ * may close the descriptor and open another file with its number, so dev, ino and rdev identify the
+ * file. */
 struct slice_group {
 	int fd; /* -1: no group is known */
 	uint32_t client, object;
 	uint64_t dev, ino, rdev;
-	uint64_t native_us; /* what the driver set, or would have */
+	uint64_t native_us; /* the driver's own slice */
 	uint64_t slice_us;  /* in force */
 };
 
-/* A context. state says which thread may touch the rest: a thread takes a place from READY to
- * BUSY and back, and passes over one that is BUSY. handle, device, work_us and paused are
- * read without that; atomic. */
+/* A context. place tells which thread may use the other fields: a thread changes it from READY to
+ * BUSY and back, and skips an entry that is BUSY. handle, device, work_us and paused are atomic and
+ * are read without that. */
 enum { PLACE_FREE, PLACE_READY, PLACE_BUSY };
 static struct slice_context {
 	uint32_t place;
 	uint32_t paused; /* the driver may be ending it */
-	uint32_t ended;  /* it has ended: the thread that has the place frees it */
+	uint32_t ended;  /* it has ended: the thread that has the entry BUSY frees it */
 	uint32_t state;  /* RATION_SLICE_...; atomic */
 	CUcontext handle;
 	struct device *device;
-	uint64_t work_us; /* the last sign of work; 0: none */
+	uint64_t work_us; /* when it last had work; 0: never */
 	struct slice_group group;
-} slice_contexts[256]; /* the texts of RATION_SLICE_CROWDED say how many */
+} slice_contexts[256]; /* the texts of RATION_SLICE_CROWDED contain this number */
 enum { SLICE_CONTEXTS = sizeof slice_contexts / sizeof *slice_contexts };
-static uint32_t slice_count; /* places that were ever used; atomic */
+static uint32_t slice_count; /* how many entries were ever used; atomic */
 
-/* By the region's index of a device: a context on it has found no place. Such a one keeps the slice it was made with, and none
- * of the job's changes reach it. It finds a place at its next sign of work, once there is one. Atomic. */
+/* By the region's index of a device: not 0 if a context on it has found no free entry. Such a
+ * context keeps the slice that it was made with, whatever the job changes. It gets an entry when it
+ * next has work, if one is free by then. Atomic. */
 static uint32_t slice_crowded[RATION_DEVICES];
 
 /* A context that this thread is making. */
 static __thread struct {
 	struct device *device; /* NULL: none */
 	uint64_t want;
-	unsigned state;  /* the worst of the calls that were seen */
-	unsigned groups; /* how many are known: the context's, and that of a green one */
+	unsigned state;  /* the worst state of the calls that were seen */
+	unsigned groups; /* how many groups are known: that of the context, and that of a green context */
 	struct slice_group group[2];
 } slice_making __attribute__((tls_model("initial-exec")));
 
@@ -85,7 +87,7 @@ static bool slice_same_file(const struct slice_group *g)
 	return slice_stat(g->fd, &st) && st.st_dev == g->dev && st.st_ino == g->ino && st.st_rdev == g->rdev;
 }
 
-/* slice_command makes a control call of our own. */
+/* slice_command makes a control call of our own. It returns true if it succeeded. */
 static bool slice_command(ioctl_function next, const struct slice_group *g, uint32_t command, uint64_t *value)
 {
 	struct slice_call c = {.client = g->client,
@@ -96,7 +98,8 @@ static bool slice_command(ioctl_function next, const struct slice_group *g, uint
 	return next(g->fd, SLICE_REQUEST, &c) == 0 && c.status == 0;
 }
 
-/* slice_kept asks the driver what it has. */
+/* slice_kept reads the slice back from the driver, and returns RATION_SLICE_KEPT if it is the one
+ * that we set. */
 static unsigned slice_kept(ioctl_function next, const struct slice_group *g)
 {
 	uint64_t has = 0;
@@ -114,7 +117,7 @@ void slice_watch(struct device *d, uint64_t want)
 	slice_making.device = d;
 }
 
-/* slice_remember keeps the group that a call was for, and says whether it could. */
+/* slice_remember fills in *g with the group that a call was for. It returns false if it could not. */
 static bool slice_remember(struct slice_group *g, int fd, const struct slice_call *c, uint64_t native, uint64_t value)
 {
 	struct stat st;
@@ -131,8 +134,8 @@ static bool slice_remember(struct slice_group *g, int fd, const struct slice_cal
 	return true;
 }
 
-/* slice_replace makes the driver's call with our value. The caller's memory stays as it is,
- * but for the status. false: the driver refused, and the call is to be made as it came. */
+/* slice_replace makes the control call with our value. It changes only the status in the caller's
+ * memory. It returns false if the driver refused; then the caller makes the original call. */
 static bool slice_replace(ioctl_function next, int fd, struct slice_call *original, uint64_t value)
 {
 	struct slice_call copy = *original;
@@ -143,14 +146,15 @@ static bool slice_replace(ioctl_function next, int fd, struct slice_call *origin
 	return true;
 }
 
-/* slice_seen notes what became of a control call. */
+/* slice_seen keeps the worst state of the control calls that were seen. */
 static void slice_seen(unsigned state)
 {
 	if (slice_making.state == RATION_SLICE_UNSEEN || state > slice_making.state)
 		slice_making.state = state;
 }
 
-/* slice_catch makes the call that sets the slice of a new context. */
+/* slice_catch makes the control call that sets the slice of a new context, with our value if
+ * possible. */
 static int slice_catch(ioctl_function next, int fd, struct slice_call *c)
 {
 	struct slice_group *g = &slice_making.group[slice_making.groups];
@@ -199,8 +203,8 @@ static bool slice_take(struct slice_context *c)
 	return __atomic_compare_exchange_n(&c->place, &ready, PLACE_BUSY, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
-/* slice_let_go gives a place back, or frees it where its context ended meanwhile: whoever of
- * this thread and that of slice_forget comes second. */
+/* slice_let_go makes an entry READY again, or frees it if its context has ended meanwhile. Of this
+ * thread and the one in slice_forget, the second frees it. */
 static void slice_let_go(struct slice_context *c)
 {
 	__atomic_store_n(&c->place, PLACE_READY, __ATOMIC_SEQ_CST);
@@ -211,7 +215,7 @@ static void slice_let_go(struct slice_context *c)
 
 static struct slice_context *slice_find(CUcontext handle)
 {
-	/* Acquire: pairs with slice_add, of the count and of the handle. */
+	/* Acquire: pairs with the stores of the count and of the handle in slice_add. */
 	uint32_t n = __atomic_load_n(&slice_count, __ATOMIC_ACQUIRE);
 	for (uint32_t i = 0; handle && i < n; i++)
 		if (__atomic_load_n(&slice_contexts[i].handle, __ATOMIC_ACQUIRE) == handle)
@@ -243,7 +247,8 @@ static bool slice_add(CUcontext handle, struct device *d, const struct slice_gro
 	return false;
 }
 
-/* slice_is_crowded says whether a context on a device may be without a place: one found none, and there is none yet. */
+/* slice_is_crowded returns true if a context on a device may be without an entry: one has found
+ * none, and none is free yet. */
 static bool slice_is_crowded(const struct device *d)
 {
 	uint32_t *crowded = &slice_crowded[d->index];
@@ -266,8 +271,8 @@ unsigned slice_made(CUcontext whole, CUcontext part)
 		return RATION_SLICE_KEPT;
 	if (!whole && state == RATION_SLICE_UNSEEN)
 		state = RATION_SLICE_KEPT;
-	/* A primary context has its handle for life, and can be a thread's current one, and so be
-	 * known, while it is not active. */
+	/* A primary context always has the same handle, and can be current, and so be in the list,
+	 * while it is not active. */
 	slice_forget(whole);
 	slice_forget(part);
 	if (whole && !slice_add(whole, d, &slice_making.group[next++], state))
@@ -333,7 +338,7 @@ unsigned slice_workers(const struct device *d, uint64_t since_us)
 	return workers;
 }
 
-/* slice_set_one changes one context's slice. The place is this thread's. */
+/* slice_set_one changes one context's slice. The caller has the entry BUSY. */
 static void slice_set_one(struct slice_context *c, uint64_t want)
 {
 	struct slice_group *g = &c->group;
@@ -347,7 +352,7 @@ static void slice_set_one(struct slice_context *c, uint64_t want)
 		g->slice_us = value;
 		state = slice_command(next, g, (uint32_t)SLICE_COMMAND_SET, &value) ? slice_kept(next, g) : RATION_SLICE_REFUSED;
 	}
-	/* The driver may have begun to end it: then its answer means nothing. */
+	/* The driver may have begun to end the context: then its answer means nothing. */
 	if (state != RATION_SLICE_KEPT && (__atomic_load_n(&c->paused, __ATOMIC_SEQ_CST) || __atomic_load_n(&c->ended, __ATOMIC_SEQ_CST))) {
 		g->slice_us = before;
 		return;
@@ -367,7 +372,7 @@ unsigned slice_set(const struct device *d, uint64_t want)
 		if (!__atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) || __atomic_load_n(&c->device, __ATOMIC_RELAXED) != d)
 			continue;
 		if (slice_take(c)) {
-			/* It may have become another context's place since. */
+			/* The entry may belong to another context by now. */
 			if (__atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) && __atomic_load_n(&c->device, __ATOMIC_RELAXED) == d)
 				slice_set_one(c, want);
 			slice_let_go(c);

@@ -1,12 +1,13 @@
-/* Liveness: the kernel says which processes live. docs/protocols.md, *Liveness*.
+/* Liveness: which processes are alive, as far as the kernel tells. docs/protocols.md, *Liveness*.
  *
- * A failure to ask is not an answer. Only what says so means that a process has
- * gone: a free lock, ESRCH, another start time, a zombie. Whatever else goes wrong
- * (no descriptor left, no permission, no memory), the process counts as alive.
+ * A failure to ask is not an answer. Only these answers mean that a process is dead: a free lock,
+ * ESRCH, another start time, a zombie. If anything else goes wrong (no free descriptor, no
+ * permission, no memory), the process counts as alive.
  *
- * What a process holds goes back when the driver has freed it, which is when its open
- * files of the driver are released: after the process's record locks have gone, before it
- * is a zombie, and not while a fork child has those files, too. */
+ * A dead process's bytes are returned only when the driver has freed them. The driver does this
+ * when the process's open files of the driver are released: after the kernel has dropped the
+ * process's record locks, before the process is a zombie, and not while a fork child still has
+ * these files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -22,8 +23,8 @@
 
 #include "internal.h"
 
-/* region_lock marks slot as this process's for as long as it lives. It only ever
- * tries: REGION_FULL where another process has the lock. */
+/* region_lock locks the slot's byte for as long as this process lives. It never waits: it returns
+ * REGION_FULL if another process has the lock, REGION_SYSTEM if it cannot try. */
 int region_lock(struct region *r, unsigned slot) { return region_lock_by(region_fd(r), slot); }
 
 void region_lock_own(struct region *r)
@@ -41,49 +42,50 @@ void region_unlock(struct region *r, unsigned slot)
 
 int region_locked_by(struct region *r, unsigned slot)
 {
-	struct flock l = region_lock_byte(slot, LOCK_PROCESS, F_WRLCK); /* a lock for reading is in the way, too */
+	struct flock l = region_lock_byte(slot, LOCK_PROCESS, F_WRLCK); /* so that locks for reading are found, too */
 	return fcntl(region_fd(r), F_GETLK, &l) == 0 && l.l_type != F_UNLCK && l.l_pid > 0 ? l.l_pid : 0;
 }
 
-/* region_kept says whether an open file has the slot's second byte locked. */
+/* region_kept returns true if an open file has locked the slot's second byte, or if asking fails. */
 bool region_kept(struct region *r, unsigned slot)
 {
-	/* The kernel names no process for such a lock, but says that it is there. */
+	/* The kernel does not tell which process has such a lock, only that there is one. */
 	struct flock l = region_lock_byte(slot, LOCK_FILES, F_RDLCK);
 	return fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK;
 }
 
-/* region_keep locks the second byte of this process's slot by an open file of its own, of
- * which only a mapping is left. A fork child has that mapping, and exec undoes it, as it is
- * with the driver's descriptors. At a process's end mappings go before descriptors, and
- * the kernel releases open files in the reverse order: this one after the driver's. A program
- * that closes descriptors which are not its own does not reach it. Where it cannot be had,
- * the other questions of *Liveness* decide. */
+/* region_keep opens the region once more and locks the second byte of this process's slot through
+ * this open file. Then it closes the descriptor: only a mapping keeps the open file. A fork child
+ * inherits the mapping and exec removes it, as with the driver's descriptors. When a process ends,
+ * the kernel removes mappings before descriptors, and releases open files in the reverse order:
+ * this one after the driver's. A program that closes all descriptors does not close it. If any step
+ * fails, the other questions of *Liveness* decide. */
 void region_keep(struct region *r)
 {
 	uint64_t claim = load_acquire(&r->claim);
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	if (r->keep)
-		munmap(r->keep, page); /* of a slot that was taken away */
+		munmap(r->keep, page); /* for a slot that was taken from this process */
 	r->keep = NULL;
 	int fd = claim ? region_file_again(r) : -1;
 	if (fd < 0)
 		return;
 	struct flock l = region_lock_byte(claim_slot(claim), LOCK_FILES, F_WRLCK);
 	if (fcntl(fd, F_OFD_SETLK, &l) == 0) {
-		/* Nothing of it is ever read. By its place, ration ps finds the fork children. */
+		/* The mapping is never read. Its offset is the slot's number, by which ration ps
+		 * finds the fork children. */
 		void *mem = mmap(NULL, page, PROT_NONE, MAP_SHARED, fd, (off_t)(claim_slot(claim) * page));
 		r->keep = mem == MAP_FAILED ? NULL : mem;
 	}
 	close(fd);
-	region_lock_own(r); /* which that has dropped */
+	region_lock_own(r); /* the close has dropped this process's record lock */
 }
 
-/* alive_gone says whether no process has this PID. It needs no descriptor, and
- * /proc may hide the processes of other users. */
+/* alive_gone returns true if no process has this PID. It needs no descriptor, and does not need
+ * /proc, which may hide the processes of other users. */
 static bool alive_gone(uint64_t pid) { return pid == 0 || pid > INT_MAX || (kill((pid_t)pid, 0) != 0 && errno == ESRCH); }
 
-/* alive_read reads the beginning of a file of a process in /proc, as text; false if it
+/* alive_read reads the beginning of a file in /proc/PID as text. It returns false if the file
  * cannot be read. */
 static bool alive_read(const char *pid, const char *file, char *buf, size_t size)
 {
@@ -98,22 +100,22 @@ static bool alive_read(const char *pid, const char *file, char *buf, size_t size
 	return n > 0;
 }
 
-/* What /proc says of a process. */
+/* What /proc tells about a process. */
 struct alive_process {
 	uint64_t start; /* clock ticks since boot */
 	bool ended;     /* all its threads have ended, and its files have been released */
-	bool ending;    /* it has begun to end: it may have no mapping left, and the driver still its memory */
+	bool ending;    /* it has begun to end: its mappings may be gone while the driver still has its memory */
 };
 
-/* alive_read_process reads it; false if that cannot be done. */
+/* alive_read_process reads /proc/PID/stat. It returns false if that fails. */
 static bool alive_read_process(const char *pid, struct alive_process *a)
 {
 	enum { STATE = 3, FLAGS = 9, THREADS = 20, START = 22, EXITING = 0x4 };
 	char buf[1024];
 	if (!alive_read(pid, "stat", buf, sizeof buf))
 		return false;
-	/* The second field is a name in brackets that may hold anything: count from
-	 * the last bracket. */
+	/* The second field is a name in brackets and may contain any character: count from the last
+	 * bracket. */
 	char *p = strrchr(buf, ')'), state = 0;
 	uint64_t flags = 0, threads = 0;
 	for (int field = STATE; field <= START; field++) {
@@ -129,7 +131,7 @@ static bool alive_read_process(const char *pid, struct alive_process *a)
 		else if (field == START)
 			a->start = strtoull(p + 1, NULL, 10);
 	}
-	/* A leader that has ended while its other threads live on is no process that has. */
+	/* If only the first thread has ended, and others run, the process has not ended. */
 	a->ended = (state == 'Z' || state == 'X') && threads <= 1;
 	a->ending = flags & EXITING;
 	return true;
@@ -142,8 +144,8 @@ void region_identify(struct region_identity *me)
 	struct alive_process self = {0};
 	memset(me, 0, sizeof *me);
 	me->pid = (uint64_t)getpid();
-	/* By "self", which is this process also where /proc is of another namespace and
-	 * our PID names another process. */
+	/* Use "self": it means this process even if /proc is of another namespace, in which our PID
+	 * is another process's. */
 	alive_read_process("self", &self);
 	me->start = self.start;
 	ssize_t n = readlink("/proc/self", name, sizeof name - 1);
@@ -156,9 +158,9 @@ void region_identify(struct region_identity *me)
 		me->unsure = errno != ENOENT;
 }
 
-/* alive_set_uid says whether a process of an ordinary user acts as another one, which
- * it only can after exec of a set-uid program. Users have the same numbers for this
- * process if its user namespace has the same map. */
+/* alive_set_uid returns true if a process of an ordinary user has another effective UID. That is
+ * possible only after exec of a set-uid program. It compares UIDs only if both processes have the
+ * same uid_map. */
 static bool alive_set_uid(const char *pid, uint64_t uid)
 {
 	char text[512], mine[512], *end;
@@ -171,20 +173,21 @@ static bool alive_set_uid(const char *pid, uint64_t uid)
 	return *end == '\t' && effective != uid;
 }
 
-/* alive_mapped_by says whether a process has the region mapped. One that lost its
- * lock by closing files still has; one that became another program does not. Where
- * this cannot be read, it counts as mapped, but for a set-uid program. */
+/* alive_mapped_by returns true if a process has the region mapped. A process that lost its lock by
+ * closing files still has it mapped; a process that called exec does not. If /proc/PID/maps cannot
+ * be read, it returns true, except for a set-uid program, which cannot be the one that mapped it. */
 static bool alive_mapped_by(const struct region *r, const char *pid, uint64_t uid)
 {
 	enum { CHUNK = 4096, ROOM = 2 * CHUNK + 1, MOST = 16 << 20 }; /* a large program's list is a few hundred KiB */
 	char path[40], inode[48];
 	snprintf(path, sizeof path, "/proc/%s/maps", pid);
-	/* By device and inode; or, where a stacked file system shows others, by name. */
+	/* Search by device and inode, or by path: a stacked file system may show another device and
+	 * inode. */
 	snprintf(inode, sizeof inode, " %02x:%02x %llu ", major(r->dev), minor(r->dev), (unsigned long long)r->ino);
 	int fd = region_open_fd(path, O_RDONLY, 0);
 	if (fd < 0)
 		return errno != EACCES || !alive_set_uid(pid, uid);
-	/* Not on the stack: it is the program's, and a thread may have 16 KiB in all. */
+	/* Not on the stack: it belongs to the program, and a thread's stack may be only 16 KiB. */
 	char *buf = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (buf == MAP_FAILED) {
 		close(fd);
@@ -195,13 +198,13 @@ static bool alive_mapped_by(const struct region *r, const char *pid, uint64_t ui
 	ssize_t n;
 	for (; !found && (n = read(fd, buf + kept, CHUNK)) > 0; any = true) {
 		if ((total += (size_t)n) > MOST) {
-			found = true; /* or not: one can be made that takes minutes to read */
+			found = true; /* assume that it is mapped: a program can make a list that takes minutes to read */
 			break;
 		}
 		size_t all = kept + (size_t)n;
 		buf[all] = 0;
 		found = strstr(buf, inode) || (r->path[0] == '/' && strstr(buf, r->path));
-		/* What was looked for may straddle two reads. */
+		/* The text may be split between two reads. */
 		kept = all < CHUNK ? all : CHUNK;
 		memmove(buf, buf + all - kept, kept);
 	}
@@ -210,17 +213,18 @@ static bool alive_mapped_by(const struct region *r, const char *pid, uint64_t ui
 	return found || n < 0 || !any;
 }
 
-/* The slots this process has locked, by generation: the kernel does not name our
- * own locks. */
+/* The slots that this process has locked, by generation: the kernel does not report a process's own
+ * locks to it. */
 static uint64_t alive_held[RATION_SLOTS];
 
 void region_hold(unsigned slot, uint64_t gen) { store_release(&alive_held[slot], gen); }
 
-/* region_let_go forgets a slot, unless this process has it again as another owner. */
+/* region_let_go removes a slot from the list above, unless this process has claimed it again with
+ * another generation. */
 void region_let_go(unsigned slot, uint64_t gen) { cas(&alive_held[slot], gen, 0); }
 
-/* alive_ended says how the process of a PID that is not ours is known to have ended: a
- * RATION_CAUSE, or 0 where it is not, or still runs. */
+/* alive_ended returns how the process with a PID is known to have ended, as a RATION_CAUSE; 0 if it
+ * runs or this is not known. The PID must not be that of this process. */
 static unsigned alive_ended(uint64_t pid, const char *name, uint64_t start, struct alive_process *a)
 {
 	if (!alive_read_process(name, a))
@@ -231,8 +235,8 @@ static unsigned alive_ended(uint64_t pid, const char *name, uint64_t start, stru
 	return a->ended ? RATION_CAUSE_ZOMBIE : 0;
 }
 
-/* alive_pid finds the PID by which this process can ask for a slot's owner. false: its
- * namespace has none for it. */
+/* alive_pid sets *pid to the PID that a slot's owner has in this process's PID namespace. It
+ * returns false if it has none there. */
 static bool alive_pid(const struct ration_slot *s, const struct region_identity *me, uint64_t *pid)
 {
 	uint64_t ns = load_acquire(&s->pidns);
@@ -243,8 +247,8 @@ static bool alive_pid(const struct ration_slot *s, const struct region_identity 
 	return me->pidns == REGION_INIT_PIDNS && *pid != 0;
 }
 
-/* region_dead says how the owner of a slot is known to be dead, and what it held free: a
- * RATION_CAUSE, or 0 where it is not. */
+/* region_dead returns how the owner of a slot is known to be dead, with its memory freed by the
+ * driver, as a RATION_CAUSE; 0 if it is not known to be. */
 unsigned region_dead(struct region *r, unsigned slot, uint64_t status)
 {
 	if (load_acquire(&alive_held[slot]) == status_gen(status))
@@ -253,13 +257,13 @@ unsigned region_dead(struct region *r, unsigned slot, uint64_t status)
 	if (fcntl(region_fd(r), F_GETLK, &l) != 0 || l.l_type != F_UNLCK)
 		return 0;
 	if (status_state(status) == RATION_SLOT_JOINING)
-		return RATION_CAUSE_JOINING; /* the lock came before the claim, a moment ago */
-	/* After the first lock, which goes first. Without this one, too, the driver has released
-	 * what it had, unless the process never had it. */
+		return RATION_CAUSE_JOINING; /* the owner took the lock before the claim, so it has lost it by dying */
+	/* Ask for the second lock after the first, which the kernel drops first. If the second one
+	 * is free too, the driver has released the memory, or the process never had this lock. */
 	if (region_kept(r, slot))
 		return 0;
-	/* No lock. It may have been lost by a close in a process that lives on, so ask
-	 * for the process as well, where its PID means anything to us. */
+	/* No lock. A living process may have lost it by a close, so ask about the process as well,
+	 * if its PID is known in our namespace. */
 	struct ration_slot *s = &r->m->slots[slot];
 	struct region_identity me;
 	uint64_t pid, start = load_acquire(&s->start);
@@ -268,8 +272,8 @@ unsigned region_dead(struct region *r, unsigned slot, uint64_t status)
 		return 0;
 	if (!alive_pid(s, &me, &pid))
 		return RATION_CAUSE_UNSEEN;
-	/* No other process has our PID: this one had the slot before it became another
-	 * program, as exec drops the lock; or the PID has been given out again. */
+	/* The slot has our own PID. Either this process had the slot before an exec, which drops
+	 * the lock; or the PID was reused for us. */
 	if (pid == me.pid)
 		return RATION_CAUSE_EXEC;
 	if (alive_gone(pid))
@@ -282,14 +286,14 @@ unsigned region_dead(struct region *r, unsigned slot, uint64_t status)
 	unsigned cause = alive_ended(pid, name, start, &a);
 	if (cause || alive_mapped_by(r, name, load_acquire(&s->uid)))
 		return cause;
-	/* Mappings go early in a process's end: one that has begun to end has not become
-	 * another program. */
+	/* The kernel removes mappings early when a process ends: if the process has begun to end,
+	 * the missing mapping does not mean that it called exec. */
 	cause = alive_ended(pid, name, start, &a);
 	return cause || a.ending ? cause : RATION_CAUSE_UNMAPPED;
 }
 
-/* region_ending says whether the owner of a slot, which holds something, ends or has ended. No
- * bytes go back by it. */
+/* region_ending returns whether the owner of a slot, which holds bytes, runs, ends or has ended. It
+ * is used for messages and shares only: no bytes are returned because of it. */
 enum region_holder_end region_ending(struct region *r, unsigned slot)
 {
 	const struct ration_slot *s = &r->m->slots[slot];

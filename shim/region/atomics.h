@@ -1,6 +1,6 @@
-/* Atomic access to words that other processes see. Each name says its order;
- * the comment where it is used names the partner on the other side, which may
- * be Go (internal/region): sync/atomic is at least as strong as any of these. */
+/* Atomic access to words that other processes see. Each name contains its memory order. The comment
+ * at each use names the access that it pairs with, which may be in Go (internal/region):
+ * sync/atomic is at least as strong as any of these. */
 #ifndef RATION_ATOMICS_H
 #define RATION_ATOMICS_H
 
@@ -20,7 +20,7 @@ static inline void store_release(uint64_t *p, uint64_t v) { __atomic_store_n(p, 
 
 static inline void store32_release(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 
-/* cas swaps from to to, with full order on success. */
+/* cas replaces from by to, and returns true if it did. On success it is sequentially consistent. */
 static inline bool cas(uint64_t *p, uint64_t from, uint64_t to)
 {
 	return __atomic_compare_exchange_n(p, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);

@@ -1,17 +1,18 @@
-/* Charging and returning bytes, and reading who holds what. */
+/* Charging and returning bytes, and reading which process holds how many. */
 #include "internal.h"
 
-/* How many turns pass before an owner makes sure that its lock is still there:
- * any close of the file in this process drops it silently. */
+/* After this many changes an owner takes its lock again: any close of the file in this process
+ * drops the lock silently. */
 #define RELOCK 4096
 
-/* charge_in_turn makes one change of the ledger and of the usage, with the account's turn. */
+/* charge_in_turn makes one change of delta units to the ledger and to the usage. The caller holds
+ * the account's turn. */
 static int charge_in_turn(struct region *r, unsigned device, unsigned kind, uint64_t claim, int64_t delta, const uint64_t *limit,
 			  uint64_t *w)
 {
 	struct region_turn *t = &r->turns[device];
 	struct ration_account *a = account(r, device, claim_slot(claim));
-	/* Leaving takes the claim away, and then each turn: nothing is charged after it. */
+	/* claim_leave clears the claim, and then takes each turn: so nothing is charged after it. */
 	if (UNLIKELY(load_acquire(&r->claim) != claim))
 		return REGION_EVICTED;
 	if (delta < 0 && (uint64_t)-delta * RATION_UNIT > t->usage.kind[kind])
@@ -23,8 +24,8 @@ static int charge_in_turn(struct region *r, unsigned device, unsigned kind, uint
 	return err;
 }
 
-/* charge_change makes one change. w is the word it changed, or on refusal the one that
- * stood in the way. */
+/* charge_change charges (sign 1) or returns (sign -1) bytes. It sets *w to the word that it changed
+ * or, on REGION_REFUSED, to the word that left no space. */
 static int charge_change(struct region *r, unsigned device, unsigned kind, uint64_t bytes, int sign, const uint64_t *limit, uint64_t *w)
 {
 	if (UNLIKELY(device >= RATION_DEVICES || kind >= RATION_KINDS || !region_whole(r)))
@@ -49,11 +50,11 @@ static int charge_change(struct region *r, unsigned device, unsigned kind, uint6
 	return err;
 }
 
-/* charge_keep_peak keeps the most that was ever granted at once, for people. What dead
- * processes held is no part of it: before a new peak is written it is given back. That
- * asks the kernel about each other process that holds something of the device. So while a
- * job grows, a peak is written at steps of RATION_PEAK_STEP, and its last part before
- * something is returned. */
+/* charge_keep_peak records the most units that were ever granted at once, for people to see. The
+ * peak must not contain the bytes of dead processes, so these are returned before a new peak is
+ * written. That asks the kernel about each other process that holds bytes on the device. So while a
+ * job grows, the peak is written in steps of RATION_PEAK_STEP, and its last part before bytes are
+ * returned. */
 __attribute__((cold, noinline)) static void charge_keep_peak(struct region *r, unsigned device, uint64_t units)
 {
 	uint64_t *peak = &r->m->devices[device].peak, before;
@@ -93,8 +94,8 @@ int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t byt
 {
 	uint64_t w;
 	int err = charge_once(r, device, kind, bytes, &w);
-	/* No room: take back what the dead hold, and try again for as long as that
-	 * brought something. */
+	/* No space: return the bytes of dead processes, and try again as long as that has freed a
+	 * slot. */
 	while (err == REGION_REFUSED) {
 		unsigned freed;
 		region_reap_device(r, device, &freed);

@@ -4,7 +4,7 @@
 
 #include "internal.h"
 
-/* raise_high makes sure that a slot is looked at, before it is claimed. */
+/* claim_raise_high makes sure that scans include a slot, before the slot is claimed. */
 static void claim_raise_high(struct region *r, unsigned slot)
 {
 	for (;;) {
@@ -14,8 +14,8 @@ static void claim_raise_high(struct region *r, unsigned slot)
 	}
 }
 
-/* join fills in a claimed slot and shows it to readers. It returns false where the
- * slot was taken away meanwhile, its lock having been lost. */
+/* claim_join fills in a claimed slot and makes it visible to readers. It returns false if the slot
+ * was taken from this process meanwhile, because it had lost its lock. */
 static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char *name)
 {
 	FAILPOINT(CLAIM_JOINING);
@@ -44,7 +44,7 @@ static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char
 		return false;
 	}
 	store_release(&r->status, active);
-	/* Release: a thread that charges by this claim finds the slot its own. */
+	/* Release: a thread that loads this claim also sees that the slot is this process's. */
 	store_release(&r->claim, make_claim(slot, active));
 	FAILPOINT(CLAIM_ACTIVE);
 	fetch_add(&r->m->header.counters.claims, 1);
@@ -53,8 +53,8 @@ static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char
 	return true;
 }
 
-/* claim_look returns a slot's status. That of a process which said that it ends is freed here
- * once it has ended, so that the slots of a job which starts many stay few. */
+/* claim_look returns a slot's status. If the owner announced its orderly end and has ended, it
+ * first frees the slot, so that a job that starts many processes uses few slots. */
 static uint64_t claim_look(struct region *r, unsigned slot)
 {
 	uint64_t status = load_acquire(&r->m->status[slot]);
@@ -63,8 +63,8 @@ static uint64_t claim_look(struct region *r, unsigned slot)
 	return status;
 }
 
-/* claim_free looks for a free slot, first in a small window, so that a scan of
- * the slots in use stays short, then in larger ones. */
+/* claim_free claims a free slot. It searches a small window of slots first, so that later scans of
+ * the slots in use stay short, and then larger ones. */
 static int claim_free(struct region *r, const char *name)
 {
 	uint64_t ticket = fetch_add(&r->m->header.ticket, 1);
@@ -76,16 +76,17 @@ static int claim_free(struct region *r, const char *name)
 			uint64_t status = claim_look(r, slot);
 			if (status_state(status) != RATION_SLOT_FREE || slot == RATION_FENCE_SLOT)
 				continue;
-			/* The lock first: a claimed slot without one has a dead owner. */
+			/* Take the lock before the claim: then a claimed slot without a lock has a
+			 * dead owner. */
 			int err = region_lock(r, slot);
 			if (err == REGION_SYSTEM)
 				return err;
-			if (err) { /* another process is about to claim it, or about to have left it */
+			if (err) { /* another process is about to claim the slot, or has just freed it */
 				r->locked++;
 				locked_slot = slot;
 				continue;
 			}
-			if (region_kept(r, slot)) { /* by a process that left, and ends; or by its fork children */
+			if (region_kept(r, slot)) { /* by a process that left and is ending, or by its fork children */
 				region_unlock(r, slot);
 				continue;
 			}
@@ -102,7 +103,8 @@ static int claim_free(struct region *r, const char *name)
 			region_unlock(r, slot);
 		}
 	}
-	/* Or it never will, and has locked what it does not use. */
+	/* The process may also never claim the slot: then it has locked a byte that it does not
+	 * use. Report it. */
 	r->locked_by = r->locked ? region_locked_by(r, locked_slot) : 0;
 	return r->locked ? REGION_LOCKED : REGION_FULL;
 }
@@ -118,14 +120,15 @@ int region_claim(struct region *r, const char *name)
 	return claim_free(r, name);
 }
 
-/* claim_return_all gives back what the slot holds of a device: by the ledger, so that
- * nothing can be left behind. REGION_HELD, and nothing done, where the driver still has it. */
+/* claim_return_all returns all units that the slot holds on a device, as the ledger has them, so
+ * that none is left behind. If there are any and freed is false (the driver still has the memory),
+ * it changes nothing and returns REGION_HELD. */
 static int claim_return_all(struct region *r, unsigned device, uint64_t claim, bool freed)
 {
 	struct region_turn *t = &r->turns[device];
 	struct ration_account *a = account(r, device, claim_slot(claim));
 	if (load_acquire(&a->gen) != status_gen(claim_status(claim)))
-		return REGION_OK; /* never entered */
+		return REGION_OK; /* this process never used the account */
 	region_keep_peak(r, device);
 	int err = region_take(r, device, claim, false);
 	if (err)
@@ -141,10 +144,11 @@ static int claim_return_all(struct region *r, unsigned device, uint64_t claim, b
 	return err;
 }
 
-/* claim_leave frees the slot; freed: the driver has nothing of what this process holds. */
+/* claim_leave returns the slot's bytes and frees the slot. freed: the driver has freed all memory
+ * of this process. */
 static int claim_leave(struct region *r, bool freed)
 {
-	/* Once, however many paths lead here. */
+	/* Only the first of several callers gets the claim. */
 	uint64_t claim = __atomic_exchange_n(&r->claim, 0, __ATOMIC_ACQ_REL);
 	unsigned slot = claim_slot(claim);
 	uint64_t status = claim_status(claim);

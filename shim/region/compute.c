@@ -1,13 +1,13 @@
-/* What a job has of a device's time: the lease of work, by which its share is divided among
- * the contexts that have work, and the cap's word. shim/compute/PROTOCOLS.md. */
+/* A job's part of a device's time: the lease of work, by which the share is divided among the
+ * contexts that have work, and the cap's word. shim/compute/PROTOCOLS.md. */
 #include "internal.h"
 
-/* A debt is kept, but none of more than this: a clock that jumped, or a word that a process
- * of the job wrote at random, must not stop its launches for ever. */
+/* The largest debt that is kept, in ns. A clock that jumped, or a word that a process of the job
+ * wrote at random, must not stop launches for ever. */
 #define COMPUTE_MOST_DEBT_NS (3600 * UINT64_C(1000000000))
 
-/* Time that was not used is lost but for so much, so that what is late (the measurement of a
- * batch, a launch after it) takes nothing away from the cap. */
+/* How much unused time is kept, in ns. Without it, a late measurement of a batch, or a late launch,
+ * would reduce what the cap allows. */
 #define COMPUTE_CREDIT_NS UINT64_C(50000000)
 
 unsigned region_share(const struct region *r, unsigned device) { return percent_of(load_acquire(&r->limits->device[device].compute)); }
@@ -22,10 +22,10 @@ void region_enter(struct region *r, unsigned device)
 		turn_end(&r->turns[device]);
 }
 
-/* compute_account returns this process's account, or NULL where it has none, or none yet.
- * A process that is taken for dead in the next instant writes into an account that is
- * another's: a word by which nothing is decided for longer than a lease, and which its owner
- * writes again. */
+/* compute_account returns this process's account, or NULL if it has none yet. If this process is
+ * taken for dead in the next instant, its caller writes into the next owner's account. This is
+ * harmless: the words written here decide nothing for longer than a lease, and the new owner writes
+ * them again. */
 static struct ration_account *compute_account(struct region *r, unsigned device)
 {
 	uint64_t claim = load_acquire(&r->claim);
@@ -38,7 +38,7 @@ void region_show_work(struct region *r, unsigned device, uint64_t work)
 	struct ration_account *a = compute_account(r, device);
 	if (!a)
 		return;
-	/* Sequentially consistent: the caller looks at its waiting threads again after it. */
+	/* Sequentially consistent: afterwards the caller reads its number of waiting threads again. */
 	__atomic_store_n(&a->work, work, __ATOMIC_SEQ_CST);
 	FAILPOINT(WORK_SHOWN);
 }
@@ -50,25 +50,27 @@ void region_show_slice(struct region *r, unsigned device, uint64_t slice)
 		store_release(&a->slice, slice);
 }
 
-/* compute_sign_counts says whether a sign of work counts at this moment. The clock only says
- * so of a process that said itself that it would look again: one that waits for its device
- * counts until it has said otherwise, or is dead. */
+/* compute_sign_counts returns true if the process of a slot has work, by its word work. If no
+ * thread of that process waits for the device, the word counts for one lease. If one waits, it
+ * counts until the process writes it again or is dead. */
 static bool compute_sign_counts(struct region *r, unsigned slot, uint64_t work, uint64_t now_us, uint32_t asked[RATION_SLOTS])
 {
 	uint64_t age = (now_us - work_time(work)) & LOW_BITS(RATION_WORK_TIME_BITS);
 	uint32_t lease = (uint32_t)(now_us / RATION_WORK_LEASE_US) & INT32_MAX;
-	/* A sign of the future is one that was made since the caller looked at the clock. */
+	/* A time in the future was written after the caller read the clock. */
 	if (!work || age < RATION_WORK_LEASE_US || age > LOW_BITS(RATION_WORK_TIME_BITS - 1))
 		return work != 0;
 	if (!work_waiting(work))
 		return false;
-	/* Asking takes system calls: once for each lease, and the answer holds for the rest of it. */
+	/* Asking about a process takes system calls: do it once for each lease, and use the answer
+	 * for the rest of the lease. */
 	uint32_t before = load32_acquire(&asked[slot]);
 	if (before >> 1 == lease)
 		return !(before & 1);
 	if (!cas32(&asked[slot], before, lease << 1))
-		return true; /* another thread asks */
-	/* A process that has ended waits for nothing, though its fork children keep what it held. */
+		return true; /* another thread is asking: assume that it has work */
+	/* A process that has ended does not wait any more, even if its fork children keep its
+	 * bytes. */
 	bool over = region_reap_slot(r, slot) || region_ending(r, slot) != REGION_RUNS;
 	store32_release(&asked[slot], lease << 1 | over);
 	return !over;
@@ -95,8 +97,8 @@ static uint64_t compute_bounded(uint64_t due, uint64_t now_ns)
 	return due > now_ns + COMPUTE_MOST_DEBT_NS ? now_ns + COMPUTE_MOST_DEBT_NS : due;
 }
 
-/* compute_due returns the time that the word stands for at this cap: of a debt that was reckoned
- * with another one, as much as it is with this. */
+/* compute_due returns the time until which launches wait at this cap, in ns of the monotonic clock.
+ * If the word was computed with another cap, it converts the debt to this cap. */
 static uint64_t compute_due(uint64_t word, unsigned percent, uint64_t now_ns)
 {
 	uint64_t due = compute_bounded(due_time(word), now_ns);
@@ -109,14 +111,15 @@ static uint64_t compute_due(uint64_t word, unsigned percent, uint64_t now_ns)
 uint64_t region_cap_due(struct region *r, unsigned device, unsigned percent, uint64_t now_ns)
 {
 	uint64_t *word = &r->m->compute[device].due, before = load_acquire(word), due = compute_due(before, percent, now_ns);
-	/* Written down, or it would be an hour ahead for ever. If it has changed, the next look sees it. */
+	/* Store the bounded value; otherwise the word would stay an hour ahead for ever. If the
+	 * swap fails, the next call does it. */
 	if (due > now_ns && before != make_due(due, percent))
 		cas(word, before, make_due(due, percent));
 	return due;
 }
 
-/* compute_charged returns what is due once so much more is charged. The time that was used began so
- * long before now, and before that lies the credit. */
+/* compute_charged returns the due time after used_ns more are charged. The used time began used_ns
+ * before now; the credit lies before that. */
 static uint64_t compute_charged(uint64_t due, uint64_t used_ns, unsigned percent, uint64_t now_ns)
 {
 	uint64_t from = now_ns > used_ns + COMPUTE_CREDIT_NS ? now_ns - used_ns - COMPUTE_CREDIT_NS : 0;
@@ -128,13 +131,14 @@ uint64_t region_cap_ahead(uint64_t due, uint64_t under_way_ns, unsigned percent,
 	return under_way_ns ? compute_charged(due, under_way_ns, percent, now_ns + under_way_ns) : due;
 }
 
-/* compute_claim claims ns of one part of the time, and returns how much of that was left. */
+/* compute_claim claims up to ns nanoseconds of one part (one millisecond) of the time, and returns
+ * how many were still unclaimed. */
 static uint64_t compute_claim(uint64_t *word, uint64_t number, uint64_t ns)
 {
 	uint64_t before, used, claimed;
 	do {
 		before = load_acquire(word);
-		/* What was charged so long ago is forgotten. */
+		/* The ring has no record of a part this old: charge it as measured. */
 		if (time_part_number(before) > number)
 			return ns;
 		used = time_part_number(before) == number ? time_part_used(before) : 0;
@@ -166,7 +170,7 @@ void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsi
 		due = compute_charged(compute_due(before, percent, now_ns), used_ns, percent, now_ns);
 	} while (!cas(&c->due, before, make_due(due, percent)));
 	FAILPOINT(CAP_CHARGED);
-	/* For people only. */
+	/* Statistics only. */
 	fetch_add(&c->used, used_ns);
 	if ((a = compute_account(r, device)))
 		fetch_add(&a->time_used, used_ns);

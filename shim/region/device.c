@@ -1,6 +1,6 @@
-/* Which index of the region a device has. Indexes are agreed upon by UUID, so that
- * processes that see different devices, or the same ones in another order, mean the
- * same device by one index. */
+/* The index that a device has in the region. Processes agree on indexes by UUID, so that processes
+ * that see different devices, or the same devices in another order, mean the same device by an
+ * index. */
 #include "internal.h"
 
 struct device_naming {
@@ -8,8 +8,8 @@ struct device_naming {
 	uint64_t uuid[2], total;
 };
 
-/* named says whether an index has this UUID, or the first half of it: its writer
- * may have died in between. */
+/* device_named returns true if an index has this UUID, or only its second half: the process that
+ * wrote it may have died in between. */
 static bool device_named(const struct ration_device_limits *l, const uint64_t uuid[2])
 {
 	uint64_t first = load_acquire(&l->uuid[0]);
@@ -18,8 +18,8 @@ static bool device_named(const struct ration_device_limits *l, const uint64_t uu
 
 static bool device_nameless(const struct ration_device_limits *l) { return !load_acquire(&l->uuid[0]) && !load_acquire(&l->uuid[1]); }
 
-/* name writes a UUID where there is none. The second word decides between two
- * that try: the loser finds another UUID there and goes elsewhere. */
+/* device_name writes a UUID to an index that has none. If two processes try, the second word of the
+ * UUID decides: the loser finds another UUID there, and takes another index. */
 static int device_name(struct ration_limits *page, const void *arg)
 {
 	const struct device_naming *n = arg;
@@ -40,8 +40,8 @@ int region_find_device(const struct region *r, const uint64_t uuid[2])
 	return -1;
 }
 
-/* choose is an index no process has a name for: the preferred one if it can be, otherwise
- * the one with the strictest limit, as which device it is for is a guess. */
+/* device_choose returns an index without a UUID: prefer if possible, otherwise the one with the
+ * strictest limit, because it is not known which device that limit was meant for. */
 static int device_choose(const struct region *r, unsigned prefer, uint32_t taken)
 {
 	if (prefer < RATION_DEVICES && !(taken >> prefer & 1) && device_nameless(&r->limits->device[prefer]))
@@ -72,7 +72,7 @@ int region_assign_device(struct region *r, const uint64_t uuid[2], uint64_t tota
 
 uint64_t region_context_cost(const struct region *r, unsigned device, const uint64_t uuid[2])
 {
-	/* One word, and nothing else is read by it: no order is needed. */
+	/* No order is needed: no other word is read because of this one. */
 	return context_cost_for(load_relaxed(&r->m->devices[device].context_cost), uuid);
 }
 

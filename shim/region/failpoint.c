@@ -13,7 +13,7 @@ static const char *const failpoint_names[] = {RATION_FAILPOINT_NAMES};
 
 static int failpoint_at, failpoint_signal = SIGKILL;
 static long failpoint_left;
-static bool failpoint_again; /* also each time after that */
+static bool failpoint_again; /* repeat the fault each time after that */
 
 __attribute__((constructor)) static void failpoint_read(void)
 {
@@ -36,8 +36,8 @@ __attribute__((constructor)) static void failpoint_read(void)
 
 void ration_failpoint(enum ration_failpoint p)
 {
-	/* To this very thread: the signal is taken on the way out of the call, so that
-	 * not one instruction of the protocol follows. */
+	/* Send the signal to this thread: it takes effect on return from the system call, so that
+	 * no further instruction of the protocol runs. */
 	if ((int)p != failpoint_at)
 		return;
 	long left = __atomic_sub_fetch(&failpoint_left, 1, __ATOMIC_RELAXED);

@@ -1,4 +1,4 @@
-/* The region's file: opening, judging, giving it blocks. */
+/* The region's file: opening it, checking it, and allocating its blocks. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -18,8 +18,9 @@ bool region_lstat(const char *path, struct stat *st)
 	return kernel_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)st, AT_SYMLINK_NOFOLLOW, 0) == 0;
 }
 
-/* The descriptors below this are the program's, which may count on their numbers. The kernel's first table
- * has 64: a larger one for a process with threads took it 25 ms on a machine with 16 processors. */
+/* Descriptors below this number are left to the program, which may rely on their numbers. The
+ * kernel's first descriptor table has 64 entries; enlarging it in a process with threads took 25 ms
+ * on a machine with 16 processors. */
 #define FILE_LOWEST_FD 56
 
 unsigned region_take_low_fds(void)
@@ -55,13 +56,13 @@ int region_open_fd(const char *path, int flags, unsigned mode)
 	return fd;
 }
 
-/* region_open_path opens a region or its limits: never through a symbolic link, and a pipe must
- * not make us wait. */
+/* region_open_path opens a region or its limits. It follows no symbolic link, and does not wait if
+ * the path is a pipe. */
 int region_open_path(const char *path, int flags) { return region_open_fd(path, flags | O_NOFOLLOW | O_NONBLOCK, 0600); }
 
-/* file_open_high opens the region itself, which stays open, out of the program's way.
- * Where no high number is left, a low one must do. The close drops the locks that this
- * process has on the file: they are taken afterwards. */
+/* file_open_high opens the region, which stays open, at a descriptor of at least FILE_LOWEST_FD; if
+ * there is none, at a low one. The close in it drops the locks that this process has on the file,
+ * so the caller takes them afterwards. */
 static int file_open_high(const char *path, int flags)
 {
 	int fd = region_open_path(path, flags), high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, FILE_LOWEST_FD);
@@ -107,9 +108,9 @@ static bool file_is(const struct region *r, int fd)
 	return region_stat(fd, &st) == 0 && st.st_dev == r->dev && st.st_ino == r->ino;
 }
 
-/* region_fd is the file's descriptor, opened again if the program closed it: to
- * ask another file for our locks would make every process look dead. Two threads
- * that find it lost at once leave one descriptor open for good. */
+/* region_fd returns the file's descriptor, and opens the file again if the program closed it: with
+ * a descriptor of another file, every process would seem dead. If two threads find it closed at
+ * once, one descriptor stays open for good. */
 int region_fd(struct region *r)
 {
 	int fd = __atomic_load_n(&r->fd, __ATOMIC_ACQUIRE);
@@ -144,8 +145,8 @@ void region_file_close(struct region *r)
 		close(r->fd);
 }
 
-/* region_file_inspect decides by reading, before anything is mapped, what the
- * file is. fresh: initialisation is not known to be complete. */
+/* region_file_inspect checks what the file is by reading it, before it is mapped. It sets *fresh if
+ * initialisation may not be complete. */
 int region_file_inspect(struct region *r, bool *fresh)
 {
 	struct stat st;
@@ -171,20 +172,20 @@ int region_file_inspect(struct region *r, bool *fresh)
 	return REGION_OK;
 }
 
-/* region_file_allocate gives the file its size and its blocks, so that a full
- * file system is an error here and not a fault later. Twice does nothing. */
+/* region_file_allocate gives the file its size and its blocks, so that a full file system is an
+ * error here and not a fault later. A second call changes nothing. */
 int region_file_allocate(struct region *r)
 {
 	struct stat st;
 	if (region_stat(r->fd, &st) != 0)
 		return REGION_SYSTEM;
-	/* Beyond this limit the kernel would end the program with SIGXFSZ. */
+	/* If the file exceeded this limit, the kernel would end the program with SIGXFSZ. */
 	struct rlimit most;
 	if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < sizeof(struct ration_region)) {
 		errno = EFBIG;
 		return REGION_NO_SPACE;
 	}
-	/* In one step, so that no process sees a size in between. */
+	/* Set the size in one step, so that no process sees a smaller one. */
 	r->made = st.st_size == 0;
 	if (r->made && ftruncate(r->fd, sizeof(struct ration_region)) != 0)
 		return file_error();
@@ -198,8 +199,8 @@ int region_file_allocate(struct region *r)
 	return REGION_OK;
 }
 
-/* region_file_empty returns REGION_FOREIGN for a file whose header says nothing but
- * which holds something else: its usage would be taken up as ours. */
+/* region_file_empty returns REGION_FOREIGN for a file with an empty header and other content: we
+ * would take this content for usage. */
 int region_file_empty(struct region *r)
 {
 	static const uint64_t zero[512];

@@ -1,4 +1,4 @@
-/* What the files of this folder share. Nothing outside includes it, but for tests. */
+/* Declarations that the files of this folder share. Only this folder and tests include it. */
 #ifndef RATION_REGION_INTERNAL_H
 #define RATION_REGION_INTERNAL_H
 
@@ -13,7 +13,8 @@
 
 struct stat;
 
-/* charge.c: region_keep_peak writes a device's peak, before something of it is returned. */
+/* charge.c: region_keep_peak writes a device's peak to the region. Call it before bytes of the
+ * device are returned. */
 void region_keep_peak(struct region *r, unsigned device);
 
 /* file.c */
@@ -22,7 +23,7 @@ int region_file_inspect(struct region *r, bool *fresh);
 int region_file_allocate(struct region *r);
 int region_file_empty(struct region *r);
 int region_fd(struct region *r);
-int region_file_again(struct region *r); /* another open file of it, or -1; closing it drops this process's record locks */
+int region_file_again(struct region *r); /* a new descriptor, or -1; closing it drops this process's record locks */
 void region_file_close(struct region *r);
 int region_open_path(const char *path, int flags);
 int region_stat(int fd, struct stat *st);
@@ -31,9 +32,12 @@ int region_stat(int fd, struct stat *st);
 int region_limits_find(const struct region *r, uint32_t *where);
 int region_limits_open(struct region *r);
 int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg);
-int region_offer(struct ration_limits *page, const void *limits); /* struct region_limits; as region_limits_with wants it */
+int region_offer(struct ration_limits *page,
+		 const void *limits); /* limits is a struct region_limits; the type fits the parameter change of region_limits_with */
 
-/* lock.c: which byte of the file is one of a slot's locks; region_lock_by tries to take the process's. */
+/* lock.c: a slot has two locks, each on one byte of the file. region_lock_byte describes one of
+ * them for fcntl. region_lock_by tries to take the process's lock (LOCK_PROCESS): 0, REGION_FULL if
+ * another process has it, or REGION_SYSTEM. */
 enum region_lock_byte { LOCK_PROCESS, LOCK_FILES };
 struct flock region_lock_byte(unsigned slot, enum region_lock_byte byte, short type);
 int region_lock_by(int fd, unsigned slot);
@@ -41,7 +45,10 @@ int region_lock_by(int fd, unsigned slot);
 /* alive.c */
 int region_lock(struct region *r, unsigned slot);
 void region_unlock(struct region *r, unsigned slot);
-int region_locked_by(struct region *r, unsigned slot); /* PID; 0 where no process has it locked, or none that is seen */
+int region_locked_by(
+	struct region *r,
+	unsigned
+		slot); /* returns the PID of the process that has the slot locked; 0 if there is none, or it is not visible in this PID namespace */
 bool region_kept(struct region *r, unsigned slot);
 enum region_holder_end region_ending(struct region *r, unsigned slot);
 unsigned region_dead(struct region *r, unsigned slot, uint64_t status);
@@ -49,9 +56,9 @@ void region_hold(unsigned slot, uint64_t gen);
 void region_let_go(unsigned slot, uint64_t gen);
 struct region_identity {
 	uint64_t pid;
-	uint64_t start; /* clock ticks since boot; 0 where it cannot be read */
-	uint64_t pidns; /* inode of the PID namespace; 0 where there is no /proc */
-	bool unsure;    /* pidns could not be asked for */
+	uint64_t start; /* clock ticks since boot; 0 if it cannot be read */
+	uint64_t pidns; /* inode of the PID namespace; 0 if there is no /proc */
+	bool unsure;    /* asking for pidns failed */
 	bool sees;      /* /proc is of this PID namespace */
 };
 #define REGION_INIT_PIDNS UINT64_C(0xEFFFFFFC) /* the first PID namespace's inode, fixed by the kernel */
@@ -66,7 +73,8 @@ int region_change(struct region *r, unsigned device, uint64_t claim, struct rati
 		  uint64_t *w);
 void region_refresh(const struct region *r, uint64_t claim, uint64_t *done, uint64_t seq);
 
-/* seqlock.c. All but region_take and region_read: with the account's turn. */
+/* seqlock.c. The caller holds the account's turn (turn.h) in all of them except region_take, which
+ * takes it, and region_read. */
 int region_take(struct region *r, unsigned device, uint64_t claim, bool wait);
 uint64_t region_put(struct region_turn *t, struct ration_account *a, unsigned kind, int64_t delta);
 void region_clear(struct region_turn *t, struct ration_account *a);
@@ -76,7 +84,7 @@ unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration
 /* reap.c */
 void region_reap_former_self(struct region *r);
 void region_reap_device(struct region *r, unsigned device, unsigned *slots);
-bool region_left(const struct region *r, unsigned slot, uint64_t gen); /* its owner has said that it ends */
+bool region_left(const struct region *r, unsigned slot, uint64_t gen); /* true if the owner has announced its orderly end (region_end) */
 bool region_reap_slot(struct region *r, unsigned slot);
 
 /* refusal.c */
@@ -91,9 +99,9 @@ static inline unsigned claim_slot(uint64_t p) { return (unsigned)(p & LOW_BITS(R
 
 static inline uint64_t claim_status(uint64_t p) { return p >> RATION_WORD_SLOT_BITS; }
 
-/* region_owned says whether the slot is still the claim's: an owner asks after it has read a
- * word that it is about to swap, and before it swaps it. Sequentially consistent: with the
- * swap of pend before it, as a reaper condemns the slot before it reads pend. */
+/* region_owned returns true if the slot still belongs to the claim. An owner calls it between
+ * reading a word and swapping it. The load is sequentially consistent: it must come after the
+ * owner's swap of pend, because a reaper condemns the slot before it reads pend. */
 static inline bool region_owned(const struct region *r, uint64_t claim)
 {
 	return __atomic_load_n(&r->m->status[claim_slot(claim)], __ATOMIC_SEQ_CST) == claim_status(claim);
@@ -105,7 +113,7 @@ static inline unsigned region_high_water(const struct region *r)
 	return high < RATION_SLOTS ? (unsigned)high : RATION_SLOTS;
 }
 
-/* A file that was ever cut short has lost its tail. */
+/* Returns true if the file still has its tail. A file that was ever truncated has lost it. */
 static inline bool region_whole(const struct region *r) { return load_acquire(&r->m->tail.magic) == RATION_TAIL_MAGIC; }
 
 static inline uint64_t now_ns(int clock)

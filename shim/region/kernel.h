@@ -1,12 +1,13 @@
-/* System calls that no other library can come between: a preloaded one may have its own syscall,
- * getuid or open. For questions whose answer decides whether a process is rationed. */
+/* System calls that no other library can intercept: another preloaded library may replace syscall,
+ * getuid or open. Use them where the answer decides whether a process is rationed. */
 #ifndef REGION_KERNEL_H
 #define REGION_KERNEL_H
 
 #include <errno.h>
 #include <sys/syscall.h>
 
-/* kernel_call makes a system call of up to five arguments: its result, or -1 with errno set. */
+/* kernel_call makes a system call with up to five arguments. It returns the result, or -1 with
+ * errno set. */
 static inline long kernel_call(long number, long a, long b, long c, long d, long e)
 {
 	long result;
@@ -27,7 +28,7 @@ static inline long kernel_call(long number, long a, long b, long c, long d, long
 	return -1;
 }
 
-/* The real user and the effective one. */
+/* The real UID and the effective UID of this process. */
 static inline unsigned kernel_uid(void) { return (unsigned)kernel_call(SYS_getuid, 0, 0, 0, 0, 0); }
 static inline unsigned kernel_euid(void) { return (unsigned)kernel_call(SYS_geteuid, 0, 0, 0, 0, 0); }
 

@@ -8,9 +8,9 @@ bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, 
 	return cas(&r->m->devices[device].ledger_word, w, make_ledger_word(ledger_units(w) + (uint64_t)delta, slot, seq));
 }
 
-/* region_note writes down that the change in w happened, before w is overwritten. It returns
- * false where it could not: a process writes over it all the while, which none does that keeps
- * to the protocol, and w must stay. */
+/* region_note records in done that the change in w happened, before w is overwritten. It returns
+ * false if it could not, because a process that breaks the protocol keeps overwriting done. Then
+ * the caller must leave w in place. */
 bool region_note(struct region *r, unsigned device, uint64_t w)
 {
 	uint64_t *done = &account(r, device, ledger_slot(w))->done;
@@ -19,8 +19,8 @@ bool region_note(struct region *r, unsigned device, uint64_t w)
 		uint64_t d = load_acquire(done);
 		if (d == short_seq(w))
 			return true;
-		/* Between reading done and swapping it: without this, a process that was
-		 * stopped here would write its old sequence over a newer one. */
+		/* Check between reading done and swapping it. Without this, a process that was
+		 * stopped here would later write its old sequence over a newer one. */
 		if (region_ledger_word(r, device) != w)
 			return true;
 		FAILPOINT(NOTE_READ);
@@ -30,28 +30,31 @@ bool region_note(struct region *r, unsigned device, uint64_t w)
 	return false;
 }
 
-/* region_fence puts a word in the place of w that has never been there, with the same units:
- * a process that read an earlier one, and is about to swap it, fails. */
+/* region_fence replaces w by a word with the same units that was never there before, so that the
+ * swap of a process that has read an earlier word fails. It returns true if it replaced w. */
 bool region_fence(struct region *r, unsigned device, uint64_t w)
 {
 	struct ration_device *d = &r->m->devices[device];
 	return cas(&d->ledger_word, w, make_ledger_word(ledger_units(w), RATION_FENCE_SLOT, fetch_add(&d->fences, 1)));
 }
 
-/* region_refresh is an owner's own note, made at its first change and now and then, so
- * that done is never so old that the short sequence comes round to it again. */
+/* region_refresh writes the owner's sequence seq to its account's done. The owner calls it before
+ * its first change and then every RATION_DONE_REFRESH changes. Otherwise done could keep a value
+ * for so long that the short sequence wraps around and reaches that value again. */
 void region_refresh(const struct region *r, uint64_t claim, uint64_t *done, uint64_t seq)
 {
 	for (;;) {
 		uint64_t d = load_acquire(done);
-		/* Between the two, as in region_note: the slot's next owner may rest on done. */
+		/* Check the status between reading done and swapping it: if the slot has a new
+		 * owner, done is that owner's, and an old sequence must not overwrite it. */
 		if (d == short_seq(seq) || !region_owned(r, claim) || cas(done, d, short_seq(seq)))
 			return;
 	}
 }
 
-/* ledger_announce announces delta units as the account's next change, and leaves in used
- * what it is a change of. It returns false where the slot has been taken away. */
+/* ledger_announce announces delta units as the account's next change, and sets *used to the value
+ * that the change starts from. It returns false if the slot was taken from this process. The caller
+ * holds the account's turn. */
 static bool ledger_announce(struct region *r, uint64_t claim, struct ration_account *a, int64_t delta, uint64_t *used)
 {
 	for (;;) {
@@ -60,22 +63,25 @@ static bool ledger_announce(struct region *r, uint64_t claim, struct ration_acco
 		if (UNLIKELY(!region_owned(r, claim)))
 			return false;
 		FAILPOINT(CHANGE_READ);
-		/* After the last one booked, not the last announced: a long run of refused
-		 * charges must not come round to the sequence that the word still shows.
-		 * Full order: a process that sees this change in the word or in done, judging us
-		 * dead, also sees what it is (pairs with reap_judge, here and in Go); and our next
-		 * look at the status comes after it. It fails where the slot is being reaped, or
-		 * where its last owner, taken for dead, announces what it will find it cannot apply. */
+		/* Use the sequence after the last booked one, not after the last announced one:
+		 * with the latter, a long run of refused charges could wrap around to the sequence
+		 * that is still in the word.
+		 *
+		 * Sequentially consistent: a reaper that finds this change in the word or in done
+		 * also finds the announcement (pairs with reap_judge, here and in Go); and our next
+		 * load of the status comes after the swap. The swap fails if the slot is being
+		 * reaped, or if its last owner, which was wrongly taken for dead, announces a
+		 * change; that owner will find that it cannot apply it. */
 		if (LIKELY(cas(&a->pend, pend, make_pend(next_seq(used_seq(*used)), delta))))
 			return true;
 	}
 }
 
-/* region_change announces, applies and books delta units for the claim, whose turn the
- * caller has. w is the device's word as seen a moment ago; it becomes the word that was
- * changed, or, where that would pass limit (REGION_REFUSED), the one that stood in the way.
- * A null limit is none. REGION_EVICTED: the slot was taken away, and whatever was applied of
- * this change has been returned with the rest. */
+/* region_change announces, applies and books a change of delta units for the claim. The caller
+ * holds the account's turn. *w is the device's word as read a moment ago; it becomes the word that
+ * was changed, or, on REGION_REFUSED, the word that left no space. limit may be NULL for no limit.
+ * REGION_EVICTED: the slot was taken from this process, and a reaper has returned whatever was
+ * applied of this change. */
 int region_change(struct region *r, unsigned device, uint64_t claim, struct ration_account *a, int64_t delta, const uint64_t *limit,
 		  uint64_t *w)
 {
@@ -86,22 +92,22 @@ int region_change(struct region *r, unsigned device, uint64_t claim, struct rati
 	uint64_t seq = next_seq(used_seq(used));
 	FAILPOINT(CHANGE_ANNOUNCED);
 	for (unsigned pause = 0;; *w = region_ledger_word(r, device)) {
-		/* Many processes at one word get further by trying less often. */
+		/* Many processes that change one word progress faster if they try less often. */
 		for (unsigned i = 0; i < pause; i++)
 			cpu_relax();
 		pause = pause < 16 ? 2 * pause + 1 : pause;
-		/* After the word, and before it is swapped: a reaper condemns the slot, and then
-		 * puts a fence into the word. Either is found. */
+		/* Check after reading the word and before swapping it. A reaper first condemns the
+		 * slot, and then puts a fence into the word: we find one of the two. */
 		if (UNLIKELY(!region_owned(r, claim)))
 			return REGION_EVICTED;
-		/* After the word, each time round: what is granted fits a limit that held
-		 * while the word was this one. */
+		/* Read the limit after the word, in each round: then a granted change is within a
+		 * limit that was in force while the word had this value. */
 		uint64_t ceiling = limit ? limit_ceiling(load_acquire(limit)) : RATION_MAX_UNITS;
 		int64_t after = (int64_t)ledger_units(*w) + delta;
 		if (UNLIKELY((delta > 0 && (uint64_t)after > ceiling) || after < 0)) {
 			if (region_ledger_word(r, device) == *w)
 				return delta > 0 ? REGION_REFUSED : REGION_DAMAGED;
-			continue; /* refuse only by what is so at this moment */
+			continue; /* refuse only on the state of one instant */
 		}
 		if (ledger_slot(*w) != slot) {
 			if (UNLIKELY(!region_note(r, device, *w)))
@@ -112,7 +118,7 @@ int region_change(struct region *r, unsigned device, uint64_t claim, struct rati
 			break;
 	}
 	FAILPOINT(CHANGE_APPLIED);
-	/* A swap: a reaper that found the change applied has booked it, and returned it. */
+	/* This must be a swap: a reaper that found the change applied has booked and returned it. */
 	if (UNLIKELY(!cas(&a->used, used, make_used(seq, used_units(used) + (uint64_t)delta))))
 		return REGION_EVICTED;
 	FAILPOINT(CHANGE_BOOKED);

@@ -8,8 +8,8 @@
 
 #include "internal.h"
 
-/* region_offer sets each limit that is still zero. The swap, not a store: of two
- * processes that bring different limits the first one stands. */
+/* region_offer sets each limit that is still zero. It uses a swap, not a store: if two processes
+ * bring different limits, the first one wins. */
 int region_offer(struct ration_limits *page, const void *limits)
 {
 	const struct region_limits *own = limits;
@@ -28,8 +28,8 @@ int region_offer(struct ration_limits *page, const void *limits)
 	return REGION_OK;
 }
 
-/* Room for a path on the stack of a program's thread, which may have 16 KiB in all: more than
- * the settings have for a region's. */
+/* Size of a buffer for a path. It is on the stack of a program's thread, which may have only 16
+ * KiB. The settings allow shorter paths than this. */
 enum { LIMITS_PATH = 1024 };
 
 static bool limits_path(const struct region *r, char *path, size_t size)
@@ -38,9 +38,10 @@ static bool limits_path(const struct region *r, char *path, size_t size)
 	return n > 0 && (size_t)n < size;
 }
 
-/* limits_check refuses limits that are none, or that another user planted: they must
- * be root's or the region's owner's, and no other user's to write. Where nobody but an operator can
- * put anything at the path, they are the operator's: in a user namespace root has no number. */
+/* limits_check returns REGION_LIMITS for a file that is not a page of limits, or that another user
+ * may have put there: root or the region's owner must own it, and no other user may write it. If
+ * only an operator can put files at the path, the owner is not checked, because in a user namespace
+ * root may have no UID. */
 static int limits_check(struct region *r, int fd)
 {
 	struct ration_limits page;
@@ -53,8 +54,8 @@ static int limits_check(struct region *r, int fd)
 	return page.magic == RATION_LIMITS_MAGIC && page.version == RATION_VERSION ? REGION_OK : REGION_LIMITS;
 }
 
-/* region_limits_find says where the limits of a new region are: beside it where an
- * operator put them there. Only where there is no such file they are inside. */
+/* region_limits_find sets *where to the place of a new region's limits: beside the region if an
+ * operator put a file there, otherwise inside. Only ENOENT means that there is no such file. */
 int region_limits_find(const struct region *r, uint32_t *where)
 {
 	char path[LIMITS_PATH];
@@ -70,9 +71,9 @@ int region_limits_find(const struct region *r, uint32_t *where)
 	return REGION_OK;
 }
 
-/* region_limits_open finds the page of limits this region goes by: the file beside it,
- * wherever there is one. What the region says of that, its job could have written; it only
- * says that a file which is missing has been there. */
+/* region_limits_open sets r->limits to the page that is in force: the file beside the region, if
+ * there is one. The region's own record is not trusted, because its job could have written it; it
+ * only tells that a missing file was there before. */
 int region_limits_open(struct region *r)
 {
 	char path[LIMITS_PATH];
@@ -82,7 +83,7 @@ int region_limits_open(struct region *r)
 	int fd = region_open_path(path, O_RDONLY);
 	if (fd < 0 && errno == ENOENT && load32_acquire(&r->m->header.flags) != RATION_LIMITS_BESIDE)
 		return REGION_OK;
-	if (fd < 0) /* none, or one that cannot be read; any other error says nothing of the file */
+	if (fd < 0) /* missing or unreadable; any other error tells nothing about the file */
 		return errno == ENOENT || errno == EACCES || errno == ELOOP ? REGION_LIMITS : REGION_SYSTEM;
 	int err = limits_check(r, fd);
 	if (!err) {
@@ -96,7 +97,8 @@ int region_limits_open(struct region *r)
 	return err;
 }
 
-/* region_limits_with maps the page of limits for writing while change runs. */
+/* region_limits_with maps the page of limits for writing, calls change, and unmaps it. It returns
+ * the result of change, or an error. */
 int region_limits_with(struct region *r, int (*change)(struct ration_limits *, const void *), const void *arg)
 {
 	int own = region_fd(r), fd = own, err = own < 0 ? REGION_SYSTEM : REGION_OK;
@@ -104,18 +106,19 @@ int region_limits_with(struct region *r, int (*change)(struct ration_limits *, c
 	if (r->limits_beside) {
 		char path[LIMITS_PATH];
 		if (!limits_path(r, path, sizeof path) || (fd = region_open_path(path, O_RDWR)) < 0)
-			return REGION_LIMITS; /* not ours to change */
+			return REGION_LIMITS; /* this user may not change it */
 		offset = 0;
 		err = limits_check(r, fd);
 	}
 	if (!err) {
-		/* From the beginning of the machine's page, which may be larger than ours. */
+		/* Map from the beginning of a page of the machine, which may be larger than
+		 * RATION_PAGE_SIZE. */
 		size_t before = (size_t)offset % (size_t)sysconf(_SC_PAGESIZE), size = before + sizeof(struct ration_limits);
 		char *mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset - (off_t)before);
 		if (mem == MAP_FAILED) {
 			err = REGION_SYSTEM;
 		} else {
-			madvise(mem, size, MADV_RANDOM); /* as in open_map */
+			madvise(mem, size, MADV_RANDOM); /* do not read ahead */
 			err = change((struct ration_limits *)(mem + before), arg);
 			munmap(mem, size);
 		}

@@ -1,5 +1,6 @@
-/* A slot's two record locks. The first is the process's that has the slot; the second is an open file's, which lives as long as
- * the driver's files do in that process and in its fork children. */
+/* A slot's two record locks. The first belongs to the process that has the slot. The second belongs
+ * to an open file that lives as long as the driver's files in that process and in its fork
+ * children. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>

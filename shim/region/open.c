@@ -17,8 +17,8 @@ static int open_init_limits(struct ration_limits *page, const void *own)
 	return region_offer(page, own);
 }
 
-/* complete writes all that initialisation writes. Every field is set only if
- * no process has set it: it does not matter who does it, how often, or how late. */
+/* open_complete writes all that initialisation writes. It sets each field only if no process has
+ * set it, so it does not matter which process does this, how often, or how late. */
 static int open_complete(struct region *r, const struct region_limits *own)
 {
 	struct ration_header *h = &r->m->header;
@@ -48,15 +48,15 @@ static int open_complete(struct region *r, const struct region_limits *own)
 	return REGION_OK;
 }
 
-/* initialise brings the region from a new file to COMPLETE, or waits politely
- * while another process does. */
+/* open_initialise brings the region from a new file to COMPLETE, or waits up to
+ * RATION_INIT_TIMEOUT_NS while another process does, and then finishes it itself. */
 static int open_initialise(struct region *r, const struct region_limits *own)
 {
 	uint64_t *state = &r->m->header.state;
 	if (!r->made && load_acquire(state) == RATION_STATE_UNINIT) {
 		int err = region_file_empty(r);
 		if (err && load_acquire(state) == RATION_STATE_UNINIT)
-			return err; /* and not because others are at work already */
+			return err; /* the content is not from a process that is initialising it */
 	}
 	if (cas(state, RATION_STATE_UNINIT, RATION_STATE_IN_PROGRESS)) {
 		FAILPOINT(INIT_WON);
@@ -84,19 +84,18 @@ static int open_initialise(struct region *r, const struct region_limits *own)
 	}
 }
 
-/* map maps the file. The limits are mapped with it but stay read-only, so that a
- * stray write cannot raise one. */
+/* open_map maps the file. The limits are mapped read-only, so that a stray write cannot raise one. */
 static int open_map(struct region *r)
 {
 	void *mem = mmap(NULL, sizeof *r->m, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
 	if (mem == MAP_FAILED)
 		return REGION_SYSTEM;
 	r->m = mem;
-	/* Pages are touched here and there: reading ahead would cost the first process
-	 * most of a millisecond. */
+	/* Pages are used in no order: reading ahead would cost the first process most of a
+	 * millisecond. */
 	madvise(mem, sizeof *r->m, MADV_RANDOM);
-	/* Larger pages, which a processor for arm64 may have, hold more than the limits, and
-	 * what must be written: there they stay writable. */
+	/* A machine with larger pages (arm64) has other, writable data in the same page: there the
+	 * limits stay writable. */
 	if (sysconf(_SC_PAGESIZE) > RATION_PAGE_SIZE)
 		return REGION_OK;
 	return mprotect(&r->m->limits, sizeof r->m->limits, PROT_READ) == 0 ? REGION_OK : REGION_SYSTEM;
@@ -112,7 +111,7 @@ static int open_check(const struct region *r)
 	return REGION_OK;
 }
 
-/* lacks says whether own would set a limit that no process has set yet. */
+/* open_lacks returns true if own has a limit that no process has set yet. */
 static bool open_lacks(const struct region *r, const struct region_limits *own)
 {
 	for (unsigned d = 0; d < RATION_DEVICES; d++)
@@ -123,7 +122,7 @@ static bool open_lacks(const struct region *r, const struct region_limits *own)
 	return own->round && !load_acquire(&r->limits->round);
 }
 
-/* open_words copies limits from a page. */
+/* open_words copies the limits of a page to *to. */
 static void open_words(struct region_limits *to, const struct ration_limits *page)
 {
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
@@ -134,13 +133,13 @@ static void open_words(struct region_limits *to, const struct ration_limits *pag
 	to->round = load_acquire(&page->round);
 }
 
-/* What renews limits: those that were there, and those that come. */
+/* Arguments of open_renew: the new limits, and the old ones that they replace. */
 struct open_renewal {
 	const struct region_limits *own;
 	struct region_limits has;
 };
 
-/* open_renew sets each limit that is still as it was. */
+/* open_renew replaces each limit that still has its old value. */
 static int open_renew(struct ration_limits *page, const void *arg)
 {
 	const struct open_renewal *n = arg;
@@ -155,12 +154,12 @@ static int open_renew(struct ration_limits *page, const void *arg)
 	return REGION_OK;
 }
 
-/* open_in_use says whether a slot is a living process's. What dead ones hold is given back. */
+/* open_in_use returns true if a living process has a slot. It reaps dead processes first. */
 static bool open_in_use(struct region *r)
 {
 	unsigned reaped;
 	if (region_reap(r, &reaped))
-		return true; /* it could not be asked */
+		return true; /* unknown: assume that it is in use */
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
 		unsigned state = status_state(load_acquire(&r->m->status[slot]));
 		if (state != RATION_SLOT_FREE && state != RATION_SLOT_DAMAGED)
@@ -175,8 +174,8 @@ int region_renew_limits(struct region *r, const struct region_limits *own)
 	struct open_renewal n = {.own = own};
 	if (r->limits_beside || !memcmp(own, &none, sizeof none))
 		return REGION_OK;
-	/* First what is there, then who: a limit that changes in between is another process's,
-	 * which has just come. */
+	/* Read the limits first, then look for processes: a limit that changes in between was set
+	 * by a process that has just joined, and the swap leaves it alone. */
 	open_words(&n.has, r->limits);
 	if (!memcmp(&n.has, own, sizeof n.has) || open_in_use(r))
 		return REGION_OK;
@@ -233,7 +232,7 @@ int region_open_as(struct region *r, const char *path, const struct region_limit
 
 void region_close(struct region *r)
 {
-	/* Also in a forked child, which has inherited this but holds nothing. */
+	/* This also runs in a forked child, which has inherited r but has no slot. */
 	if (r->claim)
 		region_let_go(claim_slot(r->claim), status_gen(claim_status(r->claim)));
 	if (r->limits_beside)
@@ -241,7 +240,7 @@ void region_close(struct region *r)
 	if (r->m)
 		munmap(r->m, sizeof *r->m);
 	region_file_close(r);
-	/* What region_keep mapped stays: in a forked child the driver's files do, too. */
+	/* The mapping of region_keep stays, because in a forked child the driver's files stay, too. */
 	memset(r, 0, sizeof *r);
 	r->fd = -1;
 }

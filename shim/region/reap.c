@@ -1,5 +1,5 @@
-/* Reaping: what a dead process held goes to the next process that needs it. Any number of
- * processes may do this at once, and die doing it. docs/protocols.md, *The ledger*. */
+/* Reaping returns the bytes of a dead process to the job. Several processes may do this at once,
+ * and any of them may die in the middle. docs/protocols.md, *The ledger*. */
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,9 +11,9 @@ struct reap_verdict {
 	bool whole, applied, booked;
 };
 
-/* reap_judge reads the account's words in the order that makes a crash decidable. whole is
- * false where they changed meanwhile, and say nothing. It returns false where the slot has
- * changed hands. */
+/* reap_judge reads the account's words in the order that makes a crash decidable. It sets v->whole
+ * to false if they changed meanwhile: then they must be read again. It returns false if the slot
+ * has a new owner or was freed. */
 static bool reap_judge(struct region *r, unsigned device, unsigned slot, uint64_t status, struct reap_verdict *v)
 {
 	struct ration_account *a = account(r, device, slot);
@@ -34,10 +34,10 @@ static bool reap_judge(struct region *r, unsigned device, unsigned slot, uint64_
 
 enum reap_outcome { REAP_SETTLED, REAP_TAKEN, REAP_DAMAGED };
 
-/* reap_settle brings a condemned slot's account to zero. Every step is one swap from a value
- * that includes a sequence, so that a step made late does nothing. REAP_TAKEN: the slot has
- * changed hands; or a process writes into it all the while, which none does that keeps to the
- * protocol: then it stays as a reaper that dies leaves it, for the next. */
+/* reap_settle brings the account of a condemned slot to zero. Each step is one swap from a value
+ * that includes a sequence, so that a late step does nothing. It returns REAP_TAKEN if the slot has
+ * a new owner or was freed, or if a process that breaks the protocol keeps writing into the
+ * account. Then the account is as if this reaper had died, and the next one continues. */
 static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned slot, uint64_t status)
 {
 	struct ration_account *a = account(r, device, slot);
@@ -57,8 +57,8 @@ static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned
 			continue;
 		}
 		if (!v.applied && delta < 0) {
-			/* A return that was announced is finished, never replaced: another
-			 * reaper may be applying it now. */
+			/* An announced return must be finished and not replaced: another reaper may
+			 * be applying it now. */
 			if ((int64_t)ledger_units(v.word) + delta < 0)
 				return REAP_DAMAGED;
 			if (!region_note(r, device, v.word))
@@ -69,8 +69,8 @@ static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned
 			continue;
 		}
 		if (!v.applied) {
-			/* A charge. Should its owner live after all, and be about to apply it: from
-			 * here on it cannot, so that what follows may take its sequence. */
+			/* A charge. Its owner may be alive after all, and about to apply it. After
+			 * the fence it cannot, so the next step may use its sequence. */
 			if (!region_note(r, device, v.word))
 				break;
 			FAILPOINT(REAP_NOTED);
@@ -86,23 +86,23 @@ static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned
 	return REAP_TAKEN;
 }
 
-/* reap_condemn tells a slot's owner, should it live after all, and all other processes that
- * it is dead. Only then are its accounts settled. It returns the status under which that is
- * done, or zero where there is nothing to do. */
+/* reap_condemn marks a slot as a dead process's, for all processes and also for its owner if that
+ * is alive after all. Accounts are settled only after that. It returns the slot's new status, or 0
+ * if its owner is not dead. It sets *cause. */
 static uint64_t reap_condemn(struct region *r, unsigned slot, unsigned *cause)
 {
 	uint64_t status = load_acquire(&r->m->status[slot]);
 	unsigned state = status_state(status);
 	*cause = RATION_CAUSE_UNKNOWN;
 	if (state == RATION_SLOT_CONDEMNED)
-		return status; /* by a process that has not finished */
+		return status; /* another reaper has condemned it and has not finished */
 	if ((state != RATION_SLOT_ACTIVE && state != RATION_SLOT_JOINING) || !(*cause = region_dead(r, slot, status)))
 		return 0;
 	if (state == RATION_SLOT_JOINING)
-		return status; /* it has never announced anything */
+		return status; /* the owner has announced no change yet */
 	uint64_t condemned = make_status(status_gen(status), RATION_SLOT_CONDEMNED);
-	/* Full order: our reads of pend come after it. Pairs with region_owned, after the
-	 * owner's swap of pend. */
+	/* Sequentially consistent: our loads of pend come after it. Pairs with region_owned, which
+	 * comes after the owner's swap of pend. */
 	if (!cas(&r->m->status[slot], status, condemned))
 		return 0;
 	FAILPOINT(REAP_CONDEMNED);
@@ -111,8 +111,8 @@ static uint64_t reap_condemn(struct region *r, unsigned slot, unsigned *cause)
 
 bool region_left(const struct region *r, unsigned slot, uint64_t gen) { return load_acquire(&r->m->slots[slot].left) == gen; }
 
-/* reap_describe fills in what is known of a dead process. Its slot still describes it, and
- * reaping leaves alone what its accounts show, until the slot is freed. */
+/* reap_describe fills in *d about a dead process. The slot and the usage in its accounts stay
+ * readable until the slot is freed. */
 static void reap_describe(struct region *r, unsigned slot, uint64_t status, unsigned cause, struct ration_death *d)
 {
 	const struct ration_slot *s = &r->m->slots[slot];
@@ -135,7 +135,7 @@ static void reap_describe(struct region *r, unsigned slot, uint64_t status, unsi
 	}
 }
 
-/* reap_record writes a death into the ring. */
+/* reap_record writes a death into the ring of deaths. */
 static void reap_record(struct region *r, const struct ration_death *d)
 {
 	union {
@@ -150,9 +150,9 @@ static void reap_record(struct region *r, const struct ration_death *d)
 		r->on_death(d);
 }
 
-/* reap_slot settles a dead process's accounts and frees its slot. One whose content cannot
- * be is put out of use, once and for all: what it holds stays granted, and is no error for
- * the processes that need the rest. */
+/* reap_slot settles a dead process's accounts, frees its slot, and then adds 1 to *slots. A slot
+ * with impossible content is put out of use for good: its bytes stay granted, and processes that
+ * use other slots get no error. */
 static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 {
 	unsigned state = RATION_SLOT_FREE, damaged = 0, cause;
@@ -183,13 +183,13 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 	if (left)
 		return; /* an orderly end is no death */
 	fetch_add(&r->m->header.counters.reaped, 1);
-	if (cause != RATION_CAUSE_JOINING) /* then the slot describes the owner before */
+	if (cause != RATION_CAUSE_JOINING) /* then the slot still describes the owner before it */
 		reap_record(r, &death);
 }
 
-/* region_reap_former_self gives back what this very process held before it became
- * another program: its PID and start time are still the same, so no other process
- * can tell. At the first change and not at the claim: it looks at every process there is. */
+/* region_reap_former_self returns the bytes that this process held before an exec. Its PID and
+ * start time are still the same, so no other process can know. It is called at the first change and
+ * not at the claim, because it looks at every slot in use. */
 void region_reap_former_self(struct region *r)
 {
 	struct region_identity me;
@@ -213,8 +213,7 @@ int region_reap(struct region *r, unsigned *slots)
 	return REGION_OK;
 }
 
-/* region_reap_slot gives back what a slot's process holds if it is dead, and says whether it
- * did. */
+/* region_reap_slot reaps a slot if its process is dead. It returns true if it freed the slot. */
 bool region_reap_slot(struct region *r, unsigned slot)
 {
 	unsigned slots = 0;
@@ -225,11 +224,12 @@ bool region_reap_slot(struct region *r, unsigned slot)
 	return slots > 0;
 }
 
-/* region_reap_device looks only at slots that may hold something of device: a
- * refusal must not cost a question to the kernel for every process there is. */
+/* region_reap_device reaps only slots that may hold bytes on the device, so that a refusal does not
+ * ask the kernel about every process. It sets *slots to the number of slots that it freed. */
 void region_reap_device(struct region *r, unsigned device, unsigned *slots)
 {
-	/* It reads files, and our caller may hold a lock: no thread is cancelled here. */
+	/* Disable cancellation: the calls below read files, which is a cancellation point, and our
+	 * caller may hold a lock. */
 	int cancel;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	*slots = 0;

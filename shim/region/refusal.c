@@ -1,11 +1,12 @@
-/* The ring of refusals, for people. A writer that dies leaves an odd seq, and two
- * writers in one entry break its sum: readers pass over both. No process waits. */
+/* The ring of refusals, for people to read. A writer that dies leaves an odd seq, and two writers
+ * in one entry break its sum: readers skip both. No process waits. */
 #include <string.h>
 #include <unistd.h>
 
 #include "internal.h"
 
-/* refusal_holders finds what this process holds of a device, and which processes hold most. */
+/* refusal_holders fills in how many bytes this process holds on a device, and which processes hold
+ * most. */
 static void refusal_holders(struct region *r, unsigned device, struct region_refusal *why)
 {
 	uint64_t mine = load_acquire(&r->claim);
@@ -29,8 +30,8 @@ static void refusal_holders(struct region *r, unsigned device, struct region_ref
 			why->top[i].end = region_ending(r, why->top[i].slot);
 }
 
-/* region_ring_write writes an entry of a ring: its words, of which the second is the sum of
- * those after it. */
+/* region_ring_write writes an entry of n words to a ring. The second word is the XOR of those after
+ * it. */
 void region_ring_write(uint64_t *to, uint64_t *words, unsigned n, uint64_t ticket)
 {
 	for (unsigned i = 2; i < n; i++)

@@ -1,13 +1,12 @@
-/* The region in C: what internal/region is in Go, on the same files. The
- * protocols, with their invariants and what a crash leaves, are in
- * docs/protocols.md.
+/* The region in C, on the same files as package internal/region in Go. The protocols, with their
+ * invariants and the state that a crash leaves, are in docs/protocols.md.
  *
- * Contracts that hold for all of it: nothing is allocated, nothing is printed, no
- * signal is touched. No call waits for another process, but for region_open,
- * which leaves an initialiser 5 ms. Threads of the process may call anything at
- * any time, but for region_open, region_claim and region_close, of which one
- * runs at a time. Who cuts the file short ends the processes that have it mapped
- * with SIGBUS: a guest takes no signal handler. */
+ * Contracts of all functions: they allocate nothing, print nothing and change no signal. No call
+ * waits for another process, except region_open, which waits up to 5 ms for the process that
+ * initialises the region. Any thread may call any function at any time, except region_open,
+ * region_claim and region_close: the caller runs one of these at a time. If a process truncates the
+ * file, the kernel ends the processes that have it mapped with SIGBUS: the library installs no
+ * signal handler in a program that is not its own. */
 #ifndef RATION_REGION_H
 #define RATION_REGION_H
 
@@ -20,12 +19,12 @@
 /* The page of limits that an operator puts beside a region. */
 #define LIMITS_SUFFIX ".limits"
 
-/* What a call returns: 0, or one of these. */
+/* Results of the calls below: REGION_OK, or an error. */
 enum region_error {
 	REGION_OK = 0,
 	REGION_FOREIGN,     /* the file is not a region */
 	REGION_VERSION,     /* a region of another version */
-	REGION_SIZE,        /* it was cut short or made longer */
+	REGION_SIZE,        /* the file does not have the size of a region */
 	REGION_SYMLINK,     /* the path's last part is a symbolic link */
 	REGION_NOT_REGULAR, /* a directory, device, socket or pipe */
 	REGION_OWNER,       /* it belongs to neither this user nor root */
@@ -33,17 +32,17 @@ enum region_error {
 	REGION_LIMITS,      /* the limits beside it cannot be used */
 	REGION_SYSTEM,      /* a system call failed; errno says how */
 	REGION_FULL,        /* every slot belongs to a living process */
-	REGION_REFUSED,     /* the limit has no room for it */
-	REGION_NOT_HELD,    /* more is returned than is held */
-	REGION_EVICTED,     /* the slot was taken away: nothing of this change, nor of what was held, is left */
-	REGION_DAMAGED,     /* what the file holds cannot be */
+	REGION_REFUSED,     /* the charge would exceed the limit */
+	REGION_NOT_HELD,    /* more bytes are returned than this process holds */
+	REGION_EVICTED,     /* the slot was taken from this process: this change and all that the process held have been returned */
+	REGION_DAMAGED,     /* the file has impossible content */
 	REGION_BUSY,        /* another thread is changing what this process holds */
-	REGION_GONE,        /* it was to be there, and is missing, empty or another one */
-	REGION_HELD,        /* the driver still has what the process holds */
-	REGION_LOCKED,      /* slots are free, and a process that has not joined has their bytes locked */
+	REGION_GONE,        /* the region should exist, but is missing, empty or another one */
+	REGION_HELD,        /* the process still holds bytes, which the driver has not freed */
+	REGION_LOCKED,      /* some slots are free, but a process that has not joined has locked their bytes */
 };
 
-/* What a process brings along; zero where it has nothing to say. */
+/* The limits that a process brings along; 0 in a field means no limit given. */
 struct region_limits {
 	uint64_t memory[RATION_DEVICES];  /* as make_limit packs it */
 	uint64_t compute[RATION_DEVICES]; /* shares and caps: percent, or RATION_COMPUTE_NONE */
@@ -51,14 +50,16 @@ struct region_limits {
 	uint64_t round; /* microseconds */
 };
 
-/* How a process came by a ready region. */
+/* How region_open found or made the region: already initialised; another process initialised it and
+ * this one waited; this process finished the work of another one; this process initialised it. */
 enum region_role { ROLE_FAST_PATH, ROLE_WAITED, ROLE_HELPED, ROLE_INITIALISER };
 
-/* One account's turn, and what its holder keeps of the account in memory of its own: what
- * others wrote into the mapped usage lasts until the next change. */
+/* The lock of one account (its turn, see turn.h), and the holder's own copy of the account's usage.
+ * The copy is in private memory: if another process overwrites the mapped usage, the next change
+ * writes the right one again. */
 struct region_turn {
 	uint32_t lock;  /* a futex: 0 free, 1 held, 2 held and waited for */
-	uint64_t claim; /* under it: whose usage this is */
+	uint64_t claim; /* guarded by lock: the claim that usage belongs to */
 	uint64_t peak;
 	struct ration_usage usage;
 } __attribute__((aligned(64)));
@@ -67,34 +68,34 @@ struct region {
 	struct ration_region *m;
 	const struct ration_limits *limits;
 	int fd;
-	uint64_t dev, ino;  /* what fd must be a descriptor of */
-	bool made;          /* this process gave the file its size: it was empty */
-	bool limits_beside; /* an operator owns them */
-	bool any_owner;     /* the path is an operator's: whose the files are decides nothing */
+	uint64_t dev, ino;  /* the file that fd must refer to */
+	bool made;          /* the file was empty, and this process gave it its size */
+	bool limits_beside; /* the limits are in an operator's file beside the region */
+	bool any_owner;     /* only an operator can put files at the path: do not check their owner */
 	enum region_role role;
 	unsigned slot;   /* ours, while m->status[slot] == status */
 	uint64_t status; /* zero: none claimed */
-	uint64_t claim;  /* both in one word, for threads that charge while another claims or leaves */
+	uint64_t claim;  /* slot and status in one word, for threads that charge while another thread claims or leaves */
 	void *keep;      /* the mapping of region_keep */
-	uint32_t former; /* not zero: what this process held before an exec has been given back */
-	/* After REGION_LOCKED: how many slots are free and locked, and a process that has one of
-	 * them locked, as this one sees it; 0 where it cannot be seen. */
+	uint32_t former; /* not zero: the bytes that this process held before an exec have been returned */
+	/* After REGION_LOCKED: how many slots are free but locked, and the PID of a process that
+	 * has locked one of them, in this process's PID namespace; 0 if it is not visible. */
 	unsigned locked;
 	int locked_by;
 	const char *path;
 	struct region_turn turns[RATION_DEVICES];
 
-	/* Called, where not null, by a process that found a slot whose content cannot be. No turn
-	 * is held. */
+	/* Callbacks; each may be NULL. on_damage is called when this process has found a slot with
+	 * impossible content. No turn is held. */
 	void (*on_damage)(unsigned slot, unsigned device);
-	/* And by one that gave back what a dead process held. */
+	/* on_death is called when this process has returned the bytes of a dead process. */
 	void (*on_death)(const struct ration_death *death);
-	/* And by a thread that waited for another one's turn, since then on the monotonic clock, in
-	 * nanoseconds. It has the turn now. */
+	/* on_wait is called by a thread that has waited for a turn of another thread, and holds it
+	 * now. since is when the wait began: monotonic clock, in ns. */
 	void (*on_wait)(uint64_t since);
 };
 
-/* What one process holds of one device, in one piece. */
+/* The bytes that one process holds on one device, as one consistent set unless best_effort is set. */
 struct region_holding {
 	unsigned slot;
 	uint64_t pid;
@@ -102,12 +103,13 @@ struct region_holding {
 	bool best_effort;
 };
 
-/* Whether a process that holds something has begun to end, or has ended and its fork children
- * keep it: they have the driver's files that it had open. */
+/* The state of a process that holds bytes: it runs; it has begun to end; or it has ended and its
+ * fork children keep the bytes, because they have inherited its open files of the driver. */
 enum region_holder_end { REGION_RUNS, REGION_ENDING, REGION_OUTLIVED };
 
-/* A refusal, as the ring keeps it. itself: the process that was refused, by its slot and
- * generation; in containers, every process may have the same PID. */
+/* A refusal, as the ring of refusals has it, in bytes. itself marks the refused process among the
+ * holders. It is found by slot and generation, because in containers every process may have the
+ * same PID. */
 struct region_refusal {
 	uint64_t asked, held, limit, own;
 	struct region_holder {
@@ -118,147 +120,157 @@ struct region_refusal {
 	} top[RATION_HOLDERS];
 };
 
-/* region_open attaches to the region at path, making and initialising it if need
- * be. path must outlive r. */
+/* region_open attaches to the region at path, and makes and initialises it if necessary. It returns
+ * REGION_OK or an error. path must outlive r. */
 int region_open(struct region *r, const char *path, const struct region_limits *own);
 
-/* region_open_as is region_open with flags, and for the region that was made then and no other
- * where created is not 0. */
+/* region_open_as is region_open with flags. If created is not 0, it opens only the region that was
+ * created at that time. */
 enum region_open_flags {
-	REGION_EXISTING = 1,  /* a region that is missing or empty is REGION_GONE */
-	REGION_ANY_OWNER = 2, /* whoever put it there is trusted */
+	REGION_EXISTING = 1,  /* return REGION_GONE for a region that is missing or empty */
+	REGION_ANY_OWNER = 2, /* trust the file whichever user owns it */
 };
 int region_open_as(struct region *r, const char *path, const struct region_limits *own, unsigned flags, uint64_t created);
 
-/* region_close unmaps it. The slot, if any, must have been left; or it is left to
- * the next process that needs it. */
+/* region_close unmaps the region. Call region_leave or region_end first; otherwise the slot stays
+ * until another process reaps it. */
 void region_close(struct region *r);
 
-/* region_open_fd opens a file, closed by exec, and never as one of the descriptors 0 to 2: a
- * program that has closed its standard output still prints, and would print into the file.
- * For what opens files by itself, region_take_low_fds takes those of the three that are
- * closed, by what can be neither read nor written, until region_free_low_fds. */
+/* region_open_fd opens a file with O_CLOEXEC. It never returns descriptors 0 to 2: a program that
+ * has closed its standard output may still print, and would print into the file. Before code that
+ * opens files by itself, region_take_low_fds fills those of the three descriptors that are closed,
+ * with a file that can be neither read nor written. It returns a set that region_free_low_fds
+ * closes again. */
 int region_open_fd(const char *path, int flags, unsigned mode);
 
-/* region_lstat asks for a file itself, not for what a link leads to. It sets errno. */
+/* region_lstat is lstat: it does not follow a link. It returns false with errno set if it fails. */
 struct stat;
 bool region_lstat(const char *path, struct stat *st);
 unsigned region_take_low_fds(void);
 void region_free_low_fds(unsigned taken);
 
-/* region_claim takes a slot; name is shown to people. */
+/* region_claim takes a free slot for this process. People see name. It returns REGION_OK,
+ * REGION_FULL, REGION_LOCKED or another error. */
 int region_claim(struct region *r, const char *name);
 
-/* region_renew_limits gives a job whose processes have all gone the limits of one that comes,
- * before it takes a slot: docs/protocols.md, *The page of limits*. Not where an operator owns them. */
+/* region_renew_limits replaces the limits of a job that has no living process by own, before this
+ * process takes a slot (docs/protocols.md, *The page of limits*). It does nothing if an operator
+ * owns the limits. */
 int region_renew_limits(struct region *r, const struct region_limits *own);
 
-/* region_lock_own takes the lock of this process's slot again, which closing any descriptor of
- * the file drops. */
+/* region_lock_own takes the lock of this process's slot again. The kernel drops it when the process
+ * closes any descriptor of the file. */
 void region_lock_own(struct region *r);
 
-/* region_keep keeps what this process holds counted until the driver has released it, also where
- * a fork child has its files: docs/protocols.md, *Liveness*. For a process that uses a driver,
- * before it does. */
+/* region_keep keeps this process's bytes counted until the driver has released them, also if a fork
+ * child still has the driver's files (docs/protocols.md, *Liveness*). Call it before the process
+ * first uses a driver. */
 void region_keep(struct region *r);
 
-/* region_leave returns all bytes, which the driver has freed, and frees the slot. It gives up,
- * and leaves the rest to reaping, where a turn is held. */
+/* region_leave returns all bytes of this process, which the driver must have freed, and frees the
+ * slot. If another thread holds a turn, it gives up with an error: the rest is reaped later. */
 int region_leave(struct region *r);
 
-/* region_end says that this process ends, which is no death. Where it holds something it keeps
- * its slot, REGION_HELD: the driver has that until the process has ended, and then it is
- * reaped. Otherwise it leaves. It waits for no thread. */
+/* region_end marks the slot: its owner ends in an orderly way, which is not reported as a death. If
+ * the process still holds bytes, it keeps its slot and returns REGION_HELD: the driver has the
+ * memory until the process has ended, and then another process reaps the slot. Otherwise it frees
+ * the slot. It waits for no thread. */
 int region_end(struct region *r);
 
-/* region_charge asks for bytes; why, where not null, is filled on refusal. */
+/* region_charge charges bytes if the limit allows it; otherwise it returns REGION_REFUSED and, if
+ * why is not NULL, fills in why. */
 int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why);
 
-/* region_charge_forced charges bytes that exist whether the limit has room or not. */
+/* region_charge_forced charges bytes that exist already, even if they exceed the limit. */
 int region_charge_forced(struct region *r, unsigned device, unsigned kind, uint64_t bytes);
 
-/* region_return gives back bytes that were charged. */
+/* region_return returns bytes that were charged. */
 int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes);
 
-/* region_reap gives back what dead processes hold, and counts their slots. A slot whose
- * content cannot be is put out of use: it is no error for processes that need the rest. */
+/* region_reap returns the bytes of dead processes to the job, and sets *slots to the number of
+ * slots that it freed. It puts a slot with impossible content out of use: processes that use other
+ * slots get no error. */
 int region_reap(struct region *r, unsigned *slots);
 
-/* region_used is what is granted of a device at this instant, in bytes. */
+/* region_used returns the bytes that are granted on a device at this instant. */
 uint64_t region_used(const struct region *r, unsigned device);
 
-/* region_limit is the device's limit word at this instant. */
+/* region_limit returns the device's limit word at this instant (see make_limit). */
 uint64_t region_limit(const struct region *r, unsigned device);
 
-/* region_set_limit changes it for every request from now on. */
+/* region_set_limit sets the limit word for every request from now on. */
 int region_set_limit(struct region *r, unsigned device, uint64_t limit);
 
-/* region_offer_limit sets a device's limit if no process has. */
+/* region_offer_limit sets a device's limit word if no process has set it yet. */
 int region_offer_limit(struct region *r, unsigned device, uint64_t limit);
 
-/* region_find_device is the index of the device with this UUID (big end first), or -1. */
+/* region_find_device returns the index of the device with this UUID (big-endian), or -1. */
 int region_find_device(const struct region *r, const uint64_t uuid[2]);
 
-/* region_assign_device is the same for a device this process uses: where no index has its
- * UUID, one is given to it, the preferred one if it is free, never one in taken.
- * -1 where there is none left. */
+/* region_assign_device also returns the index of a device, for a device that this process uses. If
+ * no index has the UUID, it gives one to the device: prefer if that is free, but never one in the
+ * bit set taken. total is the device's memory in bytes. It returns -1 if no index is left. */
 int region_assign_device(struct region *r, const uint64_t uuid[2], uint64_t total, unsigned prefer, uint32_t taken);
 
-/* region_context_cost is what a first context takes on a device, as a process of the job
- * remembered it; 0 where no process did, or of another device. */
+/* region_context_cost returns the bytes that a first context takes on a device, as a process of the
+ * job has recorded them; 0 if no process has, or if the record is of another device. */
 uint64_t region_context_cost(const struct region *r, unsigned device, const uint64_t uuid[2]);
 
-/* region_remember_cost does so, and region_forget_cost undoes it, unless it has become
- * another's. A hint: nothing rests on it but whether a context is measured. */
+/* region_remember_cost records that size. region_forget_cost removes the record if it is still this
+ * one. The record is a hint: it only decides whether a context is measured. */
 void region_remember_cost(struct region *r, unsigned device, const uint64_t uuid[2], uint64_t bytes);
 void region_forget_cost(struct region *r, unsigned device, const uint64_t uuid[2], uint64_t bytes);
 
-/* region_own_usage is what this process holds of a device, by kind. */
+/* region_own_usage sets *f to the bytes that this process holds on a device, by kind. */
 void region_own_usage(struct region *r, unsigned device, struct ration_usage *f);
 
-/* region_set_driver_bytes records what the driver reports for this process. */
+/* region_set_driver_bytes records the bytes that the driver reports for this process. */
 void region_set_driver_bytes(struct region *r, unsigned device, uint64_t bytes);
 
-/* region_holdings reads what each process holds of a device into out, at most n
- * of them, and returns how many there are. */
+/* region_holdings reads how many bytes each process holds on a device into out, for at most n
+ * processes. It returns how many processes hold some. */
 unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n);
 
-/* What a job may have of a device's time at this instant: a share and a cap in percent, 0
- * for none, and the round in microseconds. */
+/* The job's current limits of a device's time: share and cap in per cent, 0 for none, and the round
+ * in microseconds. */
 unsigned region_share(const struct region *r, unsigned device);
 unsigned region_cap(const struct region *r, unsigned device);
 uint64_t region_round(const struct region *r);
 
-/* region_enter makes this process's account on a device its own, so that what follows can be
- * shown in it. The calls that show something wait for no thread: they do nothing where the
- * account is not this process's. */
+/* region_enter prepares this process's account on a device, so that region_show_work and
+ * region_show_slice can write to it. These two wait for no thread, and do nothing if the account
+ * does not belong to this process. */
 void region_enter(struct region *r, unsigned device);
 
-/* region_show_work and region_show_slice show the last sign of work and the slices of this
- * process, as make_work and make_slice pack them. */
+/* region_show_work publishes that this process has work, as packed by make_work; region_show_slice
+ * publishes the time slice of its contexts, as packed by make_slice. */
 void region_show_work(struct region *r, unsigned device, uint64_t work);
 void region_show_slice(struct region *r, unsigned device, uint64_t slice);
 
-/* region_workers counts the contexts of the job's other processes that have work on a
- * device: shim/compute/PROTOCOLS.md, *The lease of work*. asked is when each slot was last asked about, in
- * units of RATION_WORK_LEASE_US, and in the lowest bit whether its process had ended. It may ask the kernel about a process, and reap it. */
+/* region_workers returns how many contexts of the job's other processes have work on a device
+ * (shim/compute/PROTOCOLS.md, *The lease of work*). asked has one word for each slot: when the
+ * kernel was last asked about its process, in units of RATION_WORK_LEASE_US, and in the lowest bit
+ * whether the process had ended. It may ask the kernel about a process, and reap it. */
 unsigned region_workers(struct region *r, unsigned device, uint64_t now_us, uint32_t asked[RATION_SLOTS]);
 
-/* The cap's word: shim/compute/PROTOCOLS.md. region_cap_due returns the nanosecond of
- * the monotonic clock that launches wait for at a cap in percent, and region_cap_ahead what that would be
- * if so much more were used from now on. region_cap_claim returns how much of an interval of that clock, in
- * which this process occupied the device, was not claimed yet, also by other processes that had work at the same
- * time; region_cap_charge charges that. region_cap_waited books that a launch waited. */
+/* The cap's word: shim/compute/PROTOCOLS.md. All times are in ns; points in time are of the
+ * monotonic clock; percent is the cap.
+ *
+ * region_cap_due returns the time until which launches must wait. region_cap_ahead returns what
+ * that time would be if under_way_ns more were used from now on. region_cap_claim returns how much
+ * of the interval from from_ns to to_ns, in which this process occupied the device, no process of
+ * the job has claimed before; region_cap_charge charges used_ns, the sum of these.
+ * region_cap_waited adds the time for which a launch waited to the statistics. */
 uint64_t region_cap_due(struct region *r, unsigned device, unsigned percent, uint64_t now_ns);
 uint64_t region_cap_ahead(uint64_t due, uint64_t under_way_ns, unsigned percent, uint64_t now_ns);
 uint64_t region_cap_claim(struct region *r, unsigned device, uint64_t from_ns, uint64_t to_ns);
 void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsigned percent, uint64_t now_ns);
 void region_cap_waited(struct region *r, unsigned device, uint64_t ns);
 
-/* region_cause_text says how a death was noticed. */
+/* region_cause_text returns a text that tells how a death was noticed. */
 const char *region_cause_text(unsigned cause);
 
-/* region_error_text says what an error means. */
+/* region_error_text returns a text that tells what an error means. */
 const char *region_error_text(int error);
 
 #endif

@@ -1,9 +1,9 @@
-/* The view: an account's usage, kept twice so that no reader waits.
- * docs/protocols.md, *The sequence lock*. */
+/* The usage of an account, kept in two copies so that no reader waits. docs/protocols.md, *The
+ * sequence lock*. */
 #include "internal.h"
 
-/* seqlock_idle is an idle phase to go on from, whatever the word holds: a dead owner leaves
- * it odd. */
+/* seqlock_idle returns an idle phase to continue from, whatever the word contains: a dead owner may
+ * have left it odd. */
 static uint64_t seqlock_idle(const struct ration_account *a)
 {
 	uint64_t p = load_acquire(&a->phase), value = p % RATION_PHASES;
@@ -12,16 +12,17 @@ static uint64_t seqlock_idle(const struct ration_account *a)
 
 static void seqlock_store(struct ration_usage *to, const struct ration_usage *f)
 {
-	/* Release, each: a reader that sees one of these must also see the phase
-	 * before it, so that its second look at phase finds a change. Pairs with
-	 * region_read, and with read in Go. */
+	/* Release, each store: a reader that sees one of them must also see the phase before it, so
+	 * that its second load of phase finds a change. Pairs with region_read, and with read in
+	 * Go. */
 	store_release(&to->total, f->total);
 	for (unsigned k = 0; k < RATION_KINDS; k++)
 		store_release(&to->kind[k], f->kind[k]);
 }
 
-/* seqlock_publish shows the turn's usage to readers. All of it, each time: so nothing lasts
- * of what a process wrote that was taken for dead, and went on when the slot was ours. */
+/* seqlock_publish writes the turn's usage to the account for readers. It writes all of it each
+ * time, so that nothing lasts of the values that a process wrote which was wrongly taken for dead.
+ * It returns how often the account has been changed. The caller holds the turn. */
 static uint64_t seqlock_publish(const struct region_turn *t, struct ration_account *a)
 {
 	uint64_t idle = seqlock_idle(a);
@@ -38,8 +39,8 @@ static uint64_t seqlock_publish(const struct region_turn *t, struct ration_accou
 	return idle / RATION_PHASES;
 }
 
-/* region_put adds to what this process holds of a kind, and shows it to readers. It returns
- * how often the account has been changed. */
+/* region_put adds delta bytes of a kind to this process's usage, and publishes it. It returns how
+ * often the account has been changed. The caller holds the turn. */
 uint64_t region_put(struct region_turn *t, struct ration_account *a, unsigned kind, int64_t delta)
 {
 	t->usage.total += (uint64_t)delta;
@@ -49,16 +50,17 @@ uint64_t region_put(struct region_turn *t, struct ration_account *a, unsigned ki
 	return seqlock_publish(t, a);
 }
 
-/* region_clear shows that this process holds nothing any more. */
+/* region_clear publishes that this process holds nothing. The caller holds the turn. */
 void region_clear(struct region_turn *t, struct ration_account *a)
 {
 	t->usage = (struct ration_usage){0};
 	seqlock_publish(t, a);
 }
 
-/* seqlock_enter makes an account the claim's, before its first change there: what it holds,
- * nothing, and an idle phase, whatever the last owner left. Until gen says so, readers pass
- * it over. Again where a process that was taken for dead wrote its own generation over ours. */
+/* seqlock_enter prepares an account for the claim before its first change there: zero usage and an
+ * idle phase, whatever the last owner left. Readers ignore the account until gen is set. It runs
+ * again if a process that was wrongly taken for dead has overwritten gen. The caller holds the
+ * turn. */
 static void seqlock_enter(struct region *r, struct region_turn *t, struct ration_account *a, uint64_t claim)
 {
 	region_refresh(r, claim, &a->done, used_seq(load_acquire(&a->used)));
@@ -77,7 +79,7 @@ static void seqlock_enter(struct region *r, struct region_turn *t, struct ration
 	store_release(&a->gen, status_gen(claim_status(claim)));
 }
 
-/* seqlock_wait takes the turn once another thread has ended its own. */
+/* seqlock_wait takes the turn, waiting for another thread, and reports the wait (on_wait). */
 __attribute__((cold, noinline)) static void seqlock_wait(struct region *r, struct region_turn *t)
 {
 	uint64_t since = r->on_wait ? now_ns(CLOCK_MONOTONIC) : 0;
@@ -86,10 +88,10 @@ __attribute__((cold, noinline)) static void seqlock_wait(struct region *r, struc
 		r->on_wait(since);
 }
 
-/* region_take takes the account's turn, for which only threads of this process ever compete,
- * and makes the account the claim's. Without wait it gives up, with REGION_BUSY, where
- * another thread has the turn; REGION_EVICTED where the claim is not ours any more: who was
- * reaped must not touch what is another process's by now. */
+/* region_take takes the account's turn, for which only threads of this process compete, and
+ * prepares the account for the claim. If wait is false and another thread has the turn, it returns
+ * REGION_BUSY. It returns REGION_EVICTED if the claim is not ours any more: the account may belong
+ * to another process by now. */
 int region_take(struct region *r, unsigned device, uint64_t claim, bool wait)
 {
 	struct region_turn *t = &r->turns[device];
@@ -111,8 +113,8 @@ int region_take(struct region *r, unsigned device, uint64_t claim, bool wait)
 	return REGION_OK;
 }
 
-/* region_read_counted is region_read, with the region's counters. It says whether f is best
- * effort. */
+/* region_read_counted is region_read, and adds to the region's counters. It returns true if f may
+ * not be consistent (best effort). */
 bool region_read_counted(struct region *r, const struct ration_account *a, uint64_t gen, struct ration_usage *f)
 {
 	struct ration_counters *c = &r->m->header.counters;
@@ -127,9 +129,8 @@ bool region_read_counted(struct region *r, const struct ration_account *a, uint6
 	return true;
 }
 
-/* region_read takes the usage of the owner of generation gen in one piece and
- * returns the tries beyond the first; RATION_READ_TRIES of them mean that f is
- * best effort. */
+/* region_read reads the usage of the owner with generation gen as one consistent set. It returns
+ * the number of retries; if that is RATION_READ_TRIES, f may not be consistent (best effort). */
 unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration_usage *f)
 {
 	for (unsigned retries = 0;;) {
@@ -137,7 +138,7 @@ unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration
 		 * region_enter. */
 		uint64_t t = load_acquire(&a->phase);
 		if (load_acquire(&a->gen) != gen) {
-			*f = (struct ration_usage){0}; /* the last owner's */
+			*f = (struct ration_usage){0}; /* the usage belongs to the last owner */
 			return retries;
 		}
 		const struct ration_usage *from = t % RATION_PHASES == RATION_PHASE_A ? &a->b : &a->a;
@@ -145,7 +146,7 @@ unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration
 		for (unsigned k = 0; k < RATION_KINDS; k++)
 			f->kind[k] = load_acquire(&from->kind[k]);
 		FAILPOINT(READ_COPIED);
-		/* From phase 0 to 1 the copy that was read stays as it is. */
+		/* A change from phase 0 to 1 does not change the copy that was read. */
 		if ((load_acquire(&a->phase) | RATION_PHASE_B) == (t | RATION_PHASE_B) || ++retries == RATION_READ_TRIES)
 			return retries;
 	}

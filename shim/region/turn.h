@@ -1,6 +1,6 @@
-/* An account's turn: one thread of this process at a time changes it. A thread that waits
- * sleeps on a futex, for however long the holder is stopped, so that neither a priority
- * nor a clock decides anything. In private memory: no other process can leave it held. */
+/* An account's turn is a lock: the thread of this process that holds it may change the account. A
+ * waiting thread sleeps on a futex for as long as the holder is stopped, so no priority and no
+ * clock matters. The lock is in private memory: no other process can leave it held. */
 #ifndef RATION_TURN_H
 #define RATION_TURN_H
 
@@ -16,7 +16,7 @@ static inline bool turn_try(struct region_turn *t)
 	return __atomic_compare_exchange_n(&t->lock, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-/* turn_wait takes it once the thread that has it lets go. */
+/* turn_wait takes the turn. It sleeps until the holder has called turn_end. */
 static inline void turn_wait(struct region_turn *t)
 {
 	while (__atomic_exchange_n(&t->lock, 2, __ATOMIC_ACQUIRE))

@@ -1,4 +1,4 @@
-/* The packing of words that are more than a number: internal/abi/words.go in C. */
+/* Packing of words with several fields, as in internal/abi/words.go. */
 #ifndef RATION_WORDS_H
 #define RATION_WORDS_H
 
@@ -43,11 +43,12 @@ static inline uint64_t status_gen(uint64_t s) { return s >> RATION_STATUS_STATE_
 
 static inline unsigned status_state(uint64_t s) { return (unsigned)(s & LOW_BITS(RATION_STATUS_STATE_BITS)); }
 
-/* status_holds says whether the slot's account may hold something that is shown: of an owner,
- * or of one that is being reaped. */
+/* status_holds returns true if readers show the slot's accounts: the slot has an owner, or its dead
+ * owner is still being reaped. */
 static inline int status_holds(uint64_t s) { return status_state(s) == RATION_SLOT_ACTIVE || status_state(s) == RATION_SLOT_CONDEMNED; }
 
-/* The low half of a slot's host_pid; the high half is its owner's generation. */
+/* A slot's host PID is the low half of the word; the high half is the generation of the slot's
+ * owner. */
 static inline uint64_t make_host_pid(uint64_t gen, uint64_t pid) { return gen << 32 | (uint32_t)pid; }
 
 static inline uint64_t host_pid_of(uint64_t word) { return (uint32_t)word; }
@@ -55,7 +56,7 @@ static inline uint64_t host_pid_of(uint64_t word) { return (uint32_t)word; }
 #define LIMIT_SET (UINT64_C(1) << RATION_LIMIT_SET_BIT)
 #define LIMIT_NONE (LIMIT_SET | LOW_BITS(RATION_LIMIT_UNIT_BITS))
 
-/* make_limit packs a limit of so many bytes, rounded down to whole units. */
+/* make_limit packs a limit in bytes, rounded down to whole units. */
 static inline uint64_t make_limit(uint64_t bytes)
 {
 	uint64_t units = bytes / RATION_UNIT;
@@ -69,10 +70,10 @@ static inline int limit_bounds(uint64_t l)
 	return (l & LIMIT_SET) && (l & LOW_BITS(RATION_LIMIT_UNIT_BITS)) != LOW_BITS(RATION_LIMIT_UNIT_BITS);
 }
 
-/* limit_bytes is the limit; zero where there is none. */
+/* limit_bytes returns the limit in bytes, or 0 if there is none. */
 static inline uint64_t limit_bytes(uint64_t l) { return limit_bounds(l) ? (l & LOW_BITS(RATION_LIMIT_UNIT_BITS)) * RATION_UNIT : 0; }
 
-/* limit_ceiling is the most units that may be granted. */
+/* limit_ceiling returns the most units that may be granted. */
 static inline uint64_t limit_ceiling(uint64_t l)
 {
 	if (!limit_bounds(l))
@@ -83,7 +84,7 @@ static inline uint64_t limit_ceiling(uint64_t l)
 
 static inline uint64_t units_for(uint64_t bytes) { return bytes / RATION_UNIT + (bytes % RATION_UNIT != 0); }
 
-/* device_hash is 32 bits of a UUID, as deviceHash in Go has them. */
+/* device_hash returns a 32-bit hash of a UUID. deviceHash in Go must give the same value. */
 static inline uint64_t device_hash(const uint64_t uuid[2])
 {
 	const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
@@ -92,25 +93,27 @@ static inline uint64_t device_hash(const uint64_t uuid[2])
 	return (h ^ uuid[1]) * golden >> 32;
 }
 
-/* make_context_cost packs what a context takes; 0 where it takes nothing, or more than a
- * ledger holds. */
+/* make_context_cost packs the bytes that a context takes. It returns 0 if bytes is 0 or more than a
+ * ledger can hold. */
 static inline uint64_t make_context_cost(const uint64_t uuid[2], uint64_t bytes)
 {
 	uint64_t units = units_for(bytes);
 	return units && units <= RATION_MAX_UNITS ? device_hash(uuid) << 32 | units : 0;
 }
 
-/* context_cost_for is what a context takes on the device with this UUID; 0 where that is not
- * known. */
+/* context_cost_for returns the bytes that a context takes on the device with this UUID, or 0 if
+ * that is not known. */
 static inline uint64_t context_cost_for(uint64_t cost, const uint64_t uuid[2])
 {
 	return uuid[1] && cost >> 32 == device_hash(uuid) ? (cost & RATION_MAX_UNITS) * RATION_UNIT : 0;
 }
 
-/* The PID namespace, and whether the driver's list has its processes by their own PIDs. */
+/* Packs a PID namespace, and whether NVML lists the processes of this namespace by the PIDs that
+ * they have in it. */
 static inline uint64_t make_nvml_pids(uint64_t pidns, int own) { return pidns << 1 | (own != 0); }
 
-/* The last sign of work: when, by how many contexts, and whether a thread waits. */
+/* Due: the time of the monotonic clock, in ns, until which a cap makes launches wait, and the cap
+ * in per cent. */
 static inline uint64_t make_due(uint64_t nanoseconds, unsigned percent)
 {
 	return (nanoseconds & LOW_BITS(RATION_DUE_TIME_BITS)) | (uint64_t)percent << RATION_DUE_TIME_BITS;
@@ -123,6 +126,8 @@ static inline uint64_t make_time_part(uint64_t number, uint64_t ns) { return num
 static inline uint64_t time_part_number(uint64_t p) { return p >> RATION_PART_USED_BITS; }
 static inline uint64_t time_part_used(uint64_t p) { return p & LOW_BITS(RATION_PART_USED_BITS); }
 
+/* Work: when the process last had work (monotonic clock, in microseconds), in how many contexts, and whether
+ * one of its threads waits for the device. */
 static inline uint64_t make_work(uint64_t microseconds, unsigned contexts, int waiting)
 {
 	return (microseconds & LOW_BITS(RATION_WORK_TIME_BITS)) |
@@ -142,7 +147,7 @@ static inline uint64_t make_slice(uint64_t microseconds, unsigned state)
 static inline uint64_t slice_time(uint64_t s) { return s & LOW_BITS(RATION_SLICE_TIME_BITS); }
 static inline unsigned slice_state(uint64_t s) { return (unsigned)(s >> RATION_SLICE_TIME_BITS & LOW_BITS(RATION_SLICE_STATE_BITS)); }
 
-/* A share or a cap, from 1 to 100; 0 for every word that is none. */
+/* Returns the share or cap in a word, from 1 to 100 per cent; 0 if the word has none. */
 static inline unsigned percent_of(uint64_t word) { return word >= 1 && word <= 100 ? (unsigned)word : 0; }
 
 static inline uint64_t round_of(uint64_t word)
