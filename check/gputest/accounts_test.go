@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/humanfmt"
 	"ration/internal/limit"
@@ -107,9 +108,7 @@ func (t *trial) accounts() []account {
 	t.must(status.Err())
 	out := map[int]account{}
 	for _, p := range status.Processes {
-		if p.HostPID == 0 {
-			t.Fatalf("the host PID of pid %d is not known", p.PID)
-		}
+		expect.Must(t, p.HostPID != 0, "the host PID of pid", p.PID, "is not known")
 		t.known.Store(p.HostPID, true)
 		out[p.HostPID] = account{pid: p.HostPID}
 		for _, h := range p.Holdings {
@@ -140,9 +139,7 @@ func (t *trial) accounts() []account {
 func (t *trial) compare(step string) []account {
 	t.Helper()
 	all := t.accounts()
-	if len(all) == 0 {
-		t.Fatalf("%s: no process uses the device", step)
-	}
+	expect.Must(t, len(all) != 0, step, "no process uses the device")
 	var sum uint64
 	for i := range all {
 		all[i].ration -= min(all[i].ration, t.unlisted)

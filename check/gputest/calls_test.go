@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/humanfmt"
 )
 
@@ -59,12 +60,8 @@ func (t *trial) trace(b backend) {
 	slices.Sort(names)
 	slices.Sort(unknown)
 	t.note("looked up %s names; called, of those that could allocate: %s", humanfmt.Count(len(counts)), strings.Join(names, ", "))
-	if len(names) == 0 {
-		t.Fatalf("no call that could allocate was traced")
-	}
-	if len(unknown) > 0 {
-		t.Fatalf("docs/coverage.md does not mention %s", strings.Join(unknown, ", "))
-	}
+	expect.Must(t, len(names) != 0, "no call that could allocate was traced")
+	expect.Must(t, len(unknown) <= 0, "docs/coverage.md does not mention", strings.Join(unknown, ", "))
 }
 
 // knownCalls returns a function that tells whether docs/coverage.md, of this text,

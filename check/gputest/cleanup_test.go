@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/node"
 )
 
@@ -35,9 +36,7 @@ func (t *trial) checkNothingLeft() {
 	_, err := t.readPIDs() // the latest processes may not be known yet
 	t.must(err)
 	pids, left := t.knownPIDs(), 0
-	if len(pids) == 0 {
-		t.Fatalf("no process was ever in the region")
-	}
+	expect.Must(t, len(pids) != 0, "no process was ever in the region")
 	if !eventually(func() bool {
 		counts, err := t.driverCounts(pids)
 		t.must(err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/humanfmt"
 )
 
@@ -127,9 +128,8 @@ func (t *trial) checkLive() {
 	for i, share := range []int{90, 10} {
 		cmd := exec.Command(t.file("ration"), "limit", t.joined[i].Name, "--compute", fmt.Sprint(share))
 		cmd.Env = t.environ()
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("changing a share: %v: %s", err, out)
-		}
+		out, err := cmd.CombinedOutput()
+		expect.OK(t, err, "changing a share", out)
 	}
 	changed := t.instant(0)
 	first, second := both[0].progress(step), both[1].progress(step)
@@ -146,9 +146,7 @@ func (t *trial) checkLive() {
 		}
 	}
 	t.note("new shares after %s", humanfmt.Duration(settled))
-	if settled < 0 || settled > 200*time.Millisecond {
-		t.Fatalf("new shares did not hold within 0.2 s")
-	}
+	expect.Must(t, settled >= 0 && settled <= 200*time.Millisecond, "new shares did not hold within 0.2 s")
 	t.checkShares("after: ", between(since+settled, warmUp+2*length), 2, 90, 10)
 }
 

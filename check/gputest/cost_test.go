@@ -11,6 +11,7 @@ import (
 
 	"ration/check/bench"
 	"ration/check/benchpage"
+	"ration/check/expect"
 	"ration/internal/launch"
 )
 
@@ -187,9 +188,8 @@ func (t *trial) runCost() {
 // a preparation.
 func (t *trial) timeRuns(prepare func() error) series {
 	sample := func(i int) []float64 {
-		if err := prepare(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Fatalf("forgetting the devices: %v", err)
-		}
+		err := prepare()
+		expect.Must(t, err == nil || errors.Is(err, fs.ErrNotExist), "forgetting the devices", err)
 		command := []string{"true"}
 		if i == inJob {
 			command = []string{t.file("ration"), "run", "--mem", "1g", "--", "true"}
@@ -197,9 +197,8 @@ func (t *trial) timeRuns(prepare func() error) series {
 		cmd := exec.Command(command[0], command[1:]...)
 		cmd.Env = t.environ()
 		begun := time.Now()
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("timing %v: %v: %s", command, err, out)
-		}
+		out, err := cmd.CombinedOutput()
+		expect.OK(t, err, "timing", command, out)
 		return []float64{float64(time.Since(begun))}
 	}
 	alternate(1, 1, sample) // files are cached then, and the devices known

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"ration/check/bench"
+	"ration/check/expect"
 	"ration/internal/humanfmt"
 )
 
@@ -71,9 +72,7 @@ func (t *trial) checkRunning(o *countObserver, n int) {
 	if low < -tolerance || high > tolerance {
 		t.Fatalf("while running, ration's count differed from the driver's by %+.0f to %+.0f bytes", low, high)
 	}
-	if !t.onStandIn() && len(all) < minReadings {
-		t.Fatalf("only %d readings were made while running, not %d", len(all), minReadings)
-	}
+	expect.Must(t, t.onStandIn() || len(all) >= minReadings, "only", len(all), "readings were made while running, not", minReadings)
 }
 
 // TestMeminfo checks how much memory a program in a job sees.
@@ -83,14 +82,12 @@ func TestMeminfo(t *testing.T) {
 		t.open(limit)
 		s := t.start(nil, t.script("meminfo")...).at("read")
 		for key, want := range map[string]uint64{"smi_total_mib": limit / mib, "torch_total": limit, "torch_props": limit} {
-			if got := s.bytes(t, key); got != want {
-				t.Fatalf("%s is %d in the job, not %d", key, got, want)
-			}
+			got := s.bytes(t, key)
+			expect.Must(t, got == want, key, got, "in the job, not", want)
 		}
 		used, counted := s.bytes(t, "smi_used_mib"), t.compare("read")[0].ration/mib
-		if used > counted+toleranceBytes/mib || used+toleranceBytes/mib < counted {
-			t.Fatalf("nvidia-smi in the job shows %d MiB used, ration counts %d", used, counted)
-		}
+		expect.Must(t, used <= counted+toleranceBytes/mib && used+toleranceBytes/mib >= counted,
+			"nvidia-smi in the job shows", used, "MiB used, ration counts", counted)
 		t.note("%d MiB of %d", used, limit/mib)
 		t.finish()
 	})
@@ -99,9 +96,7 @@ func TestMeminfo(t *testing.T) {
 		bytes := t.start(nil, t.script("meminfo", "jax")...).at("read").bytes(t, "bytes_limit")
 		t.note("JAX reserved %s of %s", humanfmt.Bytes(bytes), humanfmt.Bytes(limit))
 		// Three quarters of what is free when it starts, and at most of the limit.
-		if bytes > limit*3/4 || bytes < limit/2 {
-			t.Fatalf("JAX reserved too much or too little")
-		}
+		expect.Must(t, bytes <= limit*3/4 && bytes >= limit/2, "JAX reserved too much or too little")
 		t.compare("read")
 		t.noteDifference()
 		t.finish()

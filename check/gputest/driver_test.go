@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/humanfmt"
 	"ration/internal/node"
 )
@@ -126,13 +127,9 @@ func (t *trial) shareMemory(where string, bytes uint64) (contexts uint64) {
 		if s.name != "orphan" && s.name != "ended" && held < int64(reachable)-int64(lazyLoad) {
 			wrong = append(wrong, fmt.Sprintf("%s (%d MiB)", s.name, held/int64(mib)))
 		}
-		if s.name == "released" && s.values["again"] != "2" {
-			t.Fatalf("as much again was granted while a descriptor kept the first")
-		}
+		expect.Must(t, s.name != "released" || s.values["again"] == "2", "as much again was granted while a descriptor kept the first")
 	})
-	if len(wrong) > 0 {
-		t.Fatalf("reachable memory is not counted at %s", strings.Join(wrong, ", "))
-	}
+	expect.Must(t, len(wrong) <= 0, "reachable memory is not counted at", strings.Join(wrong, ", "))
 	return contexts
 }
 

@@ -4,6 +4,8 @@ import (
 	"net"
 	"strconv"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // TestProgram runs programs as users write them. Each does something that is
@@ -53,9 +55,7 @@ func TestNCCL(t *testing.T) {
 func freePorts(t testing.TB, n int) (free []string) {
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		defer l.Close() // after all were found, so that they differ
 		free = append(free, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 	}

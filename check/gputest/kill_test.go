@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/humanfmt"
 )
 
@@ -45,9 +46,8 @@ func (t *trial) storm(n int, limit uint64) {
 	}
 	started := t.endChurning()
 	t.must(o.stop())
-	if all := t.compare("rest"); len(all) != started {
-		t.Fatalf("%d processes use memory, and %d have a context", len(all), started)
-	}
+	all := t.compare("rest")
+	expect.Must(t, len(all) == started, len(all), "processes use memory, and", started, "have a context")
 	for _, p := range t.programs {
 		p.kill()
 	}
@@ -93,16 +93,14 @@ func (t *trial) killParent(held, limit uint64) {
 	other := t.start(nil, t.native("workload")...)
 	other.ask(0, "init")
 	refused := other.refused(limit - held)
-	if kept && !refused {
-		t.Fatalf("the driver has what pid %d held while its child, pid %d, lives, and ration granted it again", parent.PID(), child)
-	}
+	expect.Must(t, !kept || refused,
+		"the driver has what pid", parent.PID(), "held while its child, pid", child, "lives, and ration granted it again")
 	if !kept {
 		t.note("this driver frees a process's memory although a fork child has its files")
 	}
 	t.must(unix.Kill(child, unix.SIGKILL))
-	if !eventually(func() bool { return !other.refused(limit - held) }) {
-		t.Fatalf("what pid %d held was not returned when its child, pid %d, had ended", parent.PID(), child)
-	}
+	expect.Must(t, eventually(func() bool { return !other.refused(limit - held) }),
+		"what pid", parent.PID(), "held was not returned when its child, pid", child, "had ended")
 	if free, want := t.free(), before+held/2-(limit-held); free < want {
 		t.Fatalf("ration returned what pid %d held, and the driver has %s free, not %s", parent.PID(), humanfmt.Bytes(free), humanfmt.Bytes(want))
 	}
@@ -123,9 +121,7 @@ func (p *program) refused(bytes uint64) bool {
 	p.Tell("alloc %d", bytes)
 	line := p.line()
 	word, _, _ := strings.Cut(line, " ")
-	if word != "ok" && word != "oom" {
-		p.t.Fatalf("pid %d answered %q", p.PID(), line)
-	}
+	expect.Must(p.t, word == "ok" || word == "oom", "pid", p.PID(), "answered", line)
 	return word == "oom"
 }
 

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/humanfmt"
 )
 
@@ -107,9 +108,7 @@ func (t *trial) fill(b backend, n int, limit uint64) {
 			t.checkRefused(b, steps, all)
 		}
 	})
-	if !full {
-		t.Fatalf("no program came to the step full")
-	}
+	expect.Must(t, full, "no program came to the step full")
 	t.checkNothingLeft()
 	t.checkObserved(o, n)
 	t.note("%s", o.observed(limit))
@@ -120,9 +119,7 @@ func (t *trial) fill(b backend, n int, limit uint64) {
 // they asked for.
 func (t *trial) checkRefused(b backend, steps []step, all []account) {
 	for i, s := range steps {
-		if s.bytes(t, "refused") == 0 {
-			t.Fatalf("pid %d was never refused", t.programs[i].PID())
-		}
+		expect.Must(t, s.bytes(t, "refused") != 0, "pid", t.programs[i].PID(), "was never refused")
 	}
 	var used uint64
 	for _, a := range all {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/node"
 	"ration/internal/proc"
 )
@@ -70,9 +71,7 @@ func (t *trial) checkHostPIDs(n int, through []string, probe bool) {
 		}
 	}
 	t.note("%d of %d by %s", right, n, by)
-	if right != n {
-		t.Fatalf("%d host PIDs were found, of which the driver lists %d as programs of this check, not %d", len(pids), right, n)
-	}
+	expect.Must(t, right == n, len(pids), "host PIDs were found, of which the driver lists", right, "as programs of this check, not", n)
 	t.compare("rest")
 	t.noteDifference()
 	for _, p := range t.programs {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/harness"
 )
 
@@ -76,9 +77,7 @@ func (p *program) step() (s step, more bool) {
 	if fields[0] == "skip" {
 		p.t.Skipf("%s", line)
 	}
-	if fields[0] != "step" || len(fields) < 2 {
-		p.t.Fatalf("pid %d printed %q, not a step", p.PID(), line)
-	}
+	expect.Must(p.t, fields[0] == "step" && len(fields) >= 2, "pid", p.PID(), "printed", line, "not a step")
 	s = step{name: fields[1], values: map[string]string{}}
 	for _, field := range fields[2:] {
 		key, value, _ := strings.Cut(field, "=")
@@ -91,9 +90,7 @@ func (p *program) step() (s step, more bool) {
 func (p *program) at(name string) step {
 	p.t.Helper()
 	s, more := p.step()
-	if !more || s.name != name {
-		p.t.Fatalf("pid %d is at step %q or has ended, and should be at %s", p.PID(), s.name, name)
-	}
+	expect.Must(p.t, more && s.name == name, "pid", p.PID(), "is at step", s.name, "or has ended, and should be at", name)
 	return s
 }
 
@@ -101,9 +98,8 @@ func (p *program) at(name string) step {
 func (p *program) finish() {
 	p.t.Helper()
 	p.Tell("")
-	if s, more := p.step(); more {
-		p.t.Fatalf("pid %d is at %s and should have ended", p.PID(), s.name)
-	}
+	s, more := p.step()
+	expect.Must(p.t, !more, "pid", p.PID(), "is at", s.name, "and should have ended")
 }
 
 // kill kills the program.
@@ -125,9 +121,8 @@ func (p *program) numbers(least int) (out []float64) {
 		}
 		out = append(out, n)
 	}
-	if words[0] != "ok" || len(out) != len(words)-1 || len(out) < least {
-		p.t.Fatalf("pid %d answered %q, not ok and %d numbers", p.PID(), line, least)
-	}
+	expect.Must(p.t, words[0] == "ok" && len(out) == len(words)-1 && len(out) >= least,
+		"pid", p.PID(), "answered", line, "not ok and", least, "numbers")
 	return out
 }
 
@@ -142,8 +137,6 @@ func (p *program) ask(least int, format string, args ...any) []float64 {
 func (s step) bytes(t *trial, key string) uint64 {
 	t.Helper()
 	n, err := strconv.ParseUint(s.values[key], 10, 64)
-	if err != nil {
-		t.Fatalf("step %s: %s=%q is not a number", s.name, key, s.values[key])
-	}
+	expect.OK(t, err, "step", s.name, key, s.values[key], "is not a number")
 	return n
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/node"
 	"ration/machine"
 )
@@ -209,9 +210,8 @@ func (t *trial) enforced() {
 		t.must(s.Err())
 		for _, p := range s.Processes {
 			for _, h := range p.Holdings {
-				if h.Compute != nil && h.Compute.State == machine.NotEnforced {
-					t.Fatalf("the share of pid %d is not enforced: %s", p.PID, h.Compute.Reason)
-				}
+				expect.Must(t, h.Compute == nil || h.Compute.State != machine.NotEnforced,
+					"the share of pid", p.PID, "is not enforced", h.Compute.Reason)
 			}
 		}
 	}

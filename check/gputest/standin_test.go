@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/testenv"
 	"ration/internal/embedded"
 )
@@ -62,9 +63,7 @@ func runAgain(t *testing.T, device, run, bundle string, env ...string) map[strin
 			t.Logf("%s", out)
 		}
 	})
-	if !strings.Contains(string(out), ", device "+device+", ") {
-		t.Errorf("device %s was not tested", device)
-	}
+	expect.True(t, strings.Contains(string(out), ", device "+device+", "), "device", device, "was not tested")
 	return results
 }
 
@@ -81,9 +80,8 @@ func TestOtherDevices(t *testing.T) {
 		"the second device": {[]string{"FAKEGPU=h200x2", "CUDA_VISIBLE_DEVICES=1"}, "1", "TestLimit/driver-x1$|TestAllocpath/linear|TestAllocpath/ipc|TestPID/host-x8", 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := runAgain(t, c.device, c.run, bundle, c.env...); len(got["FAIL"]) > 0 || len(got["PASS"]) < c.least {
-				t.Errorf("got %v", got)
-			}
+			got := runAgain(t, c.device, c.run, bundle, c.env...)
+			expect.True(t, len(got["FAIL"]) <= 0 && len(got["PASS"]) >= c.least, got)
 		})
 	}
 }
@@ -119,16 +117,10 @@ exec "$@"
 	} {
 		t.Run(name, func(t *testing.T) {
 			mutant := t.TempDir()
-			if err := os.Symlink(filepath.Join(bundle, "bin"), filepath.Join(mutant, "bin")); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(mutant, "ration"), []byte(strings.ReplaceAll(script, "BUNDLE", bundle)), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, os.Symlink(filepath.Join(bundle, "bin"), filepath.Join(mutant, "bin")))
+			expect.OK(t, os.WriteFile(filepath.Join(mutant, "ration"), []byte(strings.ReplaceAll(script, "BUNDLE", bundle)), 0o700))
 			got := runAgain(t, "0", "TestLimit/^driver-x|TestAllocpath/^(linear|vmm)$", mutant)
-			if len(got["FAIL"]) < 4 || len(got["PASS"])+len(got["SKIP"]) > 0 {
-				t.Errorf("not all failed: %v", got)
-			}
+			expect.True(t, len(got["FAIL"]) >= 4 && len(got["PASS"])+len(got["SKIP"]) <= 0, "not all failed", got)
 		})
 	}
 }
@@ -146,21 +138,15 @@ func TestCloseEndsOrphans(t *testing.T) {
 	p := trial.start(nil, "sh", "-c", `exec 3<&0; setsid "$0" <&3 &`, trial.native("workload")[0])
 	p.ask(0, "init")
 	pids, err := trial.readPIDs()
-	if err != nil || len(pids) != 1 {
-		t.Fatal(pids, err)
-	}
+	expect.Must(t, err == nil && len(pids) == 1, pids, err)
 	for pid := range pids {
-		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, unix.Kill(pid, unix.SIGSTOP))
 	}
-	if counts, err := trial.driverCounts(pids); err != nil || len(counts) != 1 {
-		t.Fatal(counts, err)
-	}
+	counts, err := trial.driverCounts(pids)
+	expect.Must(t, err == nil && len(counts) == 1, counts, err)
 	trial.close()
-	if counts, err := trial.driverCounts(pids); err != nil || len(counts) != 0 {
-		t.Error(counts, err)
-	}
+	counts, err = trial.driverCounts(pids)
+	expect.True(t, err == nil && len(counts) == 0, counts, err)
 	trial.checkNothingLeft()
 	stays.ask(0, "alloc %d", mib)
 }

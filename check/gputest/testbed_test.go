@@ -18,6 +18,7 @@ import (
 
 	"ration/check/bench"
 	"ration/check/benchpage"
+	"ration/check/expect"
 	"ration/internal/gpu"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
@@ -53,9 +54,7 @@ func openTestbed(t *testing.T) *testbed {
 	if standIn != nil && errors.Is(err, errNoBundle) {
 		t.Skip("build/gpu-test is not there (make gpu-bundle makes it)")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return b
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 )
@@ -73,9 +74,7 @@ func (t *trial) Skipf(format string, args ...any) {
 // must ends the test if there is an error.
 func (t *trial) must(err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
+	expect.OK(t, err)
 }
 
 // note adds to the summary.
@@ -152,9 +151,8 @@ func (t *trial) compiled(name string) string {
 	if _, err := exec.LookPath(out); err == nil {
 		return out
 	}
-	if text, err := exec.Command(nvcc, "-O2", "-o", out, source).CombinedOutput(); err != nil {
-		t.Fatalf("building %s: %v: %s", source, err, text)
-	}
+	text, err := exec.Command(nvcc, "-O2", "-o", out, source).CombinedOutput()
+	expect.OK(t, err, "building", source, text)
 	return out
 }
 
@@ -185,13 +183,9 @@ func (t *trial) eachStep(at func([]step)) {
 		if len(steps) == 0 {
 			return
 		}
-		if len(steps) < len(t.programs) {
-			t.Fatalf("%d of %d have ended before the others", len(t.programs)-len(steps), len(t.programs))
-		}
+		expect.Must(t, len(steps) >= len(t.programs), len(t.programs)-len(steps), "of", len(t.programs), "have ended before the others")
 		for i, s := range steps {
-			if s.name != steps[0].name {
-				t.Fatalf("pid %d is at %s, another is at %s", t.programs[i].PID(), s.name, steps[0].name)
-			}
+			expect.Must(t, s.name == steps[0].name, "pid", t.programs[i].PID(), "is at", s.name, "another is at", steps[0].name)
 		}
 		at(steps)
 		t.tellAll("")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"ration/check/benchpage"
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/gpu"
 )
@@ -55,13 +56,10 @@ func TestChooseDevice(t *testing.T) {
 		if err != nil {
 			got = -1
 		}
-		if got != want {
-			t.Errorf("%q: %d, %v", visible, got, err)
-		}
+		expect.Equal(t, got, want, visible, err)
 	}
-	if _, err := chooseDevice(nil, ""); err == nil {
-		t.Error("a device was chosen though there is none")
-	}
+	_, err := chooseDevice(nil, "")
+	expect.True(t, err != nil, "a device was chosen though there is none")
 }
 
 func TestEnviron(t *testing.T) {
@@ -74,14 +72,10 @@ func TestEnviron(t *testing.T) {
 	}
 	env := (&testbed{device: 3, scratch: "/scratch", vars: []string{"A=b"}}).environ("C=d")
 	for _, entry := range append(in, "CUDA_VISIBLE_DEVICES=3", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_CACHE_PATH=/scratch/cache/CUDA_CACHE_PATH", "A=b", "C=d") {
-		if !slices.Contains(env, entry) {
-			t.Errorf("%s is not there", entry)
-		}
+		expect.True(t, slices.Contains(env, entry), entry, "is not there")
 	}
 	for _, entry := range out {
-		if slices.Contains(env, entry) {
-			t.Errorf("%s is there", entry)
-		}
+		expect.True(t, !slices.Contains(env, entry), entry, "is there")
 	}
 }
 
@@ -93,15 +87,11 @@ func TestAnswers(t *testing.T) {
 		failed, skipped bool
 	}{
 		{"steps", `echo noise; echo step one data=5; read line; echo step two; read line`, func(p *program) {
-			if n := p.at("one").bytes(p.t, "data"); n != 5 {
-				t.Errorf("got %d", n)
-			}
+			expect.Equal(t, p.at("one").bytes(p.t, "data"), 5)
 			p.Tell("")
 			p.at("two")
 			p.finish()
-			if p.Log() != "noise" {
-				t.Errorf("its log is %q", p.Log())
-			}
+			expect.Equal(t, p.Log(), "noise", "its log is")
 		}, false, false},
 		{"the end", "exit 0", func(p *program) { p.finish() }, false, false},
 		{"another step", "echo step two", func(p *program) { p.at("three") }, true, false},
@@ -114,18 +104,15 @@ func TestAnswers(t *testing.T) {
 		{"an answer instead of a step", "echo ok 1", func(p *program) { p.step() }, true, false},
 		{"no name", "echo step", func(p *program) { p.step() }, true, false},
 		{"numbers", "read line; echo ok 1.5 mean_us=2", func(p *program) {
-			if n := p.ask(2, "go"); !slices.Equal(n, []float64{1.5, 2}) {
-				t.Errorf("got %v", n)
-			}
+			n := p.ask(2, "go")
+			expect.True(t, slices.Equal(n, []float64{1.5, 2}), n)
 		}, false, false},
 		{"too few numbers", "read line; echo ok 1", func(p *program) { p.ask(2, "go") }, true, false},
 		{"no number", "read line; echo ok 1 x", func(p *program) { p.ask(1, "go") }, true, false},
 		{"no memory", "read line; echo oom", func(p *program) { p.ask(0, "go") }, true, false},
 	} {
 		r, _ := try(t, func(t *trial) { c.part(t.start(nil, "sh", "-c", c.script)) })
-		if r.failed != c.failed || r.skipped != c.skipped {
-			t.Errorf("%s: failed %v, skipped %v", c.name, r.failed, r.skipped)
-		}
+		expect.True(t, r.failed == c.failed && r.skipped == c.skipped, c.name, "failed", r.failed, "skipped", r.skipped)
 	}
 }
 
@@ -150,9 +137,7 @@ func TestDifferences(t *testing.T) {
 		if worst == nil {
 			worst = &account{}
 		}
-		if largest != c.largest || worst.pid != c.worst {
-			t.Errorf("%v: got %d, pid %d", c, largest, worst.pid)
-		}
+		expect.True(t, largest == c.largest && worst.pid == c.worst, c, largest, "pid", worst.pid)
 	}
 }
 
@@ -171,9 +156,8 @@ func TestCheckHeld(t *testing.T) {
 		"not a number":    {"data", "x", false},
 		"nothing is said": {"other", "1", true},
 	} {
-		if err := checkHeld(step{"held", map[string]string{c.key: c.value}}, all); (err == nil) != c.want {
-			t.Errorf("%s: %v", text, err)
-		}
+		err := checkHeld(step{"held", map[string]string{c.key: c.value}}, all)
+		expect.Equal(t, (err == nil), c.want, text, err)
 	}
 }
 
@@ -201,9 +185,7 @@ func TestCheckObserved(t *testing.T) {
 			t.checkObserved(o, 1)
 			t.checkRunning(o, 1)
 		})
-		if r.failed != c.fails {
-			t.Errorf("%s: %s", c.name, trial.summary())
-		}
+		expect.Equal(t, r.failed, c.fails, c.name, trial.summary())
 	}
 }
 
@@ -212,16 +194,12 @@ func TestTraces(t *testing.T) {
 	err := errors.Join(os.WriteFile(prefix+".1", []byte("dlsym cuMemAlloc_v2 0 0 2\nproc2 cuMemAlloc 3020 0 3\n"), 0o600),
 		os.WriteFile(prefix+".2", []byte("proc2 cuMemAlloc 3020 0 4\nproc2 cuMemFree 3020 0 0\ncut off"), 0o600))
 	calls, readErr := readTraces(prefix)
-	if err != nil || readErr != nil || calls["cuMemAlloc"] != 7 || calls["cuMemAlloc_v2"] != 2 || len(calls) != 3 {
-		t.Errorf("got %v, %v, %v", calls, err, readErr)
-	}
-	if _, err := readTraces(prefix + "-not"); err == nil {
-		t.Error("no traces are no error")
-	}
+	expect.True(t, err == nil && readErr == nil && calls["cuMemAlloc"] == 7 && calls["cuMemAlloc_v2"] == 2 && len(calls) == 3,
+		calls, err, readErr)
+	_, err = readTraces(prefix + "-not")
+	expect.True(t, err != nil, "no traces are no error")
 	known := knownCalls("| `cuMemAlloc` | yes |\n- `cuMemDiscard*`: no\n")
-	if !known("cuMemAlloc") || !known("cuMemDiscardBatchAsync") || known("cuMemAllocNew") {
-		t.Error("wrong calls are known")
-	}
+	expect.True(t, known("cuMemAlloc") && known("cuMemDiscardBatchAsync") && !known("cuMemAllocNew"), "wrong calls are known")
 }
 
 func TestMayAllocate(t *testing.T) {
@@ -230,18 +208,14 @@ func TestMayAllocate(t *testing.T) {
 		cuModuleLoadData cuModuleGetFunction cuLibraryLoadData cuLibraryGetModule cuKernelGetFunction cuFuncLoad
 		cuCtxCreate_v4 cuGreenCtxCreate cuDevicePrimaryCtxRetain cuGraphAddNode cuGraphAddMemAllocNode cuGraphInstantiateWithFlags
 		cuGraphLaunch cuLaunchKernel cuLaunchKernelEx cuMulticastBindMem cuImportExternalMemory cuMemHostRegister_v2`) {
-		if !mayAllocate(name) {
-			t.Errorf("%s could allocate", name)
-		}
+		expect.True(t, mayAllocate(name), name, "could allocate")
 	}
 	for _, name := range strings.Fields(`cuInit cuCtxGetCurrent cuCtxSetCurrent cuModuleGetLoadingMode cuMemGetAllocationGranularity
 		cuMemGetAllocationPropertiesFromHandle cuTensorMapEncodeTiled cuPointerGetAttribute cuFuncGetAttribute cuFuncGetModule
 		cuLibraryGetKernel cuLaunchHostFunc cuLaunchHostFunc_ptsz cuStreamCreate cuStreamCreateWithPriority cuEventCreate
 		cuEventCreateWithFlags cuEventRecord cuMemFree cuMemcpyAsync cuStreamSynchronize cuLogsRegisterCallback
 		cuDeviceRegisterAsyncNotification cuMulticastGetGranularity`) {
-		if mayAllocate(name) {
-			t.Errorf("%s cannot allocate", name)
-		}
+		expect.True(t, !mayAllocate(name), name, "cannot allocate")
 	}
 }
 
@@ -249,9 +223,7 @@ func TestPerSecond(t *testing.T) {
 	p := progress{step: 100 * time.Millisecond, counts: []float64{1, 2, 3, 4, 5}}
 	for _, c := range []struct{ from, until, want float64 }{{0, .5, 30}, {.2, .4, 35}, {.4, .6, 25}} { // what was not recorded is nothing
 		second := float64(time.Second)
-		if got := p.perSecond(time.Duration(c.from*second), time.Duration(c.until*second)); got != c.want {
-			t.Errorf("%+v: got %v", c, got)
-		}
+		expect.Equal(t, p.perSecond(time.Duration(c.from*second), time.Duration(c.until*second)), c.want, c)
 	}
 }
 
@@ -269,32 +241,27 @@ func TestCheckShares(t *testing.T) {
 		{[]float64{1, 1}, []float64{50, 100}, true},
 		{[]float64{0, 0}, []float64{50, 50}, true},
 	} {
-		if r, trial := try(t, func(t *trial) { t.checkShares("", ratios(c.rates, 100), 2, c.want...) }); r.failed != c.fails {
-			t.Errorf("%v of %v: %s", c.rates, c.want, trial.summary())
-		}
+		r, trial := try(t, func(t *trial) { t.checkShares("", ratios(c.rates, 100), 2, c.want...) })
+		expect.Equal(t, r.failed, c.fails, c.rates, "of", c.want, trial.summary())
 	}
 	if _, trial := try(t, func(t *trial) { t.checkShares("", ratios([]float64{29, 67}, 100), 2, 30, 70) }); trial.summary() != "30/70: 30.2/69.8, together 96.0 %" {
 		t.Errorf("got %q", trial.summary())
 	}
 	for had, fails := range map[float64]bool{48.1: false, 51.9: false, 47.9: true, 52.1: true} {
-		if r, _ := try(t, func(t *trial) { t.checkCap(50, had) }); r.failed != fails {
-			t.Errorf("with a cap of 50 %%, %v: failed %v", had, r.failed)
-		}
+		r, _ := try(t, func(t *trial) { t.checkCap(50, had) })
+		expect.Equal(t, r.failed, fails, "with a cap of 50 %", had, "failed")
 	}
 }
 
 // Every member goes first as often as the others.
 func TestTurns(t *testing.T) {
-	if got := slices.Concat(turns(0), turns(1), turns(2)); !slices.Equal(got, []int{0, 1, 2, 1, 2, 0, 2, 0, 1}) {
-		t.Errorf("got %v", got)
-	}
+	got := slices.Concat(turns(0), turns(1), turns(2))
+	expect.True(t, slices.Equal(got, []int{0, 1, 2, 1, 2, 0, 2, 0, 1}), got)
 }
 
 func TestRow(t *testing.T) {
 	r := series{{100, 102, 98}, {100, 100, 100}, {103, 103, 103}}.row("x", nanoseconds, 1)
-	if r.Ratio != 1.03 || r.Noise != 2.0/102 || r.Rounds != 3 || r.More.Median != 3 {
-		t.Errorf("got %+v", r)
-	}
+	expect.True(t, r.Ratio == 1.03 && r.Noise == 2.0/102 && r.Rounds == 3 && r.More.Median == 3, r)
 	if r := (series{}).row("nothing", nanoseconds, 1); math.IsNaN(r.Ratio) || r.Rounds != 0 {
 		t.Errorf("got %+v", r)
 	}
@@ -303,19 +270,15 @@ func TestRow(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	c := series{{26}, {28}, {30}}.row("x", nanoseconds, 1000).shown()
-	if c.NativeText != "27.0 µs" || c.JobText != "30.0 µs" || c.Native != (benchpage.Spread{Low: 26000, Median: 27000, High: 28000}) {
-		t.Errorf("got %+v", c)
-	}
-	if c = (series{{7}, {7}, nil}).row("native only", kibibytes, 1).shown(); c.NativeText != "7 KiB" || c.JobText+c.More+c.MoreSpread != "" {
-		t.Errorf("got %+v", c)
-	}
+	expect.True(t, c.NativeText == "27.0 µs" && c.JobText == "30.0 µs" && c.Native == (benchpage.Spread{Low: 26000, Median: 27000, High: 28000}),
+		c)
+	c = (series{{7}, {7}, nil}).row("native only", kibibytes, 1).shown()
+	expect.True(t, c.NativeText == "7 KiB" && c.JobText+c.More+c.MoreSpread == "", c)
 	// A step may make no system call at all: that is a value, unlike memory of which there is none.
-	if c = (series{{0}, {0}, {0}}).row("calls", systemCalls, 1).shown(); c.NativeText != "0.00" || c.JobText != "0.00" || c.More != "+0.00" {
-		t.Errorf("got %+v", c)
-	}
-	if c = (series{{4}, {4}, {5}}).row("calls", systemCalls, 1).shown(); c.JobText != "5.00" || c.More != "+25.00 %" || c.MoreSpread != "+1.00 … +1.00" {
-		t.Errorf("got %+v", c)
-	}
+	c = (series{{0}, {0}, {0}}).row("calls", systemCalls, 1).shown()
+	expect.True(t, c.NativeText == "0.00" && c.JobText == "0.00" && c.More == "+0.00", c)
+	c = (series{{4}, {4}, {5}}).row("calls", systemCalls, 1).shown()
+	expect.True(t, c.JobText == "5.00" && c.More == "+25.00 %" && c.MoreSpread == "+1.00 … +1.00", c)
 }
 
 func TestTargets(t *testing.T) {
@@ -337,18 +300,14 @@ func TestTargets(t *testing.T) {
 		{1.03, .04, 3, 2, 2, missed}, // the target in units is missed in any case
 	} {
 		r := row{Ratio: c.ratio, Noise: c.noise, More: benchpage.Spread{Median: c.more}, Unit: nanoseconds}
-		if got := r.withTarget(c.percent, c.most).Verdict; got != c.want {
-			t.Errorf("%+v: %s", c, got)
-		}
+		expect.Equal(t, r.withTarget(c.percent, c.most).Verdict, c.want, c)
 	}
 	for _, c := range []struct {
 		more, noise float64
 		want        string
 	}{{20, 0, kept}, {21, 0, missed}, {21, 0.05, unclear}, {60, 0.05, missed}, {-5, 0.5, kept}} {
 		r := row{Unit: nanoseconds, Native: benchpage.Spread{Median: 1000}, More: benchpage.Spread{Median: c.more}, Noise: c.noise}
-		if got := r.within(20).Verdict; got != c.want {
-			t.Errorf("%v more with noise %v: %s", c.more, c.noise, got)
-		}
+		expect.Equal(t, r.within(20).Verdict, c.want, c.more, "more with noise", c.noise)
 	}
 }
 
@@ -369,10 +328,9 @@ func TestReportOrder(t *testing.T) {
 	for _, c := range r.page.Comparisons {
 		got = append(got, c.Name)
 	}
-	if want := []string{fail, skip, pass, pass, missed, unclear, kept, ""}; !slices.Equal(got, want) {
-		t.Errorf("got %q", got)
-	}
-	if text := r.totals(); !strings.HasSuffix(text, "2 passed, 1 failed, 1 were skipped. Target missed: missed. Target cannot tell: cannot tell.") {
-		t.Errorf("got %s", text)
-	}
+	want := []string{fail, skip, pass, pass, missed, unclear, kept, ""}
+	expect.True(t, slices.Equal(got, want), got)
+	text := r.totals()
+	expect.True(t, strings.HasSuffix(text, "2 passed, 1 failed, 1 were skipped. Target missed: missed. Target cannot tell: cannot tell."),
+		text)
 }

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // layers returns the row of each package in the table of docs/architecture.md. The
@@ -39,9 +41,7 @@ func layers(page string) map[string]int {
 func TestArchitecturePage(t *testing.T) {
 	repo := os.DirFS("../..")
 	page, err := fs.ReadFile(repo, "docs/architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	rows, found := layers(string(page)), map[string]bool{}
 	err = fs.WalkDir(repo, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -55,9 +55,7 @@ func TestArchitecturePage(t *testing.T) {
 		}
 		folder := path.Dir(name)
 		found[folder] = true
-		if rows[folder] == 0 {
-			t.Errorf("%s: docs/architecture.md does not have this package", folder)
-		}
+		expect.True(t, rows[folder] != 0, folder, "docs/architecture.md does not have this package")
 		if strings.HasSuffix(name, "_test.go") {
 			return nil
 		}
@@ -74,18 +72,14 @@ func TestArchitecturePage(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if imported, ours := strings.CutPrefix(whole, "ration/"); ours && rows[imported] > rows[folder] {
-				t.Errorf("%s imports %s, which comes after %s in docs/architecture.md", name, imported, folder)
-			}
+			imported, ours := strings.CutPrefix(whole, "ration/")
+			expect.True(t, !ours || rows[imported] <= rows[folder],
+				name, "imports", imported, "which comes after", folder, "in docs/architecture.md")
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for name := range rows {
-		if !found[name] {
-			t.Errorf("docs/architecture.md has %s, which is no package", name)
-		}
+		expect.True(t, found[name], "docs/architecture.md has", name, "which is no package")
 	}
 }

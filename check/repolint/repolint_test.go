@@ -8,14 +8,13 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"ration/check/expect"
 	"ration/check/repolint"
 )
 
 func TestRepository(t *testing.T) {
 	violations, err := repolint.Check(os.DirFS(moduleRoot(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for _, v := range violations {
 		t.Error(v)
 	}
@@ -23,17 +22,13 @@ func TestRepository(t *testing.T) {
 
 func moduleRoot(t *testing.T) string {
 	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir
 		}
 		parent := filepath.Dir(dir)
-		if parent == dir {
-			t.Fatal("no go.mod above the test")
-		}
+		expect.Must(t, parent != dir, "no go.mod above the test")
 		dir = parent
 	}
 }
@@ -152,15 +147,12 @@ func TestCheck(t *testing.T) {
 			repo[name] = &fstest.MapFile{Data: []byte(text)}
 		}
 		got, err := repolint.Check(repo)
-		if err != nil || !slices.EqualFunc(got, tt.want, strings.HasPrefix) {
-			t.Errorf("%s: got %q, %v; want %q", tt.name, got, err, tt.want)
-		}
+		expect.True(t, err == nil && slices.EqualFunc(got, tt.want, strings.HasPrefix), tt.name, got, err, tt.want)
 	}
 }
 
 func TestCheckNeedsGo(t *testing.T) {
 	repo := fstest.MapFS{"p/p.go": {Data: []byte("not Go")}}
-	if got, err := repolint.Check(repo); err == nil {
-		t.Errorf("got %q for a file that does not parse, want an error", got)
-	}
+	got, err := repolint.Check(repo)
+	expect.True(t, err != nil, got, "for a file that does not parse, want an error")
 }

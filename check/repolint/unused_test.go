@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"golang.org/x/tools/go/packages"
+
+	"ration/check/expect"
 )
 
 // onlyTests are programs of this module that only tests start: what they alone use is for tests.
@@ -40,9 +42,7 @@ func TestUnused(t *testing.T) {
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports,
 		Dir:  "../..",
 	}, "./...")
-	if err != nil || packages.PrintErrors(loaded) > 0 {
-		t.Fatalf("loading the module: %v", err)
-	}
+	expect.Must(t, err == nil && packages.PrintErrors(loaded) <= 0, "loading the module", err)
 	u := usage{objects: map[string]bool{}, names: map[string]bool{}}
 	checked := map[string]bool{}
 	for _, p := range loaded {
@@ -53,9 +53,7 @@ func TestUnused(t *testing.T) {
 			u.addPackage(p)
 		}
 	}
-	if err := u.addNames(checked); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, u.addNames(checked))
 	for _, p := range loaded {
 		if strings.HasPrefix(p.PkgPath, "ration/check/") || slices.Contains(forOthers, p.PkgPath) {
 			continue // what is in check is for tests

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"ration/check/expect"
 )
 
 var metricName = regexp.MustCompile(`\bration_[a-z_]+\b`)
@@ -17,13 +19,9 @@ var metricName = regexp.MustCompile(`\bration_[a-z_]+\b`)
 func used(t *testing.T, where, expression string) []string {
 	t.Helper()
 	found := metricName.FindAllString(expression, -1)
-	if len(found) == 0 {
-		t.Errorf("%s: %q is of no metric", where, expression)
-	}
+	expect.True(t, len(found) != 0, where, expression, "is of no metric")
 	for _, name := range found {
-		if !slices.Contains(names, name) {
-			t.Errorf("%s: there is no metric %s", where, name)
-		}
+		expect.True(t, slices.Contains(names, name), where, "there is no metric", name)
 	}
 	return found
 }
@@ -31,9 +29,7 @@ func used(t *testing.T, where, expression string) []string {
 // The alert rules are of metrics that there are, and each says what is wrong and what to do.
 func TestAlertRules(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/prometheus/ration.rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	var rules struct {
 		Groups []struct {
 			Name  string
@@ -45,27 +41,23 @@ func TestAlertRules(t *testing.T) {
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	dec.KnownFields(true)
-	if err := dec.Decode(&rules); err != nil || len(rules.Groups) != 1 || len(rules.Groups[0].Rules) < 5 {
-		t.Fatalf("%+v, %v", rules, err)
-	}
+	err = dec.Decode(&rules)
+	expect.Must(t, err == nil && len(rules.Groups) == 1 && len(rules.Groups[0].Rules) >= 5, rules, err)
 	kind := regexp.MustCompile(`ration_findings\{kind="([a-z_]+)"\}`)
 	for _, r := range rules.Groups[0].Rules {
 		used(t, r.Alert, r.Expr)
-		if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
-			t.Errorf("%s: no severity, summary or description", r.Alert)
-		}
-		if m := kind.FindStringSubmatch(r.Expr); m != nil && !slices.ContainsFunc(kinds, func(k string) bool { return kindLabel(k) == m[1] }) {
-			t.Errorf("%s: there is no finding %s", r.Alert, m[1])
-		}
+		expect.True(t, r.Labels["severity"] != "" && r.Annotations["summary"] != "" && r.Annotations["description"] != "",
+			r.Alert, "no severity, summary or description")
+		m := kind.FindStringSubmatch(r.Expr)
+		expect.True(t, m == nil || slices.ContainsFunc(kinds, func(k string) bool { return kindLabel(k) == m[1] }),
+			r.Alert, "there is no finding", m[1])
 	}
 }
 
 // The dashboard is of metrics that there are.
 func TestDashboard(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/grafana/ration.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	var dashboard struct {
 		UID    string
 		Panels []struct {
@@ -77,14 +69,11 @@ func TestDashboard(t *testing.T) {
 			List []struct{ Query any }
 		}
 	}
-	if err := json.Unmarshal(text, &dashboard); err != nil || dashboard.UID != "ration" || len(dashboard.Panels) < 5 {
-		t.Fatalf("%+v, %v", dashboard, err)
-	}
+	err = json.Unmarshal(text, &dashboard)
+	expect.Must(t, err == nil && dashboard.UID == "ration" && len(dashboard.Panels) >= 5, dashboard, err)
 	ids := map[int]bool{}
 	for _, p := range dashboard.Panels {
-		if ids[p.ID] || len(p.Targets) == 0 {
-			t.Errorf("%s: its number is another's, or it shows nothing", p.Title)
-		}
+		expect.True(t, !ids[p.ID] && len(p.Targets) != 0, p.Title, "its number is another's, or it shows nothing")
 		ids[p.ID] = true
 		for _, target := range p.Targets {
 			used(t, p.Title, target.Expr)
@@ -100,13 +89,9 @@ func TestDashboard(t *testing.T) {
 // docs/monitoring.md has every metric, and no other.
 func TestMetricsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/monitoring.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	documented := used(t, "docs/monitoring.md", string(page))
 	for _, name := range names {
-		if !slices.Contains(documented, name) {
-			t.Errorf("docs/monitoring.md does not have %s", name)
-		}
+		expect.True(t, slices.Contains(documented, name), "docs/monitoring.md does not have", name)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"ration/check/expect"
 	"ration/internal/proc"
 	"ration/machine"
 )
@@ -55,9 +56,7 @@ func example() *machine.Machine {
 func scrape(t *testing.T, m *machine.Machine, opts Options) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := Write(&out, m, opts); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, Write(&out, m, opts))
 	return out.String()
 }
 
@@ -66,21 +65,13 @@ func TestGoldenScrape(t *testing.T) {
 	got := scrape(t, example(), Options{Version: "1.2.3", Jobs: true})
 	const path = "testdata/scrape.txt"
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("the scrape changed (if that is meant: go test ./internal/metrics -update, and CHANGELOG.md)\n%s", got)
-	}
+	expect.OK(t, err)
+	expect.Equal(t, got, string(want), "the scrape changed (if that is meant: go test ./internal/metrics -update, and CHANGELOG.md)")
 	problems, err := promlint.New(strings.NewReader(got)).Lint()
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
-	}
+	expect.True(t, err == nil && len(problems) <= 0, problems, err)
 }
 
 // What the agent says of itself is as Prometheus would have it, too.
@@ -88,9 +79,8 @@ func TestAgentMetrics(t *testing.T) {
 	c := AgentCollector(func() Agent {
 		return Agent{Events: map[string]uint64{"start": 2, "death": 1}, Scans: 3, ScanSeconds: 0.25, Scanned: 1e18}
 	})
-	if problems, err := testutil.CollectAndLint(c); err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
-	}
+	problems, err := testutil.CollectAndLint(c)
+	expect.True(t, err == nil && len(problems) <= 0, problems, err)
 	if err := testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP ration_agent_events_total Events that the agent has seen since it started, by kind.
 # TYPE ration_agent_events_total counter
@@ -105,9 +95,7 @@ ration_agent_events_total{kind="start"} 2
 func TestMachineOnly(t *testing.T) {
 	got := scrape(t, example(), Options{Version: "1.2.3"})
 	for _, secret := range []string{"lovelace", "eve", "train", "data", "job_name", "user="} {
-		if strings.Contains(got, secret) {
-			t.Errorf("%q is in %s", secret, got)
-		}
+		expect.True(t, !strings.Contains(got, secret), secret, "is in", got)
 	}
 	if !strings.Contains(got, `ration_jobs{state="ended"} 4`) || !strings.Contains(got, `ration_device_memory_outside_bytes{device="0"} 3.221225472e+09`) {
 		t.Errorf("got %s", got)
@@ -118,9 +106,8 @@ func TestMachineOnly(t *testing.T) {
 func TestOmittedProcesses(t *testing.T) {
 	m := &machine.Machine{Jobs: []machine.Job{{Name: "big", Owner: "eve", State: machine.Running, Path: "/e/big",
 		Processes: []machine.Process{{State: machine.Live}, {State: machine.Dead}}, Omitted: &machine.Omitted{Processes: 100, Dead: 7}}}}
-	if got := scrape(t, m, Options{Jobs: true}); !strings.Contains(got, `ration_job_processes{job_name="big",user="eve"} 94`) {
-		t.Errorf("got %s", got)
-	}
+	got := scrape(t, m, Options{Jobs: true})
+	expect.True(t, strings.Contains(got, `ration_job_processes{job_name="big",user="eve"} 94`), got)
 }
 
 // However many jobs there are, and whatever they are called, the number of series is bounded,
@@ -135,17 +122,14 @@ func TestBoundedSeries(t *testing.T) {
 		m.Jobs = append(m.Jobs, machine.Job{Name: fmt.Sprint("late-", i), Owner: "lovelace", State: machine.Idle, Created: time.Unix(0, int64(1e6+i)), Path: fmt.Sprint("/a/", i)})
 	}
 	own, others := group(m)
-	if len(own) != MaxJobs+1 || others != 4003-MaxJobs {
-		t.Fatalf("%d series, %d others", len(own), others)
-	}
+	expect.Must(t, len(own) == MaxJobs+1 && others == 4003-MaxJobs, len(own), "series", others, "others")
 	for i := range 3 {
-		if !slices.ContainsFunc(own, func(s series) bool { return s.name == fmt.Sprint("late-", i) && s.user == "lovelace" }) {
-			t.Errorf("late-%d has no series", i)
-		}
+		expect.True(t, slices.ContainsFunc(own, func(s series) bool { return s.name == fmt.Sprint("late-", i) && s.user == "lovelace" }),
+			"late-", i, "has no series")
 	}
-	if rest := own[MaxJobs]; !rest.others || rest.devices[0].used != uint64(10*others) || rest.devices[0].limit != uint64(20*others) || rest.processes != others {
-		t.Errorf("got %+v", rest)
-	}
+	rest := own[MaxJobs]
+	expect.True(t, rest.others && rest.devices[0].used == uint64(10*others) && rest.devices[0].limit == uint64(20*others) && rest.processes == others,
+		rest)
 	text := scrape(t, m, Options{Jobs: true})
 	for _, metric := range []string{"refusals_total", "deaths_total", "peak_bytes"} { // sums of these would fall when a job ends
 		if strings.Contains(text, "ration_job_"+metric+`{device="0",job_name="(others)"`) || strings.Contains(text, "ration_job_"+metric+`{job_name="(others)"`) {
@@ -157,9 +141,7 @@ func TestBoundedSeries(t *testing.T) {
 	more.Jobs = append(slices.Clone(m.Jobs), machine.Job{Name: "new", Owner: "eve", State: machine.Running, Created: time.Unix(0, 2e6), Path: "/e/new"})
 	after, _ := group(&more)
 	for i := range own {
-		if own[i].name != after[i].name {
-			t.Fatalf("series %d was %s, and is %s", i, own[i].name, after[i].name)
-		}
+		expect.Must(t, own[i].name == after[i].name, "series", i, "was", own[i].name, "and is", after[i].name)
 	}
 }
 
@@ -170,12 +152,9 @@ func FuzzLabel(f *testing.F) {
 	f.Add("\xff\x00\u202e\n\"\\")
 	f.Fuzz(func(t *testing.T, text string) {
 		got := label(text)
-		if len(got) > MaxLabel || !utf8.ValidString(got) || strings.ContainsAny(got, "\n\x00\u202e") {
-			t.Errorf("%q", got)
-		}
-		if _, err := prometheus.NewConstMetric(jobDeaths, prometheus.CounterValue, 1, got, got); err != nil {
-			t.Error(err)
-		}
+		expect.True(t, len(got) <= MaxLabel && utf8.ValidString(got) && !strings.ContainsAny(got, "\n\x00\u202e"), got)
+		_, err := prometheus.NewConstMetric(jobDeaths, prometheus.CounterValue, 1, got, got)
+		expect.Equal(t, err, nil)
 	})
 }
 
@@ -196,7 +175,5 @@ func TestSeriesOfLentUsers(t *testing.T) {
 	}
 	m.Jobs = append(m.Jobs, machine.Job{Name: "train", UID: 8, Owner: "lovelace", State: machine.Running, Created: time.Unix(0, 1e6), Path: "/a"})
 	own, _ := group(m)
-	if !slices.ContainsFunc(own, func(s series) bool { return s.user == "lovelace" }) {
-		t.Error("another user's job has no series")
-	}
+	expect.True(t, slices.ContainsFunc(own, func(s series) bool { return s.user == "lovelace" }), "another user's job has no series")
 }

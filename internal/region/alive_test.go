@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -15,30 +16,20 @@ func TestAnUnsureProcessJudgesNobody(t *testing.T) {
 	r := open(t, MiB)
 	st := abi.MakeStatus(1, abi.SlotActive)
 	entry := &abi.Slot{PID: 1 << 22, PIDNS: self().pidns + 1}
-	if r.alive.dead(7, entry, st) != abi.CauseUnseen {
-		t.Fatal("a process of another namespace without a lock counts as alive")
-	}
+	expect.Must(t, r.alive.dead(7, entry, st) == abi.CauseUnseen, "a process of another namespace without a lock counts as alive")
 	before := known.Load()
 	defer known.Store(before)
 	known.Store(&identity{pid: os.Getpid(), unsure: true})
-	if r.alive.dead(7, entry, st) != 0 {
-		t.Error("not to know one's own namespace was taken for an answer")
-	}
+	expect.Equal(t, r.alive.dead(7, entry, st), 0, "not to know one's own namespace was taken for an answer")
 }
 
 func TestGone(t *testing.T) {
-	if gone(os.Getpid()) {
-		t.Error("this process is gone")
-	}
+	expect.True(t, !gone(os.Getpid()), "this process is gone")
 	for _, pid := range []int{0, -1, 1 << 40} {
-		if !gone(pid) {
-			t.Errorf("there is a process %d", pid)
-		}
+		expect.True(t, gone(pid), "there is a process", pid)
 	}
 	if err := unix.Kill(1, 0); err == unix.ESRCH {
 		t.Skip("no process 1 to be seen")
 	}
-	if gone(1) {
-		t.Error("process 1 is gone")
-	}
+	expect.True(t, !gone(1), "process 1 is gone")
 }

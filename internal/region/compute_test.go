@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -34,9 +35,7 @@ func TestFirstComputeStands(t *testing.T) {
 		checkCompute(t, r, c.want)
 		d, err := r.Differences(c.own)
 		must(t, err)
-		if (len(d) > 0) != c.differs || c.differs && d[0] != 1 {
-			t.Errorf("process %d: differences on devices %v", i, d)
-		}
+		expect.True(t, (len(d) > 0) == c.differs && (!c.differs || d[0] == 1), "process", i, "differences on devices", d)
 		must(t, r.Close())
 	}
 	r, err := Open(path, Options{})
@@ -48,18 +47,14 @@ func TestFirstComputeStands(t *testing.T) {
 	must(t, err)
 	defer r.Close()
 	checkCompute(t, r, Compute{Max: 90, Round: 10_000})
-	if changes := r.limits.Changes; changes != 2 {
-		t.Errorf("%d changes are counted, want 2", changes)
-	}
+	expect.Equal(t, r.limits.Changes, 2, "changes are counted, want 2")
 }
 
 func checkCompute(t *testing.T, r *Region, want Compute) {
 	t.Helper()
 	got, err := r.Compute(1)
 	must(t, err)
-	if got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	expect.Equal(t, got, want)
 }
 
 // What an operator wrote counts, and a process's own does not.
@@ -80,9 +75,8 @@ func TestOperatorsCompute(t *testing.T) {
 	must(t, r.SetCompute(1, 35)) // the operator is us
 	must(t, seen.Refresh())
 	checkCompute(t, seen, Compute{Share: 35, Round: 40_000})
-	if _, err := os.Stat(path + LimitsSuffix); err != nil {
-		t.Error(err)
-	}
+	_, err = os.Stat(path + LimitsSuffix)
+	expect.Equal(t, err, nil)
 }
 
 // Words that no version of ration writes limit nothing, and give no round.
@@ -93,9 +87,7 @@ func TestComputeOutOfBounds(t *testing.T) {
 		checkCompute(t, r, Compute{Round: abi.RoundOf(word*1000 + 7)})
 	}
 	for word, want := range map[uint64]uint64{0: abi.DefaultRound, 999: abi.DefaultRound, 1000: 1000, 200_000: 200_000, 200_001: abi.DefaultRound} {
-		if got := abi.RoundOf(word); got != want {
-			t.Errorf("a round of %d is %d, want %d", word, got, want)
-		}
+		expect.Equal(t, abi.RoundOf(word), want, "a round of", word)
 	}
 }
 
@@ -112,15 +104,12 @@ func TestProcessCompute(t *testing.T) {
 	seen, err := OpenReadOnly(r.path)
 	must(t, err)
 	defer seen.Close()
-	if got, err := seen.ProcessCompute(0, s.index); err != nil || got != want {
-		t.Errorf("got %+v, %v; want %+v", got, err, want)
-	}
-	if got, err := seen.Compute(0); err != nil || got.Used != 5 || got.Waited != 6 {
-		t.Errorf("got %+v, %v", got, err)
-	}
+	got, err := seen.ProcessCompute(0, s.index)
+	expect.True(t, err == nil && got == want, got, err, want)
+	all, err := seen.Compute(0)
+	expect.True(t, err == nil && all.Used == 5 && all.Waited == 6, all, err)
 	a.Gen++
-	if got, err := r.ProcessCompute(0, s.index); err != nil || got != (ProcessCompute{}) {
-		t.Errorf("of another generation: %+v, %v", got, err)
-	}
+	got, err = r.ProcessCompute(0, s.index)
+	expect.True(t, err == nil && got == (ProcessCompute{}), "of another generation", got, err)
 	a.Gen--
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ration/check/expect"
 	"ration/check/testenv"
 	"ration/internal/abi"
 )
@@ -15,9 +16,8 @@ func TestCostsAreOffered(t *testing.T) {
 	r, err := Open(path, Options{})
 	must(t, err)
 	defer r.Close()
-	if c, err := ReadCosts(path); err != nil || c != (Costs{}) {
-		t.Errorf("a new region remembers %v, %v", c, err)
-	}
+	c, err := ReadCosts(path)
+	expect.True(t, err == nil && c == (Costs{}), "a new region remembers", c, err)
 	uuid := [2]uint64{1, 2}
 	first := Costs{Names: abi.MakeNVMLPIDs(77, true)}
 	first.Device[3] = abi.MakeContextCost(uuid, 518*MiB)
@@ -30,15 +30,9 @@ func TestCostsAreOffered(t *testing.T) {
 	must(t, err)
 	want := first // what is there stands
 	want.Device[4] = second.Device[4]
-	if got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	if n := got.Device[3].Of(uuid); n != 518*MiB {
-		t.Errorf("a context is said to take %d", n)
-	}
-	if got.Device[3].Of([2]uint64{2, 1}) != 0 {
-		t.Error("and the same on another device")
-	}
+	expect.Equal(t, got, want)
+	expect.Equal(t, got.Device[3].Of(uuid), 518*MiB, "a context is said to take")
+	expect.Equal(t, got.Device[3].Of([2]uint64{2, 1}), 0, "and the same on another device")
 }
 
 func TestCostsNeedTrust(t *testing.T) {
@@ -48,25 +42,20 @@ func TestCostsNeedTrust(t *testing.T) {
 	must(t, err)
 	defer r.Close()
 	must(t, os.Chmod(path, 0o666))
-	if _, err := ReadCosts(path); !errors.Is(err, ErrOwner) {
-		t.Errorf("a region that anybody writes is believed: %v", err)
-	}
+	_, err = ReadCosts(path)
+	expect.True(t, errors.Is(err, ErrOwner), "a region that anybody writes is believed", err)
 	must(t, os.Chmod(path, 0o600))
-	if _, err := ReadCosts(path); err != nil {
-		t.Error(err)
-	}
+	_, err = ReadCosts(path)
+	expect.Equal(t, err, nil)
 
 	look, err := OpenReadOnly(path)
 	must(t, err)
 	defer look.Close()
-	if err := look.OfferCosts(Costs{}); !errors.Is(err, ErrReadOnly) {
-		t.Errorf("who only looks may write: %v", err)
-	}
-	if _, err := ReadCosts(filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Error("there is no region, and no error")
-	}
+	err = look.OfferCosts(Costs{})
+	expect.True(t, errors.Is(err, ErrReadOnly), "who only looks may write", err)
+	_, err = ReadCosts(filepath.Join(t.TempDir(), "none"))
+	expect.True(t, err != nil, "there is no region, and no error")
 	must(t, os.Truncate(path, 4096))
-	if _, err := r.Costs(); !errors.Is(err, ErrDamaged) {
-		t.Errorf("a region that was cut short remembers: %v", err)
-	}
+	_, err = r.Costs()
+	expect.True(t, errors.Is(err, ErrDamaged), "a region that was cut short remembers", err)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -12,25 +13,17 @@ func BenchmarkLook(b *testing.B) {
 	for _, slots := range []int{1, 8, 100} {
 		path := fmt.Sprintf("%s/region%d", b.TempDir(), slots)
 		r, err := Open(path, Options{Limits: limited(1 << 40)})
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.OK(b, err)
 		for range slots {
 			s, err := r.Claim("bench")
-			if err != nil {
-				b.Fatal(err)
-			}
-			if err := s.Charge(0, abi.Data, MiB); err != nil {
-				b.Fatal(err)
-			}
+			expect.OK(b, err)
+			expect.OK(b, s.Charge(0, abi.Data, MiB))
 		}
 		for name, open := range map[string]func(string) (*Region, error){"mapped": OpenMapped, "copied": OpenReadOnly} {
 			b.Run(fmt.Sprintf("%s/%d", name, slots), func(b *testing.B) {
 				for b.Loop() {
 					v, err := open(path)
-					if err != nil {
-						b.Fatal(err)
-					}
+					expect.OK(b, err)
 					_, _ = v.Processes()
 					_, _ = v.Refusals()
 					for d := range abi.Devices {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -25,9 +26,7 @@ func TestCopy(t *testing.T) {
 	must(t, one.Charge(0, abi.Data, MiB))
 	must(t, one.Charge(1, abi.Module, 2*MiB))
 	must(t, two.Charge(0, abi.Context, 3*MiB))
-	if two.Charge(0, abi.Data, 100*MiB) == nil {
-		t.Fatal("not refused")
-	}
+	expect.Must(t, two.Charge(0, abi.Data, 100*MiB) != nil, "not refused")
 	mapped, err := OpenMapped(r.Path())
 	must(t, err)
 	defer mapped.Close()
@@ -44,9 +43,8 @@ func TestCopy(t *testing.T) {
 	} {
 		want, err := look(mapped)
 		must(t, err)
-		if got, err := look(c); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: the copy has %+v (%v), the region %+v", what, got, err, want)
-		}
+		got, err := look(c)
+		expect.True(t, err == nil && reflect.DeepEqual(got, want), what, "the copy has", got, "(", err, "), the region", want)
 	}
 	must(t, one.Charge(0, abi.Data, MiB))
 	if c.Used(0) != 4*MiB {
@@ -80,28 +78,21 @@ func TestCopyOfAnAccountThatChanges(t *testing.T) {
 			}))
 			h, err := look.Holdings(0, nil)
 			must(t, err)
-			if len(h) != 1 || h[0].BestEffort != c.torn {
-				t.Fatalf("after %d calls: %+v", calls, h)
-			}
+			expect.Must(t, len(h) == 1 && h[0].BestEffort == c.torn, "after", calls, "calls", h)
 			var sum uint64
 			for _, bytes := range h[0].Kind {
 				sum += bytes
 			}
-			if !c.torn && sum != h[0].Total {
-				t.Errorf("a total of %d, kinds %v", h[0].Total, h[0].Kind)
-			}
-			if calls > 3*100+50 { // 100 tries, as the protocol has it
-				t.Errorf("%d system calls", calls)
-			}
+			expect.True(t, c.torn || sum == h[0].Total, "a total of", h[0].Total, "kinds", h[0].Kind)
+			expect.True(t, calls <= 3*100+50, calls, "system calls") // 100 tries, as the protocol has it
 			best := uint64(0)
 			if c.torn {
 				best = 1
 			}
 			count, err := look.Counters()
 			must(t, err)
-			if count.Reads != 1 || count.Retries < c.retries || count.Retries > abi.ReadTries || count.BestEffort != best {
-				t.Errorf("counted %+v", count)
-			}
+			expect.True(t, count.Reads == 1 && count.Retries >= c.retries && count.Retries <= abi.ReadTries && count.BestEffort == best,
+				"counted", count)
 		})
 	}
 }
@@ -121,9 +112,7 @@ func TestCopyWithoutTime(t *testing.T) {
 	}))
 	h, err := look.Holdings(0, nil)
 	must(t, err)
-	if len(h) != 1 || !h[0].BestEffort || budget != -1 || calls > 30 {
-		t.Errorf("after %d calls, with a budget of %d: %+v", calls, budget, h)
-	}
+	expect.True(t, len(h) == 1 && h[0].BestEffort && budget == -1 && calls <= 30, "after", calls, "calls, with a budget of", budget, h)
 }
 
 // A slot that changes hands while it is copied is nobody's.
@@ -141,9 +130,7 @@ func TestCopyOfASlotThatChanges(t *testing.T) {
 	}))
 	p, err := look.Processes()
 	must(t, err)
-	if len(p) != 0 {
-		t.Errorf("got %+v", p)
-	}
+	expect.Equal(t, len(p), 0, p)
 }
 
 // Whatever a tenant writes, a copy is taken, or refused, in bounded time.
@@ -177,9 +164,7 @@ func TestCopyOfRubbish(t *testing.T) {
 		}
 		_, err1 := c.Processes()
 		_, err2 := c.Refusals()
-		if err1 != nil || err2 != nil {
-			t.Errorf("%v, %v", err1, err2)
-		}
+		expect.True(t, err1 == nil && err2 == nil, err1, err2)
 		must(t, c.Close())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -42,16 +43,14 @@ func TestDeathAtEachStep(t *testing.T) {
 			l.accounts[dead].Done = c.done
 
 			m.kill(claimed[dead].Index())
-			if n, err := r.Reap(); n != 1 || err != nil {
-				t.Fatalf("reaped %d, %v", n, err)
-			}
+			n, err := r.Reap()
+			expect.Must(t, n == 1 && err == nil, "reaped", n, err)
 			if got := r.Used(0); got != 3*abi.Unit {
 				t.Errorf("%d units are granted after reaping, the living hold 3", got/abi.Unit)
 			}
 			booksAgree(t, r, 0)
-			if n, err := r.Reap(); n != 0 || err != nil {
-				t.Errorf("reaping again: %d, %v", n, err)
-			}
+			n, err = r.Reap()
+			expect.True(t, n == 0 && err == nil, "reaping again", n, err)
 		})
 	}
 }
@@ -82,19 +81,16 @@ func TestAnImpossibleAccountIsNoErrorForOthers(t *testing.T) {
 				t.Errorf("a byte beyond the limit: %v", err)
 			}
 			for range 2 {
-				if _, err := r.Reap(); err != nil {
-					t.Errorf("reaping: %v", err)
-				}
+				_, err := r.Reap()
+				expect.Equal(t, err, nil, "reaping")
 			}
-			if c, err := r.Counters(); c.Damaged != 1 || c.Reaped != 1 || err != nil {
-				t.Errorf("%d damaged, %d reaped, %v", c.Damaged, c.Reaped, err)
-			}
+			c, err := r.Counters()
+			expect.True(t, c.Damaged == 1 && c.Reaped == 1 && err == nil, c.Damaged, "damaged", c.Reaped, "reaped", err)
 			if r.Used(0) != 10*MiB || r.Used(1) != 0 {
 				t.Errorf("%d and %d bytes granted", r.Used(0), r.Used(1))
 			}
-			if ps, err := r.Processes(); len(ps) != 1 || err != nil {
-				t.Errorf("processes %+v, %v", ps, err)
-			}
+			ps, err := r.Processes()
+			expect.True(t, len(ps) == 1 && err == nil, "processes", ps, err)
 			must(t, s.Return(0, abi.Data, 10*MiB))
 		})
 	}
@@ -130,9 +126,7 @@ func TestFiguresHeal(t *testing.T) {
 	must(t, s.Return(0, abi.Data, MiB))
 	h, err := r.Holdings(0, nil)
 	want := Holding{Slot: s.Index(), Total: 2 * MiB, Kind: [abi.Kinds]uint64{abi.Module: MiB, abi.Data: MiB}, Peak: 3 * MiB}
-	if err != nil || len(h) != 1 || h[0] != want || a.A != a.B {
-		t.Errorf("%+v, %v", h, err)
-	}
+	expect.True(t, err == nil && len(h) == 1 && h[0] == want && a.A == a.B, h, err)
 }
 
 // The sequences are short and wrap: neither does a charge stop nor a death become
@@ -148,9 +142,8 @@ func TestSequencesWrap(t *testing.T) {
 			must(t, b.Charge(0, abi.Data, MiB))
 		}
 		m.kill(a.Index())
-		if n, err := r.Reap(); n != 1 || err != nil {
-			t.Fatalf("reaped %d, %v", n, err)
-		}
+		n, err := r.Reap()
+		expect.Must(t, n == 1 && err == nil, "reaped", n, err)
 		if got := r.Used(0); got != 4*MiB {
 			t.Errorf("from %#x: %d bytes granted", seq, got)
 		}
@@ -166,9 +159,7 @@ func TestOwnerRefreshesDone(t *testing.T) {
 		must(t, s.Charge(0, abi.Data, 1))
 		must(t, s.Return(0, abi.Data, 1))
 	}
-	if got := r.m.Accounts[0][s.Index()].Done; got != 2*abi.DoneRefresh {
-		t.Errorf("done %d after %d changes", got, 2*abi.DoneRefresh)
-	}
+	expect.Equal(t, r.m.Accounts[0][s.Index()].Done, 2*abi.DoneRefresh, "done", "after", "changes")
 }
 
 // What a death inside the view leaves: readers see the figures before or after,
@@ -190,15 +181,12 @@ func TestDeathInsideTheView(t *testing.T) {
 	} {
 		var f abi.Usage
 		c.a.Gen = 1
-		if n, _ := read(&c.a, 1, &f); n != 0 || f != whole(c.want) {
-			t.Errorf("%s: read %+v after %d retries", c.name, f, n)
-		}
-		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Usage{}) {
-			t.Errorf("%s: before the next owner's first change it is read as %+v", c.name, f)
-		}
+		n, _ := read(&c.a, 1, &f)
+		expect.True(t, n == 0 && f == whole(c.want), c.name, "read", f, "after", n, "retries")
+		n, _ = read(&c.a, 2, &f)
+		expect.True(t, n == 0 && f == (abi.Usage{}), c.name, "before the next owner's first change it is read as", f)
 		new(turn).enter(&c.a, 2)
-		if n, _ := read(&c.a, 2, &f); n != 0 || f != (abi.Usage{}) || c.a.Phase != 12 {
-			t.Errorf("%s: the next owner begins with %+v, phase %d", c.name, f, c.a.Phase)
-		}
+		n, _ = read(&c.a, 2, &f)
+		expect.True(t, n == 0 && f == (abi.Usage{}) && c.a.Phase == 12, c.name, "the next owner begins with", f, "phase", c.a.Phase)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -40,9 +41,7 @@ func TestAnEvictedOwnerTouchesNothing(t *testing.T) {
 		for what, err := range map[string]error{
 			"charge": old.Charge(device, abi.Data, 512), "return": old.Return(device, abi.Data, 512),
 		} {
-			if !errors.Is(err, ErrEvicted) {
-				t.Errorf("device %d, %s: %v", device, what, err)
-			}
+			expect.True(t, errors.Is(err, ErrEvicted), "device", device, what, err)
 		}
 	}
 	if err := old.Leave(); !errors.Is(err, ErrEvicted) {
@@ -91,9 +90,8 @@ func TestLeavingWhileThreadsCharge(t *testing.T) {
 		must(t, s.Leave())
 		threads.Wait()
 		for device := range 4 {
-			if used := r.Used(device); used != 0 {
-				t.Fatalf("round %d, device %d: %d bytes left behind", round, device, used)
-			}
+			used := r.Used(device)
+			expect.Must(t, used == 0, "round", round, "device", device, used, "bytes left behind")
 		}
 	}
 }
@@ -109,9 +107,7 @@ func TestAPredecessorsPeakIsNotOurs(t *testing.T) {
 	h, err := r.Holdings(0, nil)
 	must(t, err)
 	for _, one := range h {
-		if one.Slot == heir.Index() && (one.Peak != 0 || one.Total != 0) {
-			t.Errorf("a new process begins with %+v", one)
-		}
+		expect.True(t, one.Slot != heir.Index() || one.Peak == 0 && one.Total == 0, "a new process begins with", one)
 	}
 }
 
@@ -129,18 +125,16 @@ func TestLimitsBeside(t *testing.T) {
 		} {
 			again, err := open()
 			must(t, err)
-			if l, err := again.Limit(0); err != nil || l.Bytes() != 1<<30 {
-				t.Errorf("flags %d: the limit is %d, %v", flags, l.Bytes(), err)
-			}
+			l, err := again.Limit(0)
+			expect.True(t, err == nil && l.Bytes() == 1<<30, "flags", flags, "the limit is", l.Bytes(), err)
 			must(t, again.Close())
 		}
 	}
 	must(t, os.Remove(r.Path()+LimitsSuffix))
 	atomic.StoreUint32(&r.m.Header.Flags, abi.LimitsBeside)
 	for _, open := range []func(string) (*Region, error){OpenReadOnly, OpenMapped} {
-		if _, err := open(r.Path()); !errors.Is(err, ErrLimits) {
-			t.Errorf("limits that are missing: %v", err)
-		}
+		_, err := open(r.Path())
+		expect.True(t, errors.Is(err, ErrLimits), "limits that are missing", err)
 	}
 
 	path := filepath.Join(t.TempDir(), "region")
@@ -152,8 +146,7 @@ func TestLimitsBeside(t *testing.T) {
 	if os.Geteuid() == 0 {
 		must(t, os.Chmod(path+LimitsSuffix, 0o644))
 		must(t, os.Chown(path+LimitsSuffix, 12345, 12345))
-		if _, err := Open(path, Options{}); !errors.Is(err, ErrLimits) {
-			t.Errorf("limits of a stranger: %v", err)
-		}
+		_, err := Open(path, Options{})
+		expect.True(t, errors.Is(err, ErrLimits), "limits of a stranger", err)
 	}
 }

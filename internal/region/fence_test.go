@@ -3,6 +3,7 @@ package region
 import (
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -11,30 +12,16 @@ import (
 func TestFence(t *testing.T) {
 	r, _ := overHeap(t)
 	s, err := r.Claim("fenced")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Charge(0, abi.Data, 3*abi.Unit); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
+	expect.OK(t, s.Charge(0, abi.Data, 3*abi.Unit))
 	l := r.ledger(0)
 	before := l.word()
-	if err := r.SetLimit(0, abi.MakeLimit(3*abi.Unit)); err != nil {
-		t.Fatal(err)
-	}
-	if held, err := r.Fence(0); err != nil || held != 3*abi.Unit {
-		t.Fatalf("%d bytes are held, %v", held, err)
-	}
-	if l.apply(before, 1, s.index, 1) {
-		t.Error("a request from before the fence was granted")
-	}
-	if err := s.Charge(0, abi.Data, abi.Unit); err == nil {
-		t.Error("a request after the fence exceeded the limit")
-	}
-	if err := s.Return(0, abi.Data, 3*abi.Unit); err != nil {
-		t.Error(err)
-	}
-	if held, err := r.Fence(0); err != nil || held != 0 {
-		t.Errorf("%d bytes are held, %v", held, err)
-	}
+	expect.OK(t, r.SetLimit(0, abi.MakeLimit(3*abi.Unit)))
+	held, err := r.Fence(0)
+	expect.Must(t, err == nil && held == 3*abi.Unit, held, "bytes are held", err)
+	expect.True(t, !l.apply(before, 1, s.index, 1), "a request from before the fence was granted")
+	expect.True(t, s.Charge(0, abi.Data, abi.Unit) != nil, "a request after the fence exceeded the limit")
+	expect.Equal(t, s.Return(0, abi.Data, 3*abi.Unit), nil)
+	held, err = r.Fence(0)
+	expect.True(t, err == nil && held == 0, held, "bytes are held", err)
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/testenv"
 	"ration/internal/abi"
 )
@@ -81,15 +82,11 @@ func TestFilesThatAreNoRegion(t *testing.T) {
 			if err == nil {
 				_ = r.Close()
 			}
-			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), path) {
-				t.Errorf("opening: %v", err)
-			}
-			if _, err := OpenReadOnly(path); err == nil {
-				t.Error("viewing went well")
-			}
-			if !bytes.Equal(before, content()) {
-				t.Error("the file was touched")
-			}
+			expect.True(t, errors.Is(err, c.want) && strings.Contains(err.Error(), c.says) && strings.Contains(err.Error(), path),
+				"opening", err)
+			_, err = OpenReadOnly(path)
+			expect.True(t, err != nil, "viewing went well")
+			expect.True(t, bytes.Equal(before, content()), "the file was touched")
 		})
 	}
 }
@@ -150,17 +147,13 @@ func TestCutShortWhileMapped(t *testing.T) {
 				"reap": reap, "holdings": holdings, "processes": processes, "refusals": refusals,
 				"limit": limit, "counters": counters, "claim": claimed, "leave": s.Leave(),
 			} {
-				if !errors.Is(err, ErrDamaged) {
-					t.Errorf("%s: %v", what, err)
-				}
+				expect.True(t, errors.Is(err, ErrDamaged), what, err)
 			}
 			// Who has a copy reads on, and finds out at the next look.
-			if h, err := copied.Holdings(0, nil); err != nil || len(h) != 1 {
-				t.Errorf("a copy has %v, %v", h, err)
-			}
-			if err := copied.Refresh(); !errors.Is(err, ErrSize) && !errors.Is(err, ErrDamaged) {
-				t.Errorf("copying it again: %v", err)
-			}
+			h, err := copied.Holdings(0, nil)
+			expect.True(t, err == nil && len(h) == 1, "a copy has", h, err)
+			err = copied.Refresh()
+			expect.True(t, errors.Is(err, ErrSize) || errors.Is(err, ErrDamaged), "copying it again", err)
 		})
 	}
 }
@@ -171,9 +164,8 @@ func TestFullFileSystem(t *testing.T) {
 	// Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ, which Go ignores, and says EFBIG.
 	must(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: before.Max}))
 	defer func() { must(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &before)) }()
-	if _, err := Open(filepath.Join(t.TempDir(), "region"), Options{}); !errors.Is(err, ErrNoSpace) {
-		t.Errorf("making a region where it does not fit: %v", err)
-	}
+	_, err := Open(filepath.Join(t.TempDir(), "region"), Options{})
+	expect.True(t, errors.Is(err, ErrNoSpace), "making a region where it does not fit", err)
 }
 
 func TestOneDescriptorForOneFile(t *testing.T) {
@@ -183,9 +175,7 @@ func TestOneDescriptorForOneFile(t *testing.T) {
 	must(t, err)
 	v, err := OpenReadOnly(r.Path())
 	must(t, err)
-	if r.file != again.file || r.file != v.file {
-		t.Error("a second descriptor: closing it would drop the locks of the first")
-	}
+	expect.True(t, r.file == again.file && r.file == v.file, "a second descriptor: closing it would drop the locks of the first")
 	must(t, again.Close())
 	must(t, v.Close())
 	must(t, s.Charge(0, abi.Data, 1))
@@ -194,26 +184,20 @@ func TestOneDescriptorForOneFile(t *testing.T) {
 
 func TestNothingIsMadeByLooking(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
-	if _, err := OpenReadOnly(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("viewing nothing: %v", err)
-	}
-	if _, err := Open(path, Options{NoCreate: true}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("opening nothing: %v", err)
-	}
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file was made: %v", err)
-	}
+	_, err := OpenReadOnly(path)
+	expect.True(t, errors.Is(err, fs.ErrNotExist), "viewing nothing", err)
+	_, err = Open(path, Options{NoCreate: true})
+	expect.True(t, errors.Is(err, fs.ErrNotExist), "opening nothing", err)
+	_, err = os.Lstat(path)
+	expect.True(t, errors.Is(err, fs.ErrNotExist), "a file was made", err)
 	r := open(t, MiB)
 	v, err := OpenReadOnly(r.Path())
 	must(t, err)
 	defer v.Close()
-	if _, err := v.Claim("x"); !errors.Is(err, ErrReadOnly) {
-		t.Errorf("claiming through a view: %v", err)
-	}
-	if _, err := v.Reap(); !errors.Is(err, ErrReadOnly) {
-		t.Errorf("reaping through a view: %v", err)
-	}
-	if err := v.SetLimit(0, abi.Unlimited); !errors.Is(err, ErrReadOnly) {
-		t.Errorf("setting a limit through a view: %v", err)
-	}
+	_, err = v.Claim("x")
+	expect.True(t, errors.Is(err, ErrReadOnly), "claiming through a view", err)
+	_, err = v.Reap()
+	expect.True(t, errors.Is(err, ErrReadOnly), "reaping through a view", err)
+	err = v.SetLimit(0, abi.Unlimited)
+	expect.True(t, errors.Is(err, ErrReadOnly), "setting a limit through a view", err)
 }

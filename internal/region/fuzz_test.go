@@ -11,6 +11,7 @@ import (
 	"testing"
 	"unicode"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -115,27 +116,22 @@ func FuzzCopy(f *testing.F) {
 			return
 		}
 		for _, p := range processes {
-			if p.Slot < 0 || p.Slot >= abi.Slots || strings.ContainsFunc(p.Name, func(c rune) bool { return !unicode.IsPrint(c) }) {
-				t.Fatalf("got %+v", p)
-			}
+			expect.Must(t, p.Slot >= 0 && p.Slot < abi.Slots && !strings.ContainsFunc(p.Name, func(c rune) bool { return !unicode.IsPrint(c) }),
+				p)
 		}
 		for d := range abi.Devices {
 			_, _ = v.RefreshDevice(d)
 			held, _ := v.Holdings(d, nil)
-			if len(held) > abi.Slots {
-				t.Fatalf("%d holdings", len(held))
-			}
+			expect.Must(t, len(held) <= abi.Slots, len(held), "holdings")
 			_, _, _ = v.Usage(d)
 			_, _ = v.Limit(d)
 			_, _ = v.Total(d)
 			_, _ = v.Driver(d, 0)
 		}
-		if f, _ := v.Refusals(); len(f) > abi.Refusals {
-			t.Fatalf("%d refusals", len(f))
-		}
-		if d, _ := v.Deaths(); len(d) > abi.Deaths {
-			t.Fatalf("%d deaths", len(d))
-		}
+		f, _ := v.Refusals()
+		expect.Must(t, len(f) <= abi.Refusals, len(f), "refusals")
+		d, _ := v.Deaths()
+		expect.Must(t, len(d) <= abi.Deaths, len(d), "deaths")
 		_, _ = v.Counters()
 	})
 }
@@ -166,9 +162,8 @@ func FuzzOperatorLimits(f *testing.F) {
 		must(t, l.SetLimit(3, abi.MakeLimit(MiB)))
 		again, err := OpenOperatorLimits(path)
 		must(t, err)
-		if got, _ := again.Limit(3); got != abi.MakeLimit(MiB) {
-			t.Errorf("the limit is %v after it was set", got)
-		}
+		got, _ := again.Limit(3)
+		expect.Equal(t, got, abi.MakeLimit(MiB), "the limit is", "after it was set")
 	})
 }
 
@@ -177,9 +172,7 @@ func FuzzListsLock(f *testing.F) {
 	f.Add([]byte("lock:\t1: POSIX  ADVISORY  WRITE 4711 00:19:1042 0 EOF"), 4711, int64(0))
 	f.Add([]byte("lock:\nlock:"), 0, int64(-1))
 	f.Fuzz(func(t *testing.T, b []byte, pid int, at int64) {
-		if listsLock(b, pid, at) && !bytes.Contains(b, strconv.AppendInt(nil, int64(pid), 10)) {
-			t.Errorf("%q lists process %d", b, pid)
-		}
+		expect.True(t, !listsLock(b, pid, at) || bytes.Contains(b, strconv.AppendInt(nil, int64(pid), 10)), b, "lists process", pid)
 	})
 }
 
@@ -192,9 +185,7 @@ func FuzzMentions(f *testing.F) {
 			return
 		}
 		want := len(maps) == 0 || bytes.Contains(maps, word)
-		if got := mentions(&pieces{maps, int(piece)%4096 + 1}, word); got != want {
-			t.Errorf("got %v, want %v", got, want)
-		}
+		expect.Equal(t, mentions(&pieces{maps, int(piece)%4096 + 1}, word), want)
 	})
 }
 
@@ -230,8 +221,7 @@ func TestParseStat(t *testing.T) {
 		{"1 (a) Z 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 42 1 2", process{start: 42}},               // main returned, threads live
 		{"1 (a) R 0 1 1 0 -1 4194564 1 2 3 4 5 6 7 8 20 0 1 0 42 1 2", process{start: 42, ending: true}}, // on its way out: the driver may still have its memory
 	} {
-		if got, err := parseStat([]byte(c.stat)); got != c.want || err != nil {
-			t.Errorf("%s: %+v, %v", c.stat, got, err)
-		}
+		got, err := parseStat([]byte(c.stat))
+		expect.True(t, got == c.want && err == nil, c.stat, got, err)
 	}
 }

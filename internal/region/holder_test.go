@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/budget"
 )
@@ -26,26 +27,16 @@ func TestHolderIsLookedIntoOnce(t *testing.T) {
 	h := holders{f: r.file}
 	h.reset()
 	for slot := range slots {
-		if !h.has(os.Getpid(), slotByte(slot, 0).Start) {
-			t.Fatalf("slot %d is not found", slot)
-		}
+		expect.Must(t, h.has(os.Getpid(), slotByte(slot, 0).Start), "slot", slot, "is not found")
 	}
 	for slot := slots + 500; slot < slots+600; slot++ {
-		if h.has(os.Getpid(), slotByte(slot, 0).Start) {
-			t.Errorf("a lock is found that is not there: on slot %d", slot)
-		}
+		expect.True(t, !h.has(os.Getpid(), slotByte(slot, 0).Start), "a lock is found that is not there: on slot", slot)
 	}
-	if h.has(os.Getppid(), slotByte(0, 0).Start) || h.has(-1, 0) {
-		t.Error("a lock is found that is not there")
-	}
-	if h.into > 2 {
-		t.Errorf("looked %d times into two processes", h.into)
-	}
+	expect.True(t, !h.has(os.Getppid(), slotByte(0, 0).Start) && !h.has(-1, 0), "a lock is found that is not there")
+	expect.True(t, h.into <= 2, "looked", h.into, "times into two processes")
 	h.looks = 0
 	h.forget()
-	if h.has(os.Getpid(), slotByte(0, 0).Start) {
-		t.Error("found without a look")
-	}
+	expect.True(t, !h.has(os.Getpid(), slotByte(0, 0).Start), "found without a look")
 }
 
 // No process is looked into, and no descriptor looked at, once the budget is spent; and what
@@ -57,13 +48,9 @@ func TestHolderBudget(t *testing.T) {
 	h := holders{f: r.file, clock: budget.Clock{Now: func() time.Time { clock = clock.Add(step); return clock }}}
 	h.reset()
 	at := slotByte(0, 0).Start
-	if !h.has(os.Getpid(), at) || h.into != 1 {
-		t.Fatalf("with a budget: looked %d times", h.into)
-	}
+	expect.Must(t, h.has(os.Getpid(), at) && h.into == 1, "with a budget: looked", h.into, "times")
 	step = holderBudget
-	if !h.has(os.Getpid(), at) || h.has(os.Getppid(), at) || h.into != 1 {
-		t.Errorf("without: looked %d times", h.into)
-	}
+	expect.True(t, h.has(os.Getpid(), at) && !h.has(os.Getppid(), at) && h.into == 1, "without: looked", h.into, "times")
 	// A step for each descriptor: no more of them than the budget has steps.
 	step = holderBudget / 4
 	for range 20 {
@@ -73,9 +60,8 @@ func TestHolderBudget(t *testing.T) {
 	}
 	h.reset()
 	h.has(os.Getpid(), slotByte(700, 0).Start)
-	if looks := maxHolderLooks - h.looks; looks > libraryFDs+4 {
-		t.Errorf("%d descriptors were looked at", looks)
-	}
+	looks := maxHolderLooks - h.looks
+	expect.True(t, looks <= libraryFDs+4, looks, "descriptors were looked at")
 }
 
 // However many descriptors of the file a process has, a bounded number is looked at.
@@ -90,22 +76,16 @@ func TestHolderDescriptors(t *testing.T) {
 	h := holders{f: r.file, budgetLeft: func() bool { return true }}
 	h.reset()
 	h.has(os.Getpid(), slotByte(700, 0).Start)
-	if looks := maxHolderLooks - h.looks; looks != maxHolderFDs+libraryFDs {
-		t.Errorf("%d descriptors were looked at", looks)
-	}
+	expect.Equal(t, maxHolderLooks-h.looks, maxHolderFDs+libraryFDs, "descriptors were looked at")
 }
 
 // A process that has more locks than a region has bytes to lock is not looked at further.
 func TestHolderRanges(t *testing.T) {
 	var l lockHolding
 	l.add(make([]lockRange, maxHolderRanges-1))
-	if l.full || len(l.ranges) != maxHolderRanges-1 {
-		t.Errorf("%d: full is %v", len(l.ranges), l.full)
-	}
+	expect.True(t, !l.full && len(l.ranges) == maxHolderRanges-1, len(l.ranges), "full is", l.full)
 	l.add(make([]lockRange, 5000))
-	if !l.full || len(l.ranges) != maxHolderRanges {
-		t.Errorf("%d: full is %v", len(l.ranges), l.full)
-	}
+	expect.True(t, l.full && len(l.ranges) == maxHolderRanges, len(l.ranges), "full is", l.full)
 }
 
 // A process with thousands of locks on the file, and hundreds of descriptors of it, is looked
@@ -118,30 +98,25 @@ func TestHolderOfAFloodOfLocks(t *testing.T) {
 	h.reset()
 	for slot := range 10 {
 		at := slotByte(slot, 0).Start
-		if pid := (lockOnly{kernel{r.file}, &h}).holder(slot); pid != 0 && pid != child {
-			t.Errorf("slot %d is pid %d's", slot, pid)
-		}
+		pid := (lockOnly{kernel{r.file}, &h}).holder(slot)
+		expect.True(t, pid == 0 || pid == child, "slot", slot, "is pid", pid, "'s")
 		h.has(child, at)
 	}
 	known := h.found[child]
-	if h.into != 1 || known == nil || !known.full || len(known.ranges) > maxHolderRanges {
-		t.Errorf("looked %d times into it: %+v", h.into, known)
-	}
+	expect.True(t, h.into == 1 && known != nil && known.full && len(known.ranges) <= maxHolderRanges,
+		"looked", h.into, "times into it", known)
 	// Of its 200 descriptors of the file, which each list all of its locks, the first was enough.
-	if looks := maxHolderLooks - h.looks; looks > libraryFDs+30 {
-		t.Errorf("%d descriptors were looked at", looks)
-	}
+	looks := maxHolderLooks - h.looks
+	expect.True(t, looks <= libraryFDs+30, looks, "descriptors were looked at")
 	// What the kernel names is still named, as what is not confirmed.
 	v, err := OpenReadOnly(path)
 	must(t, err)
 	defer v.Close()
-	if got := v.namedPID(3, 0); got != child {
-		t.Errorf("named is %d, not %d", got, child)
-	}
+	expect.Equal(t, v.namedPID(3, 0), child, "named is")
 	v.SetAskBudget(func() bool { return false })
-	if got := v.namedPID(3, 0); got != 0 || v.alive.dead(3, nil, abi.MakeStatus(1, abi.SlotActive)) != 0 {
-		t.Errorf("without a budget: named is %d, or a process is called dead", got)
-	}
+	got := v.namedPID(3, 0)
+	expect.True(t, got == 0 && v.alive.dead(3, nil, abi.MakeStatus(1, abi.SlotActive)) == 0,
+		"without a budget: named is", got, "or a process is called dead")
 }
 
 // startFlood starts a process with thousands of locks of a kind on a file, and a few for writing,
@@ -158,9 +133,8 @@ func startFlood(t *testing.T, path string, kind int) (pid int) {
 	must(t, child.Start())
 	t.Cleanup(func() { _ = in.Close(); _ = child.Wait() })
 	ready := make([]byte, 6)
-	if _, err := io.ReadFull(out, ready); err != nil || string(ready) != "ready\n" {
-		t.Fatalf("the child says %q: %v", ready, err)
-	}
+	_, err = io.ReadFull(out, ready)
+	expect.Must(t, err == nil && string(ready) == "ready\n", "the child says", ready, err)
 	return child.Process.Pid
 }
 
@@ -185,9 +159,8 @@ func TestHolderFlood(t *testing.T) {
 		lock(slotByte(slot, 0).Start, unix.F_WRLCK)
 	}
 	for range 200 {
-		if _, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 200); err != nil {
-			t.Fatal(err)
-		}
+		_, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 200)
+		expect.OK(t, err)
 	}
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -215,12 +188,8 @@ func TestLockHoldersBudget(t *testing.T) {
 		h := &holders{f: r.file, budgetLeft: c.left}
 		h.reset()
 		got := h.all(c.looks)
-		if len(got) != 1 || got[0].PID != child || got[0].Verified && !c.verified {
-			t.Errorf("%s: got %+v, not pid %d", c.name, got, child)
-		}
-		if asked < c.least || asked > c.most {
-			t.Errorf("%s: asked %d times whether something is left", c.name, asked)
-		}
+		expect.True(t, len(got) == 1 && got[0].PID == child && (!got[0].Verified || c.verified), c.name, got, "not pid", child)
+		expect.True(t, asked >= c.least && asked <= c.most, c.name, "asked", asked, "times whether something is left")
 	}
 }
 
@@ -247,8 +216,6 @@ func TestListsLock(t *testing.T) {
 		"lock:\t1: POSIX  ADVISORY  WRITE 4711 00:19:1042 twenty EOF\n":           false,
 		"lock:\t1: POSIX  ADVISORY  WRITE 4711 00:19:1042 0 99999999999999999999": false,
 	} {
-		if got := listsLock([]byte(other+line), 4711, 20480); got != want {
-			t.Errorf("%q: %v", line, got)
-		}
+		expect.Equal(t, listsLock([]byte(other+line), 4711, 20480), want, line)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -32,9 +33,7 @@ func TestHelpsAnInitialiser(t *testing.T) {
 	})
 	r, err := Open(path, Options{Limits: limited(20 * MiB)})
 	must(t, err)
-	if r.Role() != Helped || r.m.Header.Counters.Helped != 1 {
-		t.Errorf("it %v", r.Role())
-	}
+	expect.True(t, r.Role() == Helped && r.m.Header.Counters.Helped == 1, "it", r.Role())
 	if slept < 4900*time.Microsecond || slept > 7*time.Millisecond || longest != time.Millisecond || naps < 5 || naps > 20 || looks > 2*naps+4 {
 		t.Errorf("%d looks; slept %v, %d times, %v at most", looks, slept, naps, longest)
 	}
@@ -46,7 +45,6 @@ func TestHelpsAnInitialiser(t *testing.T) {
 	r, err = Open(path, Options{Limits: limited(20 * MiB)})
 	must(t, err)
 	defer r.Close()
-	if r.Role() != FastPath || naps != 0 || looks != 0 || r.Created() != 4711 {
-		t.Errorf("the next: %v, %d looks, %d naps, created at %d", r.Role(), looks, naps, r.Created())
-	}
+	expect.True(t, r.Role() == FastPath && naps == 0 && looks == 0 && r.Created() == 4711,
+		"the next", r.Role(), looks, "looks", naps, "naps, created at", r.Created())
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -44,24 +45,20 @@ func TestKept(t *testing.T) {
 		t.Helper()
 		all, err := r.Processes()
 		must(t, err)
-		if len(all) != 1 || all[0].Dead != dead || all[0].Ending != ending {
-			t.Errorf("%s: %+v", who, all)
-		}
+		expect.True(t, len(all) == 1 && all[0].Dead == dead && all[0].Ending == ending, who, all)
 	}
 	outside, err := OpenReadOnly(r.path)
 	must(t, err)
 	defer outside.Close()
 	look("a member", r, false, true)
 	look("another process", outside, false, true)
-	if n, err := r.Reap(); n != 0 || err != nil {
-		t.Errorf("reaped %d, %v", n, err)
-	}
+	n, err := r.Reap()
+	expect.True(t, n == 0 && err == nil, "reaped", n, err)
 	release()
 	look("a member, once it is free", r, true, false)
 	look("another process, once it is free", outside, true, false)
-	if n, err := r.Reap(); n != 1 || err != nil {
-		t.Errorf("reaped %d, %v", n, err)
-	}
+	n, err = r.Reap()
+	expect.True(t, n == 1 && err == nil, "reaped", n, err)
 }
 
 // A free slot whose second byte is locked is another process's still.
@@ -69,15 +66,12 @@ func TestClaimPassesOverKept(t *testing.T) {
 	r := open(t, MiB)
 	release := keep(t, r, 0)
 	s := claim(t, r)
-	if s.Index() == 0 {
-		t.Error("took a slot that an open file keeps")
-	}
+	expect.True(t, s.Index() != 0, "took a slot that an open file keeps")
 	must(t, s.Leave())
 	release()
 	atomic.StoreUint64(&r.m.Header.Ticket, 0)
-	if s = claim(t, r); s.Index() != 0 {
-		t.Errorf("took slot %d", s.Index())
-	}
+	s = claim(t, r)
+	expect.Equal(t, s.Index(), 0, "took slot")
 }
 
 // An orderly end is no death, and the next claim frees the slot.
@@ -89,17 +83,15 @@ func TestLeft(t *testing.T) {
 		must(t, s.Charge(0, abi.Data, 512))
 		atomic.StoreUint64(&r.m.Slots[s.Index()].Left, s.status.Gen())
 	}
-	if n, err := r.Reap(); n != 0 || err != nil || r.Used(0) != abi.ClaimWindow*512 {
-		t.Errorf("of processes that said that they end, and have not, %d were reaped, %v", n, err)
-	}
+	n, err := r.Reap()
+	expect.True(t, n == 0 && err == nil && r.Used(0) == abi.ClaimWindow*512,
+		"of processes that said that they end, and have not", n, "were reaped", err)
 	for slot := range abi.ClaimWindow {
 		mortals.kill(slot)
 	}
 	s := claim(t, r)
-	if s.Index() >= abi.ClaimWindow {
-		t.Errorf("took slot %d: those of processes that have left are not freed", s.Index())
-	}
-	n, err := r.Reap()
+	expect.True(t, s.Index() < abi.ClaimWindow, "took slot", s.Index(), "those of processes that have left are not freed")
+	n, err = r.Reap()
 	must(t, err)
 	if n != abi.ClaimWindow-1 || r.Used(0) != 0 {
 		t.Errorf("reaped %d, %d bytes are left", n, r.Used(0))
@@ -108,9 +100,7 @@ func TestLeft(t *testing.T) {
 	must(t, err)
 	c, err := r.Counters()
 	must(t, err)
-	if len(deaths) != 0 || c.Reaped != 0 {
-		t.Errorf("%d orderly ends are deaths, %d are counted", len(deaths), c.Reaped)
-	}
+	expect.True(t, len(deaths) == 0 && c.Reaped == 0, len(deaths), "orderly ends are deaths", c.Reaped, "are counted")
 }
 
 // Fork children are found by the page that they map, and nobody else is.
@@ -124,15 +114,12 @@ func TestKeptBy(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, unix.Munmap(page)) }()
 	always := func() bool { return true }
-	if got := r.KeptBy(slot, always); len(got) != 1 || got[0] != os.Getpid() {
-		t.Errorf("kept by %v, not by %d", got, os.Getpid())
-	}
-	if got := r.KeptBy(slot+1, always); len(got) != 0 {
-		t.Errorf("another slot is kept by %v", got)
-	}
-	if got := r.KeptBy(slot, func() bool { return false }); len(got) != 0 {
-		t.Errorf("without a budget: kept by %v", got)
-	}
+	got := r.KeptBy(slot, always)
+	expect.True(t, len(got) == 1 && got[0] == os.Getpid(), "kept by", got, "not by", os.Getpid())
+	got = r.KeptBy(slot+1, always)
+	expect.Equal(t, len(got), 0, "another slot is kept by", got)
+	got = r.KeptBy(slot, func() bool { return false })
+	expect.Equal(t, len(got), 0, "without a budget: kept by", got)
 }
 
 func TestMapsPage(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -31,14 +32,10 @@ func TestFirstLimitStands(t *testing.T) {
 		must(t, err)
 		l, err := r.Limit(0)
 		must(t, err)
-		if l.Bytes() != c.have {
-			t.Errorf("process %d: the limit is %d, want %d", i, l.Bytes(), c.have)
-		}
+		expect.Equal(t, l.Bytes(), c.have, "process", i, "the limit is")
 		d, err := r.Differences(own)
 		must(t, err)
-		if (len(d) > 0) != c.differs {
-			t.Errorf("process %d: differences %v", i, d)
-		}
+		expect.Equal(t, (len(d) > 0), c.differs, "process", i, "differences", d)
 		must(t, r.Close())
 	}
 }
@@ -48,9 +45,8 @@ func TestLimitChangesWhileRunning(t *testing.T) {
 	s := claim(t, r)
 	must(t, s.Charge(0, abi.Data, 8*MiB))
 	must(t, r.SetLimit(0, abi.MakeLimit(4*MiB)))
-	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrRefused) {
-		t.Errorf("below what is held: %v", err)
-	}
+	err := s.Charge(0, abi.Data, 1)
+	expect.True(t, errors.Is(err, ErrRefused), "below what is held", err)
 	must(t, s.Return(0, abi.Data, 6*MiB))
 	must(t, s.Charge(0, abi.Data, 2*MiB))
 	must(t, r.SetLimit(0, abi.Unlimited))
@@ -77,9 +73,8 @@ func TestOperatorsLimits(t *testing.T) {
 	}
 	for name, content := range map[string][]byte{"empty": nil, "short": make([]byte, 100), "zero": make([]byte, limitsSize)} {
 		must(t, os.WriteFile(path+LimitsSuffix, content, 0o644))
-		if _, err := Open(path, Options{}); !errors.Is(err, ErrLimits) {
-			t.Errorf("%s limits: %v", name, err)
-		}
+		_, err := Open(path, Options{})
+		expect.True(t, errors.Is(err, ErrLimits), name, "limits", err)
 	}
 }
 
@@ -93,9 +88,8 @@ func TestATenantCannotRaiseAnOperatorsLimit(t *testing.T) {
 	r, err := Open(path, Options{})
 	must(t, err)
 	defer r.Close()
-	if err := r.SetLimit(0, abi.Unlimited); !errors.Is(err, ErrReadOnly) {
-		t.Errorf("raising it: %v", err)
-	}
+	err = r.SetLimit(0, abi.Unlimited)
+	expect.True(t, errors.Is(err, ErrReadOnly), "raising it", err)
 }
 
 // A stray write cannot raise a limit: the page is mapped for reading.
@@ -104,17 +98,13 @@ func TestLimitsPageIsReadOnly(t *testing.T) {
 		t.Skip("this machine's pages hold more than the limits")
 	}
 	r := open(t, MiB)
-	if err := unix.Mprotect(r.mem[limitsOffset:limitsOffset+limitsSize], unix.PROT_READ); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, unix.Mprotect(r.mem[limitsOffset:limitsOffset+limitsSize], unix.PROT_READ))
 	err := func() (err error) {
 		defer r.guard(&err, setPanicOnFault())
 		r.limits.Device[0].Memory = uint64(abi.Unlimited)
 		return nil
 	}()
-	if !errors.Is(err, ErrDamaged) {
-		t.Error("the page took a write")
-	}
+	expect.True(t, errors.Is(err, ErrDamaged), "the page took a write")
 }
 
 // Where pages are larger than the limits, these are set and hold all the same. They
@@ -134,7 +124,5 @@ func TestLargePages(t *testing.T) {
 		r.limits.Changes++
 		return nil
 	}()
-	if err != nil {
-		t.Errorf("what shares the page of the limits is not written: %v", err)
-	}
+	expect.Equal(t, err, nil, "what shares the page of the limits is not written")
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"ration/check/expect"
 )
 
 func TestMentions(t *testing.T) {
@@ -27,14 +29,10 @@ func TestMentions(t *testing.T) {
 		{"empty, as for a process that ends", strings.NewReader(""), true},
 		{"unreadable", iotest.ErrReader(errors.New("no")), true},
 	} {
-		if got := mentions(c.maps, word, []byte(" /elsewhere\n")); got != c.want {
-			t.Errorf("%s: %v", c.name, got)
-		}
+		expect.Equal(t, mentions(c.maps, word, []byte(" /elsewhere\n")), c.want, c.name)
 	}
 	endless := &counting{line: []byte(other)}
-	if !mentions(endless, word) || endless.bytes > maxMaps+1<<20 {
-		t.Errorf("of an endless list, %d bytes were read", endless.bytes)
-	}
+	expect.True(t, mentions(endless, word) && endless.bytes <= maxMaps+1<<20, "of an endless list", endless.bytes, "bytes were read")
 }
 
 // counting is an endless list.

@@ -3,6 +3,7 @@ package region
 import (
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -14,13 +15,9 @@ func TestViewsBeginOnAWord(t *testing.T) {
 		t.Errorf("got %#x", p.Magic)
 	}
 	for _, at := range []int{1, 2, 4, 7} {
-		if !panics(func() { view[abi.Limits](mem[at:]) }) {
-			t.Errorf("a structure may begin at byte %d", at)
-		}
+		expect.True(t, panics(func() { view[abi.Limits](mem[at:]) }), "a structure may begin at byte", at)
 	}
-	if !panics(func() { view[abi.Limits](mem[16:]) }) {
-		t.Error("a structure may be longer than its memory")
-	}
+	expect.True(t, panics(func() { view[abi.Limits](mem[16:]) }), "a structure may be longer than its memory")
 }
 
 func panics(f func()) (did bool) {

@@ -4,18 +4,16 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+
+	"ration/check/expect"
 )
 
 func TestName(t *testing.T) {
 	r, err := Open(filepath.Join(t.TempDir(), "region"), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer r.Close()
 	for range 2 { // the same name again will do
-		if err := r.NameDevice(3, [2]uint64{5, 7}, 1<<30); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, r.NameDevice(3, [2]uint64{5, 7}, 1<<30))
 	}
 	if l := &r.limits.Device[3]; l.UUID != [2]uint64{5, 7} || l.Total != 1<<30 {
 		t.Errorf("got %x, %d", l.UUID, l.Total)
@@ -25,7 +23,6 @@ func TestName(t *testing.T) {
 			t.Errorf("%x: got %v, want ErrDevice", uuid, err)
 		}
 	}
-	if err := r.NameDevice(16, [2]uint64{1, 1}, 0); !errors.Is(err, ErrDevice) {
-		t.Errorf("got %v, want ErrDevice", err)
-	}
+	err = r.NameDevice(16, [2]uint64{1, 1}, 0)
+	expect.True(t, errors.Is(err, ErrDevice), err, "want ErrDevice")
 }

@@ -3,6 +3,7 @@ package region
 import (
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -14,13 +15,9 @@ func TestOverwritingNotes(t *testing.T) {
 		must(t, one.Charge(0, abi.Data, MiB))
 	}
 	w := r.ledger(0).word()
-	if w.Slot() != one.Index() {
-		t.Fatalf("the word is slot %d's", w.Slot())
-	}
+	expect.Must(t, w.Slot() == one.Index(), "the word is slot", w.Slot(), "'s")
 	must(t, two.Charge(0, abi.Data, MiB))
-	if done := r.m.Accounts[0][one.Index()].Done; done != w.Seq() {
-		t.Errorf("done is %d, and change %d was overwritten", done, w.Seq())
-	}
+	expect.Equal(t, r.m.Accounts[0][one.Index()].Done, w.Seq(), "done is", "and change", "was overwritten")
 }
 
 // A process that was stopped before it could note a change, and goes on when the word has moved on, does
@@ -35,9 +32,8 @@ func TestLateNoteWritesNothing(t *testing.T) {
 	must(t, two.Charge(0, abi.Data, MiB)) // notes the second
 	done := &r.m.Accounts[0][one.Index()].Done
 	before := *done
-	if !l.note(old) || *done != before || before == old.Seq() {
-		t.Errorf("done was %d, and is %d after a late note of change %d", before, *done, old.Seq())
-	}
+	expect.True(t, l.note(old) && *done == before && before != old.Seq(),
+		"done was", before, "and is", *done, "after a late note of change", old.Seq())
 }
 
 // A charge that a dead process announced and did not apply is fenced off before its sequence is taken:
@@ -49,9 +45,8 @@ func TestUnappliedChargeIsFenced(t *testing.T) {
 	a, word := &r.m.Accounts[0][dead.Index()], r.ledger(0).word()
 	a.Pend = uint64(abi.MakePend(abi.NextSeq(abi.Used(a.Used).Seq()), 1))
 	m.kill(dead.Index())
-	if n, err := r.Reap(); n != 1 || err != nil {
-		t.Fatalf("reaped %d, %v", n, err)
-	}
+	n, err := r.Reap()
+	expect.Must(t, n == 1 && err == nil, "reaped", n, err)
 	if r.m.Devices[0].Fences != 1 || r.Used(0) != 0 || r.ledger(0).word() == word {
 		t.Errorf("%d fences, %d bytes granted", r.m.Devices[0].Fences, r.Used(0))
 	}

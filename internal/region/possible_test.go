@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -26,26 +27,17 @@ func TestImpossibleWords(t *testing.T) {
 		must(t, err)
 		return n
 	}
-	if n := driver(maxBytes + 1); n != 0 {
-		t.Errorf("the driver counts %d", n)
-	}
+	expect.Equal(t, driver(maxBytes+1), 0, "the driver counts")
 	must(t, r.NameDevice(0, [2]uint64{1, 1}, 3*MiB))
-	if n := driver(3 * MiB); n != 3*MiB {
-		t.Errorf("the driver counts %d of a device of 3 MiB", n)
-	}
-	if n := driver(3*MiB + 1); n != 0 {
-		t.Errorf("the driver counts %d of a device of 3 MiB", n)
-	}
+	expect.Equal(t, driver(3*MiB), 3*MiB, "the driver counts", "of a device of 3 MiB")
+	expect.Equal(t, driver(3*MiB+1), 0, "the driver counts", "of a device of 3 MiB")
 	must(t, r.NameDevice(1, [2]uint64{1, 2}, math.MaxUint64))
 	must(t, v.Refresh())
-	if n, err := v.Total(1); n != 0 || err != nil {
-		t.Errorf("a device has %d (%v)", n, err)
-	}
+	n, err := v.Total(1)
+	expect.True(t, n == 0 && err == nil, "a device has", n, "(", err, ")")
 	p, err := v.Processes()
 	must(t, err)
-	if len(p) != 1 || p[0].PID != 0 || p[0].UID != -1 || p[0].Seen != os.Getpid() {
-		t.Errorf("got %+v", p)
-	}
+	expect.True(t, len(p) == 1 && p[0].PID == 0 && p[0].UID == -1 && p[0].Seen == os.Getpid(), p)
 	h, err := v.Holdings(0, nil)
 	must(t, err)
 	if len(h) != 1 || h[0].Kind[0] != 0 || !h[0].BestEffort || v.Peak(0) != 0 {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -18,38 +19,27 @@ func TestARefusalExplainsItself(t *testing.T) {
 	must(t, small.Charge(0, abi.Data, 1*MiB))
 	err := small.Charge(0, abi.Data, 3*MiB)
 	var refused *RefusedError
-	if !errors.As(err, &refused) {
-		t.Fatal(err)
-	}
-	if refused.Asked != 3*MiB || refused.Held != 8*MiB || refused.Limit != 10*MiB || refused.Own != MiB || refused.Slot != small.Index() {
-		t.Errorf("refusal %+v", refused.Refusal)
-	}
-	if len(refused.Top) != 2 || refused.Top[0].Bytes != 7*MiB || refused.Top[1].Bytes != MiB {
-		t.Errorf("who held what: %+v", refused.Top)
-	}
-	if !strings.Contains(err.Error(), "3145728 bytes asked, 2097152 free") {
-		t.Error(err)
-	}
+	expect.Must(t, errors.As(err, &refused), err)
+	expect.True(t, refused.Asked == 3*MiB && refused.Held == 8*MiB && refused.Limit == 10*MiB && refused.Own == MiB && refused.Slot == small.Index(),
+		"refusal", refused.Refusal)
+	expect.True(t, len(refused.Top) == 2 && refused.Top[0].Bytes == 7*MiB && refused.Top[1].Bytes == MiB, "who held what", refused.Top)
+	expect.True(t, strings.Contains(err.Error(), "3145728 bytes asked, 2097152 free"), err)
 	got, err := r.Refusals()
 	must(t, err)
-	if len(got) != 1 || got[0].Asked != 3*MiB || len(got[0].Top) != 2 {
-		t.Errorf("the ring holds %+v", got)
-	}
+	expect.True(t, len(got) == 1 && got[0].Asked == 3*MiB && len(got[0].Top) == 2, "the ring holds", got)
 }
 
 func TestTheRingKeepsTheLatest(t *testing.T) {
 	r := open(t, MiB)
 	s := claim(t, r)
 	for i := range uint64(abi.Refusals + 10) {
-		if err := s.Charge(0, abi.Data, 2*MiB+i*abi.Unit); !errors.Is(err, ErrRefused) {
-			t.Fatal(err)
-		}
+		err := s.Charge(0, abi.Data, 2*MiB+i*abi.Unit)
+		expect.Must(t, errors.Is(err, ErrRefused), err)
 	}
 	got, err := r.Refusals()
 	must(t, err)
-	if len(got) != abi.Refusals || got[0].Asked != 2*MiB+(abi.Refusals+9)*abi.Unit || got[len(got)-1].Asked != 2*MiB+10*abi.Unit {
-		t.Errorf("%d kept, from %d to %d", len(got), got[len(got)-1].Asked, got[0].Asked)
-	}
+	expect.True(t, len(got) == abi.Refusals && got[0].Asked == 2*MiB+(abi.Refusals+9)*abi.Unit && got[len(got)-1].Asked == 2*MiB+10*abi.Unit,
+		len(got), "kept, from", got[len(got)-1].Asked, "to", got[0].Asked)
 }
 
 func TestTornEntriesAreNotShown(t *testing.T) {
@@ -62,7 +52,5 @@ func TestTornEntriesAreNotShown(t *testing.T) {
 	r.m.Refusals[1].Asked = 12345 // another one wrote into it
 	got, err := r.Refusals()
 	must(t, err)
-	if len(got) != 1 {
-		t.Errorf("%d entries shown", len(got))
-	}
+	expect.Equal(t, len(got), 1, "entries shown")
 }

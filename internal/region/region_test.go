@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -20,9 +21,7 @@ func limited(bytes uint64) (l Limits) {
 func open(t testing.TB, limit uint64) *Region {
 	t.Helper()
 	r, err := Open(filepath.Join(t.TempDir(), "region"), Options{Limits: limited(limit)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	return r
 }
@@ -30,17 +29,13 @@ func open(t testing.TB, limit uint64) *Region {
 func claim(t testing.TB, r *Region) *Slot {
 	t.Helper()
 	s, err := r.Claim(t.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return s
 }
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 }
 
 // booksAgree checks the ledger's invariant while nothing is under way.
@@ -52,9 +47,7 @@ func booksAgree(t testing.TB, r *Region, device int) {
 		u := abi.Used(atomic.LoadUint64(&a.Used))
 		sum += u.Units() * abi.Unit
 	}
-	if used := r.Used(device); used != sum {
-		t.Errorf("device %d: %d bytes granted, accounts hold %d", device, used, sum)
-	}
+	expect.Equal(t, r.Used(device), sum, "device", device, "bytes granted, accounts hold")
 }
 
 func TestChargeAndReturn(t *testing.T) {
@@ -62,51 +55,41 @@ func TestChargeAndReturn(t *testing.T) {
 	s := claim(t, r)
 	must(t, s.Charge(0, abi.Data, 4*MiB))
 	must(t, s.Charge(0, abi.Context, 1))
-	if got, want := r.Used(0), uint64(4*MiB+abi.Unit); got != want {
-		t.Errorf("used %d, want %d: a byte takes a whole unit", got, want)
-	}
+	got, want := r.Used(0), uint64(4*MiB+abi.Unit)
+	expect.Equal(t, got, want, "used", "a byte takes a whole unit")
 	must(t, s.Return(0, abi.Context, 1))
 	must(t, s.Charge(0, abi.Data, 6*MiB)) // to the last byte
-	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrRefused) {
-		t.Errorf("a byte beyond the limit: %v", err)
-	}
+	err := s.Charge(0, abi.Data, 1)
+	expect.True(t, errors.Is(err, ErrRefused), "a byte beyond the limit", err)
 	must(t, s.Charge(0, abi.Data, 0))
-	if err := s.Return(0, abi.Context, 1); !errors.Is(err, ErrNotHeld) {
-		t.Errorf("returning what is not held: %v", err)
-	}
+	err = s.Return(0, abi.Context, 1)
+	expect.True(t, errors.Is(err, ErrNotHeld), "returning what is not held", err)
 	h, err := r.Holdings(0, nil)
 	must(t, err)
-	if len(h) != 1 || h[0].Total != 10*MiB || h[0].Kind != [abi.Kinds]uint64{0, 0, 10 * MiB, 0} || h[0].Peak != 10*MiB {
-		t.Errorf("holdings %+v", h)
-	}
+	expect.True(t, len(h) == 1 && h[0].Total == 10*MiB && h[0].Kind == [abi.Kinds]uint64{0, 0, 10 * MiB, 0} && h[0].Peak == 10*MiB,
+		"holdings", h)
 	booksAgree(t, r, 0)
 	must(t, s.Leave())
-	if got := r.Used(0); got != 0 {
-		t.Errorf("used %d after leaving", got)
-	}
-	if err := s.Charge(0, abi.Data, 1); !errors.Is(err, ErrClosed) {
-		t.Errorf("charging after leaving: %v", err)
-	}
-	if err := s.Leave(); !errors.Is(err, ErrClosed) {
-		t.Errorf("leaving twice: %v", err)
-	}
+	expect.Equal(t, r.Used(0), 0, "used", "after leaving")
+	err = s.Charge(0, abi.Data, 1)
+	expect.True(t, errors.Is(err, ErrClosed), "charging after leaving", err)
+	err = s.Leave()
+	expect.True(t, errors.Is(err, ErrClosed), "leaving twice", err)
 }
 
 func TestRequestsThatCannotFit(t *testing.T) {
 	r := open(t, 1<<40)
 	s := claim(t, r)
 	for _, bytes := range []uint64{1<<40 + 1, 1 << 41, 1<<64 - 1} {
-		if err := s.Charge(0, abi.Data, bytes); !errors.Is(err, ErrRefused) {
-			t.Errorf("%d bytes: %v", bytes, err)
-		}
+		err := s.Charge(0, abi.Data, bytes)
+		expect.True(t, errors.Is(err, ErrRefused), bytes, "bytes", err)
 	}
 	if err := s.Charge(1, abi.Data, 1<<60); !errors.Is(err, ErrRefused) {
 		t.Errorf("more than the ledger can hold, on a device without limit: %v", err)
 	}
 	for _, device := range []int{-1, abi.Devices} {
-		if err := s.Charge(device, abi.Data, 1); !errors.Is(err, ErrDevice) {
-			t.Errorf("device %d: %v", device, err)
-		}
+		err := s.Charge(device, abi.Data, 1)
+		expect.True(t, errors.Is(err, ErrDevice), "device", device, err)
 	}
 	booksAgree(t, r, 0)
 	booksAgree(t, r, 1)
@@ -182,9 +165,7 @@ func TestThreadsShareASlot(t *testing.T) {
 	close(stop)
 	readers.Wait()
 	booksAgree(t, r, 0)
-	if used := r.Used(0); used != 0 {
-		t.Errorf("%d bytes left over", used)
-	}
+	expect.Equal(t, r.Used(0), 0, "bytes left over")
 }
 
 func TestEverySlotCanBeTakenAndReused(t *testing.T) {
@@ -194,15 +175,12 @@ func TestEverySlotCanBeTakenAndReused(t *testing.T) {
 		seen := map[int]bool{}
 		for range abi.FenceSlot { // all but that one
 			s := claim(t, r)
-			if seen[s.Index()] || s.Index() == abi.FenceSlot {
-				t.Fatalf("round %d: slot %d was given away twice", round, s.Index())
-			}
+			expect.Must(t, !seen[s.Index()] && s.Index() != abi.FenceSlot, "round", round, "slot", s.Index(), "was given away twice")
 			seen[s.Index()] = true
 			slots = append(slots, s)
 		}
-		if _, err := r.Claim("one too many"); !errors.Is(err, ErrFull) {
-			t.Errorf("round %d: one slot more: %v", round, err)
-		}
+		_, err := r.Claim("one too many")
+		expect.True(t, errors.Is(err, ErrFull), "round", round, "one slot more", err)
 		for _, s := range slots {
 			must(t, s.Leave())
 		}
@@ -219,12 +197,10 @@ func TestAStrangerInTheSlotIsNoticed(t *testing.T) {
 	if n != 1 || r.Used(0) != 0 {
 		t.Errorf("reaped %d slots, %d bytes left", n, r.Used(0))
 	}
-	if err := s.Charge(0, abi.Data, MiB); !errors.Is(err, ErrEvicted) {
-		t.Errorf("charging a slot that is not ours any more: %v", err)
-	}
-	if err := s.Leave(); !errors.Is(err, ErrEvicted) {
-		t.Errorf("leaving it: %v", err)
-	}
+	err = s.Charge(0, abi.Data, MiB)
+	expect.True(t, errors.Is(err, ErrEvicted), "charging a slot that is not ours any more", err)
+	err = s.Leave()
+	expect.True(t, errors.Is(err, ErrEvicted), "leaving it", err)
 	booksAgree(t, r, 0)
 }
 
@@ -233,15 +209,12 @@ func TestADeadOnesBytesGoToTheNextWhoNeedsThem(t *testing.T) {
 	must(t, r.SetLimit(0, abi.MakeLimit(8*MiB)))
 	dead, alive := claim(t, r), claim(t, r)
 	must(t, dead.Charge(0, abi.Data, 8*MiB))
-	if err := alive.Charge(0, abi.Data, MiB); !errors.Is(err, ErrRefused) {
-		t.Fatalf("beside a living holder: %v", err)
-	}
+	err := alive.Charge(0, abi.Data, MiB)
+	expect.Must(t, errors.Is(err, ErrRefused), "beside a living holder", err)
 	m.kill(dead.Index())
 	must(t, alive.Charge(0, abi.Data, 8*MiB))
 	booksAgree(t, r, 0)
 	c, err := r.Counters()
 	must(t, err)
-	if c.Reaped != 1 || c.Refused != 1 {
-		t.Errorf("counters %+v", c)
-	}
+	expect.True(t, c.Reaped == 1 && c.Refused == 1, "counters", c)
 }

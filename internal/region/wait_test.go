@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -20,21 +21,16 @@ func TestWaitLockLetsOthersJoin(t *testing.T) {
 	set := func(l unix.Flock_t) { must(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l)) }
 	first := int(r.m.Header.Ticket % abi.ClaimWindow) // which Claim tries first
 	for _, l := range []unix.Flock_t{waitLock(slotByte(first, 0).Start), waitLock(filesByte(first, 0).Start)} {
-		if !covers(l, slotByte(first, 0)) || !covers(l, filesByte(first, 0)) {
-			t.Errorf("%+v is not of both bytes", l)
-		}
+		expect.True(t, covers(l, slotByte(first, 0)) && covers(l, filesByte(first, 0)), l, "is not of both bytes")
 		set(l)
 	}
 	s, err := r.Claim("joins")
-	if err != nil || s.Index() == first {
-		t.Errorf("joined as %+v, %v", s, err)
-	}
+	expect.True(t, err == nil && s.Index() != first, "joined as", s, err)
 	set(unix.Flock_t{Type: unix.F_UNLCK})
 	set(unix.Flock_t{Type: unix.F_RDLCK, Len: slotByte(s.Index(), 0).Start})
 	set(unix.Flock_t{Type: unix.F_RDLCK, Start: slotByte(s.Index(), 0).Start + 1})
-	if _, err := r.Claim("cannot"); !errors.Is(err, ErrLocked) {
-		t.Errorf("got %v where all is locked", err)
-	}
+	_, err = r.Claim("cannot")
+	expect.True(t, errors.Is(err, ErrLocked), err, "where all is locked")
 }
 
 func covers(l, of unix.Flock_t) bool { return l.Start <= of.Start && of.Start+of.Len <= l.Start+l.Len }
@@ -44,9 +40,7 @@ func TestWaitLock(t *testing.T) {
 	last := slotByte(abi.Slots-1, 0).Start
 	for _, at := range []int64{0, slotsOffset - 1, slotsOffset, slotsOffset + 1, slotsOffset + 2, last, last + 1, last + 2, last + slotSize, 1 << 40} {
 		l := waitLock(at)
-		if l.Len < 1 || l.Len > 2 || l.Start > at || at >= l.Start+l.Len || l.Type != unix.F_RDLCK {
-			t.Errorf("at %d: %+v", at, l)
-		}
+		expect.True(t, l.Len >= 1 && l.Len <= 2 && l.Start <= at && at < l.Start+l.Len && l.Type == unix.F_RDLCK, "at", at, l)
 	}
 }
 
@@ -63,9 +57,7 @@ func TestLockForReadingIsNoMember(t *testing.T) {
 	for kind, counts := range map[int16]bool{unix.F_RDLCK: false, unix.F_WRLCK: true} {
 		l := unix.Flock_t{Type: kind}
 		must(t, unix.FcntlFlock(stranger.Fd(), unix.F_OFD_SETLK, &l))
-		if LockedFD(int(f.Fd())) != counts {
-			t.Errorf("a lock of kind %d: counts %v", kind, !counts)
-		}
+		expect.Equal(t, LockedFD(int(f.Fd())), counts, "a lock of kind", kind, "counts", !counts)
 		if kind == unix.F_RDLCK {
 			must(t, WaitUnlocked(int(f.Fd()))) // at once
 		}
