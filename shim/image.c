@@ -90,7 +90,8 @@ static uint64_t image_cubin(const Elf64_Ehdr *e)
 	const char *base = (const char *)e;
 	const Elf64_Shdr *sections = (const Elf64_Shdr *)(base + e->e_shoff);
 	uint64_t sum = 0;
-	if (e->e_ident[EI_CLASS] != ELFCLASS64 || !e->e_shoff || e->e_shentsize != sizeof *sections || e->e_shstrndx >= e->e_shnum)
+	if (e->e_ident[EI_CLASS] != ELFCLASS64 || e->e_machine != EM_CUDA || !e->e_shoff || e->e_shentsize != sizeof *sections ||
+	    e->e_shstrndx >= e->e_shnum)
 		return 0;
 	const char *names = base + sections[e->e_shstrndx].sh_offset;
 	for (unsigned i = 0; i < e->e_shnum; i++) {

@@ -79,7 +79,7 @@ func blocks(lines []string) (out []block) {
 var elsewhere = []string{"text demo", "text flags", "text install", "diff", "yaml"}
 
 // shownLine matches a line of a block without a kind: a command, or the fields of some JSON.
-var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|docker|podman|helm|kubectl|\./run|#|[A-Z_]+=|\{|")|^$`)
+var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|minisign|docker|podman|helm|kubectl|\./run|#|[A-Z_]+=|\{|")|^$`)
 
 // notations is the pages whose blocks are pictures and steps of protocols.
 var notations = map[string]bool{"architecture.md": true, "format.md": true, "protocols.md": true, "benchmarks.md": true}

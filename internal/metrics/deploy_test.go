@@ -50,7 +50,7 @@ func TestAlertRules(t *testing.T) {
 			r.Alert, "no severity, summary or description")
 		m := kind.FindStringSubmatch(r.Expr)
 		expect.True(t, m == nil || slices.ContainsFunc(kinds, func(k string) bool { return kindLabel(k) == m[1] }),
-			r.Alert, "there is no finding", m[1])
+			r.Alert, "there is no finding", m)
 	}
 }
 

@@ -30,7 +30,11 @@ static struct {
 	Elf64_Shdr sections[5];
 	char names[64];
 } cubin = {
-	.head = {.e_ident = {0x7f, 'E', 'L', 'F', ELFCLASS64}, .e_shnum = 5, .e_shentsize = sizeof(Elf64_Shdr), .e_shstrndx = 1},
+	.head = {.e_ident = {0x7f, 'E', 'L', 'F', ELFCLASS64},
+		 .e_machine = EM_CUDA,
+		 .e_shnum = 5,
+		 .e_shentsize = sizeof(Elf64_Shdr),
+		 .e_shstrndx = 1},
 	.sections = {{0},
 		     {.sh_name = 0},
 		     {.sh_name = 1, .sh_type = SHT_NOBITS, .sh_size = 1000},
@@ -44,6 +48,9 @@ static void cubins(void)
 	cubin.head.e_shoff = offsetof(__typeof__(cubin), sections);
 	cubin.sections[1].sh_offset = offsetof(__typeof__(cubin), names);
 	EQ(image_variables(&cubin), 1024);
+	cubin.head.e_machine = EM_X86_64; /* the driver refuses it, and it may be cut short */
+	EQ(image_variables(&cubin), 0);
+	cubin.head.e_machine = EM_CUDA;
 	cubin.head.e_shstrndx = 5;
 	EQ(image_variables(&cubin), 0);
 	cubin.head.e_shoff = 0;

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"go/build"
+	"os/exec"
 	"reflect"
+	"strings"
 	"testing"
 
 	"ration/check/expect"
@@ -31,6 +34,11 @@ func TestRangeOf(t *testing.T) {
 
 // Two parts of a word that shared a bit could not both be right.
 func TestPartsDoNotOverlap(t *testing.T) {
+	if build.Default.GOROOT == "" { // compiled with -trimpath
+		root, err := exec.Command("go", "env", "GOROOT").Output()
+		expect.OK(t, err)
+		build.Default.GOROOT = strings.TrimSpace(string(root))
+	}
 	s, err := load("..")
 	expect.OK(t, err)
 	for _, word := range words {
