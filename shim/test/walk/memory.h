@@ -158,7 +158,7 @@ static void change(struct walker *w, struct thing *t)
 			if (t->memory != 0)
 				unmap(w, t);
 		}
-		if (t->kind == PHYSICAL && t->memory != 0 && below(w, 2) &&
+		if (WALK_EXPORTS && t->kind == PHYSICAL && t->memory != 0 && below(w, 2) &&
 		    DONE(cuMemExportToShareableHandle(&fd, t->memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))) {
 			if (DONE(cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)))
 				while (!DONE(cuMemRelease(again)))
