@@ -110,10 +110,10 @@ func TestHostileRedirect(t *testing.T) {
 	}
 }
 
-// A checksum is worth what its signature is: whoever can change the tarball can change SHA256SUMS, but not sign it.
+// A changed release is not installed. A person who can change the tarball can also change SHA256SUMS, but cannot sign it.
 func TestHostileRelease(t *testing.T) {
 	if _, err := exec.LookPath("minisign"); err != nil {
-		t.Skipf("minisign is not installed: %v", err)
+		t.Skipf("minisign is not installed (make test-install installs it): %v", err)
 	}
 	keys := t.TempDir()
 	minisign := func(args ...string) {

@@ -120,7 +120,7 @@ func TestSlurmTaskWithoutAnswer(t *testing.T) {
 func TestHostileSlurmShards(t *testing.T) {
 	const header = "/usr/include/slurm/slurm.h"
 	if _, err := os.Stat(header); err != nil {
-		t.Skipf("libslurm-dev is not installed: %v", err)
+		t.Skipf("libslurm-dev is not installed (make test-slurm installs it): %v", err)
 	}
 	program := filepath.Join(t.TempDir(), "shards")
 	build := exec.Command("cc", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover", "-o", program, "slurm/shards.c", "testdata/libslurm.c")

@@ -19,6 +19,7 @@ import (
 	"ration/check/bench"
 	"ration/check/benchpage"
 	"ration/check/expect"
+	"ration/check/testenv"
 	"ration/internal/gpu"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
@@ -52,7 +53,7 @@ func openTestbed(t *testing.T) *testbed {
 	t.Helper()
 	b, err := openOnce()
 	if standIn != nil && errors.Is(err, errNoBundle) {
-		t.Skip("build/gpu-test is not there (make gpu-bundle makes it)")
+		testenv.Made(t, err)
 	}
 	expect.OK(t, err)
 	return b

@@ -145,7 +145,7 @@ func TestStopAndContinue(t *testing.T) {
 	p.Tell("on")
 	expect.OK(t, p.Continue())
 	expect.Equal(t, line(t, p), "on")
-	expect.OK(t, p.Stop()) // for Close, which must end it all the same
+	expect.OK(t, p.Stop()) // Close must end a stopped process as well
 }
 
 // Close ends a process whose lines are not read, and the goroutine that reads its output.

@@ -13,7 +13,7 @@ type task struct {
 	text     string
 	commands []string               // commands that do it
 	done     func(l *lesson) string // text when it is done; "" until then
-	missing  func(l *lesson) string // text for a newcomer who has done something else
+	missing  func(l *lesson) string // what to say if the newcomer did something else
 }
 
 var tasks = []task{

@@ -32,7 +32,7 @@ func TestVisible(t *testing.T) {
 	text := fmt.Sprintf("%+v", got)
 	expect.True(t, !strings.Contains(text, "secret") && !strings.Contains(text, "theirs"), text)
 	none := Visible(m, -1, false)
-	expect.True(t, len(none.Jobs)+len(none.Outside)+len(none.Findings) == 0 && len(none.Devices) == 1, "who is not known sees", none)
+	expect.True(t, len(none.Jobs)+len(none.Outside)+len(none.Findings) == 0 && len(none.Devices) == 1, "an unknown user sees", none)
 	expect.Equal(t, Visible(m, 7, true), m, "root does not see all")
 }
 

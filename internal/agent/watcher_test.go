@@ -31,7 +31,7 @@ func watcherOf(t *testing.T, folders int) (w *watcher, hints chan string, dirs [
 	return w, hints, dirs
 }
 
-// The folders of a user who makes files without pause, in however many of them, are not watched for a while.
+// If a user makes files without pause, in one folder or in many, the folders of that user are not watched for a while.
 // Those of others are.
 func TestFlood(t *testing.T) {
 	w, hints, dirs := watcherOf(t, 3)

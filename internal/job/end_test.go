@@ -19,21 +19,16 @@ import (
 // operatorsJob makes a job in which a process was, whose limits are an operator's, and returns the offset of a free slot.
 func operatorsJob(t *testing.T, name string) (j Job, free int) {
 	t.Helper()
-	path, err := MakeFolder(name)
-	expect.OK(t, err)
-	var opt region.Options
-	opt.Limits.Memory[0] = abi.MakeLimit(1 << 30)
-	r, err := region.Open(path, opt)
-	expect.OK(t, err)
-	slot, err := r.Claim("me")
-	expect.OK(t, err)
+	j, slot := used(t, name)
 	slot.Leave()
-	expect.OK(t, errors.Join(r.Close(), region.WriteLimitsFile(path, opt.Limits)))
+	var limits region.Limits
+	limits.Memory[0] = abi.MakeLimit(1 << 30)
+	expect.OK(t, region.WriteLimitsFile(j.Path, limits))
 	free = 0
 	for !region.IsSlotByte(int64(free)) {
 		free++
 	}
-	return Job{name, path}, free
+	return j, free
 }
 
 // handed starts a process of no job that has a file with a lock of an open file, as of a descriptor that a tenant sent it.

@@ -65,6 +65,9 @@ for i in 1 2 3 4 5 6 7 8; do
 		tries=$((tries + 1))
 		sleep 0.1
 	done
+done
+# All of them are in the job before the first is killed: one that joins later would account for the dead itself.
+for i in 1 2 3 4 5 6 7 8; do
 	kill -TERM $(cat "$work/killed$i.pid")
 done
 wait

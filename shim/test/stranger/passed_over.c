@@ -1,8 +1,6 @@
 /* A thread that was passed over in its turn to look for the host's PID, and goes on while another
  * thread of its process has a turn, for another device: it does not take that turn for
  * its own. In a PID namespace, where the host's PID is not known. */
-#include <sched.h>
-
 #include "park.h"
 
 static CUresult retain(struct task *t) { return cuDevicePrimaryCtxRetain(&t->made, (CUdevice)t->bytes); }
@@ -33,18 +31,8 @@ static void inside(void)
 int main(int argc, char **argv)
 {
 	CUcontext c;
-	int status = -1;
 	if (argc > 1 && !strcmp(argv[1], "other"))
 		return cuInit(0) || cuDevicePrimaryCtxRetain(&c, 0);
-	if (unshare(CLONE_NEWPID) != 0) /* not permitted here */
-		return FINISH();
-	pid_t pid = fork();
-	if (pid == 0) {
-		inside();
-		fflush(NULL);
-		_exit(checks_failed > 0);
-	}
-	EQ(waitpid(pid, &status, 0), pid);
-	EQ(status, 0);
+	in_pid_namespace(inside);
 	return FINISH();
 }

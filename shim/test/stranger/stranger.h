@@ -6,10 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -226,6 +228,23 @@ static inline void lose_lock(void)
 		if (fstat(fd, &a) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
 			closed += close(fd) == 0;
 	CHECK(closed > 0);
+}
+
+/* Runs the rest of a test in a process of a new PID namespace, where the host's PID is not known. Does
+ * nothing if the kernel does not permit that. */
+static inline void in_pid_namespace(void (*inside)(void))
+{
+	int status = -1;
+	if (unshare(CLONE_NEWPID) != 0)
+		return;
+	pid_t pid = fork();
+	if (pid == 0) {
+		inside();
+		fflush(NULL);
+		_exit(checks_failed > 0);
+	}
+	EQ(waitpid(pid, &status, 0), pid);
+	EQ(status, 0);
 }
 
 /* PTX with a variable of so many bytes. */

@@ -1,8 +1,6 @@
 /* A process in whose turn to look for the host's PID the driver does not answer: another one looks
  * at that turn a bounded number of times, a millisecond apart, and passes it over. Looks are
  * counted, and time stands still. In a PID namespace, where the host's PID is not known. */
-#include <sched.h>
-
 #include "stranger.h"
 
 static unsigned naps;
@@ -35,7 +33,6 @@ static void inside(void)
 int main(int argc, char **argv)
 {
 	CUcontext c;
-	int status = -1;
 	if (argc > 1 && !strcmp(argv[1], "other")) {
 		OK(cuInit(0));
 		counts = true;
@@ -44,15 +41,6 @@ int main(int argc, char **argv)
 		fflush(NULL);
 		_exit(checks_failed > 0);
 	}
-	if (unshare(CLONE_NEWPID) != 0) /* not permitted here */
-		return FINISH();
-	pid_t pid = fork();
-	if (pid == 0) {
-		inside();
-		fflush(NULL);
-		_exit(checks_failed > 0);
-	}
-	EQ(waitpid(pid, &status, 0), pid);
-	EQ(status, 0);
+	in_pid_namespace(inside);
 	return FINISH();
 }
