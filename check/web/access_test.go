@@ -149,7 +149,9 @@ func TestAccessible(t *testing.T) {
 	_, own := madeUp(t, m, webtest.Past(m, time.Now()), func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return true } })
 	_, public := madeUp(t, webtest.Machine(8, 0, 0), node.History{}, func(o *web.Options) { o.Public = true })
 	_, empty := madeUp(t, webtest.Machine(0, 0, 0), node.History{}, nil)
-	for name, url := range map[string]string{"own": own, "public": public, "empty": empty} {
+	many := webtest.Crowd(16, 30)
+	_, crowd := madeUp(t, many, webtest.Past(many, time.Now()), func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return false } })
+	for name, url := range map[string]string{"own": own, "public": public, "empty": empty, "crowd": crowd} {
 		b := open(t, url)
 		b.isLive()
 		for _, size := range sizes {
@@ -208,7 +210,7 @@ func TestKeyboard(t *testing.T) {
 	b := open(t, url, as(1280, 800, "light", true))
 	b.isLive()
 	expect.Equal(t, b.text("location.search"), "", "the token is still in the address")
-	focused := `(e => e.id || e.localName + (e.closest(".job") ? " of " + e.closest(".job").querySelector("h3").textContent : "") + (e.getAttribute("href") || ""))(document.activeElement)`
+	focused := `(e => e.id || e.localName + (e.closest(".job") ? " of " + e.closest(".job").dataset.name : "") + (e.getAttribute("href") || ""))(document.activeElement)`
 	press := func(key string) string {
 		b.run(chromedp.KeyEvent(key))
 		return b.text(focused)
@@ -221,7 +223,7 @@ func TestKeyboard(t *testing.T) {
 	b.get(`document.activeElement.value = ""`, nil) // the driver types it all the same
 	b.run(chromedp.SendKeys("#filter", "vllm"))
 	b.wait(`document.querySelectorAll("#jobs > .job:not([hidden])").length === 1`)
-	expect.Equal(t, press(kb.Tab), "summary of serve-vllm", "then")
+	expect.Equal(t, press(kb.ArrowDown), "summary of serve-vllm", "then")
 	press(kb.Enter)
 	b.wait(`document.activeElement.closest("details").open`)
 	var seen []string

@@ -162,7 +162,7 @@ var sizes = []struct {
 
 // jobSelector is the element of the job with a name.
 func jobSelector(name string) string {
-	return fmt.Sprintf(`[...document.querySelectorAll(".job")].find(e => e.querySelector("h3").textContent === %s)`, quote(name))
+	return fmt.Sprintf(`[...document.querySelectorAll(".job")].find(e => e.dataset.name === %s)`, quote(name))
 }
 
 // lines joins what was found wrong.

@@ -53,7 +53,7 @@ func TestManyJobs(t *testing.T) {
 		m.Jobs[7].State, m.Jobs[7].Exit = machine.Ended, &machine.Exit{Status: 3}
 		m.Jobs = append(m.Jobs, webtest.Job(500, 0, 8))
 	})
-	b.wait(`document.querySelectorAll("#jobs > .job").length === 200 && document.querySelector("#ended > .job h3")?.textContent === "job-7"`)
+	b.wait(`document.querySelectorAll("#jobs > .job").length === 200 && document.querySelector("#ended > .job")?.dataset.name === "job-7"`)
 	b.shows("#ended .job", "exit status 3")
 	b.shows("#jobs .job", "job-500")
 }
@@ -74,7 +74,7 @@ func TestHostileNames(t *testing.T) {
 		m.Findings = []machine.Finding{{Kind: machine.Drift, Path: m.Jobs[0].Path, Text: webtest.Hostile, Remedy: webtest.Hostile}}
 		webtest.Kill(&m.Jobs[0], time.Now())
 	})
-	b.shows(".job h3", webtest.Hostile)
+	b.shows(".job-name", webtest.Hostile)
 	b.shows("#outside td", webtest.Hostile)
 	b.shows("#findings", webtest.Hostile)
 	b.shows("#events", webtest.Hostile)
@@ -86,7 +86,7 @@ func TestHostileNames(t *testing.T) {
 	check(b)
 	again := open(t, url)
 	again.isLive()
-	again.shows(".job h3", webtest.Hostile)
+	again.shows(".job-name", webtest.Hostile)
 	check(again)
 }
 

@@ -20,9 +20,9 @@ const (
 
 // deviceSample is the use of a device at one time.
 type deviceSample struct {
-	used    uint64 // by the driver's count, but at least as much as the jobs hold
-	outside uint64 // held by processes of no job
-	jobs    map[machine.JobID]uint64
+	used    uint64            // by the driver's count, but at least as much as the jobs hold
+	outside uint64            // held by processes of no job
+	holders map[string]uint64 // by user (or job)
 }
 
 // sample is the use of all devices at one time, by device number.
@@ -34,7 +34,7 @@ type sample struct {
 func (s *sample) device(number int) *deviceSample {
 	d := s.devices[number]
 	if d == nil {
-		d = &deviceSample{jobs: map[machine.JobID]uint64{}}
+		d = &deviceSample{holders: map[string]uint64{}}
 		s.devices[number] = d
 	}
 	return d
@@ -67,8 +67,9 @@ func (c *chart) due(now time.Time) time.Time {
 // stale reports whether samples are missing that an agent may have.
 func (c *chart) stale(now time.Time) bool { return slotOf(now)-c.last() > 3 }
 
-// seed adds the samples from before the page was opened.
-func (c *chart) seed(m *machine.Machine, past node.History) {
+// seedChart adds the samples from before the page was opened.
+func (h *hub) seedChart(m *machine.Machine, past node.History) {
+	c := h.chart
 	numbers := map[machine.JobID]map[int]int{} // maps the number of a device in the job to that on the machine
 	for i := range m.Jobs {
 		of := map[int]int{}
@@ -98,7 +99,7 @@ func (c *chart) seed(m *machine.Machine, past node.History) {
 			if !known {
 				number = j.Device
 			}
-			s.device(number).jobs[key] += *j.Used[at]
+			s.device(number).holders[h.holderOf(j.Owner, j.UID, j.Job, j.Path)] += *j.Used[at]
 		}
 		if s.slot > c.last() {
 			c.samples = append(c.samples, s)
@@ -106,9 +107,9 @@ func (c *chart) seed(m *machine.Machine, past node.History) {
 	}
 }
 
-// add takes a sample if one is due.
-func (c *chart) add(m *machine.Machine, now time.Time) {
-	slot := slotOf(now)
+// addSample takes a sample if one is due.
+func (h *hub) addSample(m *machine.Machine, now time.Time) {
+	c, slot := h.chart, slotOf(now)
 	if slot <= c.last() {
 		return
 	}
@@ -118,9 +119,13 @@ func (c *chart) add(m *machine.Machine, now time.Time) {
 	}
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
+		if j.State == machine.Ended {
+			continue
+		}
+		name := h.holder(j)
 		for n := range j.Devices {
-			if at := m.DeviceOf(&j.Devices[n]); at >= 0 && j.State != machine.Ended && j.Devices[n].Used > 0 {
-				s.device(m.Devices[at].Device).jobs[j.ID()] += j.Devices[n].Used
+			if at := m.DeviceOf(&j.Devices[n]); at >= 0 && j.Devices[n].Used > 0 {
+				s.device(m.Devices[at].Device).holders[name] += j.Devices[n].Used
 			}
 		}
 	}
@@ -145,11 +150,11 @@ type chartView struct {
 }
 
 // area is the shape below the upper edge of one layer.
-type area struct{ Class, Path string }
+type area struct{ Name, Class, Pattern, Path string }
 
-// Layers of a chart above the jobs that have a colour.
+// Layers of a chart above those that have a colour.
 const (
-	layerOthers = colourCount + iota
+	layerOthers = styleCount + iota
 	layerOutside
 	layerRest
 	layerCount
@@ -157,11 +162,13 @@ const (
 
 var layerClasses = [layerCount]string{layerOthers: noColour, layerOutside: "outside", layerRest: "rest"}
 
-// view draws the chart of a device, with the current colours of the jobs.
+// view draws the chart of a device, with the current colours.
 func (c *chart) view(g *machine.GPU, col *colours) chartView {
 	v := chartView{ID: fmt.Sprintf("chart-%d", g.Device), Full: humanfmt.Bytes(g.Total), Half: humanfmt.Bytes(g.Total / 2), Width: slotCount, Height: chartTop}
 	first := c.last() - slotCount + 1
 	var edges [layerCount][]point
+	var names [layerCount]string
+	var filled [layerCount]bool
 	least, most, now := uint64(math.MaxUint64), uint64(0), uint64(0)
 	for _, s := range c.samples {
 		d := s.devices[g.Device]
@@ -170,10 +177,10 @@ func (c *chart) view(g *machine.GPU, col *colours) chartView {
 		}
 		var layer [layerCount]uint64
 		var sum uint64
-		for key, bytes := range d.jobs {
+		for name, bytes := range d.holders {
 			at := layerOthers
-			if n, has := col.of[key]; has {
-				at = n
+			if s := col.style(name); s != grey {
+				at, names[s] = int(s), name
 			}
 			layer[at] += bytes
 			sum += bytes
@@ -186,6 +193,7 @@ func (c *chart) view(g *machine.GPU, col *colours) chartView {
 		up := uint64(0)
 		for n := range layer {
 			up += layer[n]
+			filled[n] = filled[n] || layer[n] > 0
 			edges[n] = append(edges[n], point{int(s.slot - first), height(up, g.Total)})
 		}
 	}
@@ -197,16 +205,19 @@ func (c *chart) view(g *machine.GPU, col *colours) chartView {
 	v.Summary = fmt.Sprintf("memory in use on GPU %d in the last 15 minutes: %s now, at least %s, at most %s", g.Device, humanfmt.Bytes(now), humanfmt.Bytes(least), humanfmt.Bytes(most))
 	below := ""
 	for n := range edges {
+		if !filled[n] {
+			continue
+		}
 		path := pathOf(edges[n])
-		if path == below || path == "" { // the layer is empty
+		if path == below || path == "" { // the layer is too thin to be seen
 			continue
 		}
 		below = path
-		class := layerClasses[n]
-		if class == "" {
-			class = fmt.Sprintf("c%d", n)
+		a := area{Class: layerClasses[n], Path: path}
+		if n < styleCount {
+			a = area{names[n], style(n).Class(), style(n).Pattern(), path}
 		}
-		v.Areas = append([]area{{class, path}}, v.Areas...)
+		v.Areas = append([]area{a}, v.Areas...)
 	}
 	return v
 }

@@ -69,7 +69,7 @@ func oklab(c rgb) rgb {
 	return rgb{0.2104542553*l + 0.7936177850*m - 0.0040720468*s, 1.9779984951*l - 2.4285922050*m + 0.4505937099*s, 0.0259040371*l + 0.7827717662*m - 0.8086757660*s}
 }
 
-// The colours of jobs are told apart in both themes, by people who lack a kind of cone as well;
+// The colours of users are told apart in both themes, by people who lack a kind of cone as well;
 // what is written is readable on what it is written on.
 func TestColoursAreTold(t *testing.T) {
 	p := palette(t)
@@ -98,28 +98,114 @@ func TestColoursAreTold(t *testing.T) {
 	}
 }
 
-// The jobs that hold most have colours; one keeps its own while it is not far behind.
+// holders returns users that hold 100 GiB, 99 GiB and so on.
+func holders(count int) map[string]uint64 {
+	held := map[string]uint64{}
+	for n := range count {
+		held[webtest.User(n)] = uint64(100-n) * webtest.GiB
+	}
+	return held
+}
+
+// A user has the same colour after a restart, whatever each holds then, and no two of 24 share one.
+// Eight have plain colours.
+func TestColoursAreByName(t *testing.T) {
+	held := holders(styleCount)
+	first := newColours()
+	first.assign(held)
+	again := newColours()
+	for name := range held {
+		held[name] = uint64(len(name))
+	}
+	again.assign(held)
+	users := map[style]string{}
+	for name, s := range first.of {
+		expect.True(t, users[s] == "" && again.style(name) == s && s != grey, name, s, "is of", users[s], "and", again.style(name))
+		users[s] = name
+	}
+	expect.Equal(t, len(users), styleCount, "styles")
+	few := newColours()
+	few.assign(holders(colourCount))
+	for name, s := range few.of {
+		expect.True(t, s.Pattern() == "", name, s.Class())
+	}
+	expect.Equal(t, style(3).Class()+","+style(11).Class()+","+style(19).Class()+","+grey.Class(), "c3,c3 striped,c3 dotted,cx", "classes")
+}
+
+// The users that hold most have colours. Each keeps its own while others come and go, and while it is
+// not far behind.
 func TestColoursStay(t *testing.T) {
-	m := webtest.Machine(1, 20, 1)
-	hold := func(n int, bytes uint64) { m.Jobs[n].Devices[0].Used = bytes }
-	for n := range m.Jobs {
-		hold(n, uint64(100-n)*webtest.GiB)
-	}
+	held := holders(40)
 	c := newColours()
-	c.assign(m.Jobs)
-	first := c.class(m.Jobs[7].ID())
-	expect.Must(t, first != noColour && c.class(m.Jobs[8].ID()) == noColour && len(c.of) == colourCount, c.of)
-	hold(8, 95*webtest.GiB) // a little more than the last one
-	c.assign(m.Jobs)
-	expect.True(t, c.class(m.Jobs[7].ID()) == first && c.class(m.Jobs[8].ID()) == noColour, "it flickers", c.of)
-	hold(8, 200*webtest.GiB) // it comes first, and the last gives its colour up
-	c.assign(m.Jobs)
-	if c.class(m.Jobs[8].ID()) != first || c.class(m.Jobs[7].ID()) != noColour || c.class(m.Jobs[0].ID()) == noColour || len(c.of) != colourCount {
-		t.Errorf("got %v", c.of)
+	c.assign(held)
+	last, next := webtest.User(styleCount-1), webtest.User(styleCount)
+	first := c.style(last)
+	expect.Must(t, first != grey && c.style(next) == grey && len(c.of) == styleCount, c.of)
+	held[next] = 78 * webtest.GiB // a little more than the last one
+	c.assign(held)
+	expect.True(t, c.style(last) == first && c.style(next) == grey, "it flickers", c.of)
+	held[next] = 200 * webtest.GiB // it comes first, and the last gives its colour up
+	c.assign(held)
+	expect.True(t, c.style(next) == first && c.style(last) == grey && c.style(webtest.User(0)) != grey && len(c.of) == styleCount, c.of)
+	was := c.style(webtest.User(3))
+	for n := range 40 {
+		if n != 3 {
+			delete(held, webtest.User(n))
+		}
 	}
-	m.Jobs[8].State = machine.Ended
-	c.assign(m.Jobs)
-	expect.True(t, c.class(m.Jobs[8].ID()) == noColour && c.class(m.Jobs[7].ID()) == first, c.of)
+	held["newcomer"] = webtest.GiB
+	c.assign(held)
+	expect.True(t, c.style(webtest.User(3)) == was && c.style("newcomer") != was && len(c.of) == 2, c.of)
+}
+
+// All UIDs that are delegated to a user are that user.
+func TestDelegatedUsers(t *testing.T) {
+	before := subUIDOwner
+	t.Cleanup(func() { subUIDOwner = before })
+	subUIDOwner = func(uid int) (string, bool) { return "alice", uid >= 100000 }
+	m := webtest.Crowd(2, 1)
+	for n := range 30 {
+		j := webtest.Job(100+n, n%2, 1)
+		j.UID, j.Owner = 100000+n, fmt.Sprint(100000+n)
+		m.Jobs = append(m.Jobs, j)
+	}
+	h := newHub(Options{})
+	u := h.usageOf(m)
+	expect.True(t, len(u.all) == 1 && u.jobs["alice"] == len(m.Jobs), u.jobs)
+}
+
+// The legend has each user once, with totals, devices and a name for screen readers.
+func TestUsers(t *testing.T) {
+	m := webtest.Crowd(16, 30)
+	m.Outside = []machine.Outside{{Device: 3, PID: 7, UID: 2000, User: "zoe", Used: 10 * webtest.GiB}}
+	h := newHub(Options{})
+	u := h.usageOf(m)
+	h.colours.assign(u.held())
+	v := h.users(m, u)
+	expect.True(t, len(v.Users) == shownUsers && len(v.Users)+len(v.More) == 31 && len(v.Rest) == 2, len(v.Users), len(v.More), v.Rest)
+	find := func(name string) (out userView) {
+		for _, line := range append(v.Users, v.More...) {
+			if line.Name == name {
+				out = line
+			}
+		}
+		return out
+	}
+	alice := find("alice")
+	expect.Equal(t, alice.Summary, "alice: 104 GiB of 128 GiB on GPU 0–5, 3 jobs", "a user")
+	expect.True(t, find("zoe").Class == "outside" && find("zoe").Of == "in no job", find("zoe"))
+	text := render("users", v)
+	expect.True(t, strings.Contains(text, `data-user="alice" aria-pressed="false" aria-label="alice: 104 GiB`) && strings.Contains(text, "19 more users"), text[:400])
+	for numbers, want := range map[string][]int{"GPU 0–3, 7": {7, 0, 1, 3, 2}, "GPU 5": {5}, "GPU 1–2": {1, 2}, "": nil, "all GPUs": {0, 1, 2, 3, 4, 5, 6, 7}} {
+		expect.Equal(t, deviceNumbers(want, 8), numbers, "devices")
+	}
+	// On a user's own page each job has a colour.
+	own := newHub(Options{Viewer: "alice"})
+	u = own.usageOf(m)
+	expect.True(t, u.all["alice"] == nil && u.all["notebook"] != nil && own.users(m, u).ByJob, u.jobs)
+	// A page for everybody has no user.
+	public := newHub(Options{Public: true})
+	expect.True(t, !strings.Contains(render("users", public.users(m, public.usageOf(m))), "alice"), "a user is on the public page")
 }
 
 // A chart is what was held, by layer, with gaps where nothing is known.
@@ -136,46 +222,68 @@ func TestChart(t *testing.T) {
 		expect.Equal(t, pathOf(tt.edge), tt.want, tt.name)
 	}
 	m := webtest.Machine(2, 3, 1)
+	m.Jobs[2].Owner = "bob" // on the same device as the first, of alice
 	now := time.Now()
-	c := newChart()
+	h := newHub(Options{})
+	c := h.chart
 	expect.True(t, c.stale(now), "it has a history")
-	c.seed(m, webtest.Past(m, now.Add(-10*time.Second)))
-	c.add(m, now)
-	c.add(m, now)
+	h.seedChart(m, webtest.Past(m, now.Add(-10*time.Second)))
+	h.addSample(m, now)
+	h.addSample(m, now)
 	expect.Must(t, !c.stale(now) && !c.isDue(now) && len(c.samples) >= slotCount-4, len(c.samples), "samples")
-	col := newColours()
-	col.assign(m.Jobs)
-	v := c.view(&m.Devices[0], col)
-	expect.True(t, len(v.Areas) == 3 && v.Areas[0].Class == "rest" && !v.Empty, v.Areas) // two jobs, and what is not theirs
+	h.colours.assign(h.usageOf(m).held())
+	v := c.view(&m.Devices[0], h.colours)
+	expect.True(t, len(v.Areas) == 3 && v.Areas[0].Class == "rest" && !v.Empty, v.Areas) // two users, and what is not theirs
+	for _, a := range v.Areas[1:] {
+		expect.True(t, a.Class == h.colours.style(a.Name).Class() && (a.Name == "alice" || a.Name == "bob"), a.Name, a.Class)
+	}
 	for range 400 {
 		now = now.Add(slotTime)
-		c.add(m, now)
+		h.addSample(m, now)
 	}
 	expect.Equal(t, len(c.samples), slotCount, "samples")
 }
 
-// A bar has the jobs in it, what is outside, and limits; the device ends where it is overbooked.
+// A bar has the users in it, what is outside, and limits; the device ends where it is overbooked.
 func TestBar(t *testing.T) {
-	m := webtest.Machine(1, 12, 1)
-	m.Jobs[3].Devices[0].Used = 40 * webtest.GiB
-	m.Outside = []machine.Outside{{PID: 7, Used: 10 * webtest.GiB, Name: "other"}}
+	m := webtest.Machine(1, 30, 1)
+	for n := range m.Jobs {
+		m.Jobs[n].Owner, m.Jobs[n].UID = webtest.User(n/2), 1000+n/2 // each has two jobs
+	}
+	m.Jobs[3].Devices[0].Used = 40 * webtest.GiB // of bob
+	m.Outside = []machine.Outside{{PID: 7, UID: 2000, User: "zoe", Used: 10 * webtest.GiB, Name: "other"}}
 	m.Devices[0].Used, m.Devices[0].Rations = 70*webtest.GiB, 280*webtest.GiB
 	h := newHub(Options{})
-	h.colours.assign(m.Jobs)
-	v := h.gpu(m, &m.Devices[0], false)
-	expect.True(t, v.CardAt == "66.67%" && v.Cut && v.Over && v.Used == "70 GiB", v)
-	var labels []string
-	for _, p := range v.Bar {
-		labels = append(labels, p.Class+" "+p.Label)
+	draw := func() gpuView {
+		u := h.usageOf(m)
+		h.colours.assign(u.held())
+		return h.gpu(m, &m.Devices[0], u, false)
 	}
-	if text := strings.Join(labels, ","); len(v.Bar) != colourCount+3 || !strings.Contains(text, "cx 4 more jobs,outside in no job,rest the driver") || !strings.Contains(text, " job-3") {
-		t.Errorf("got %s", text)
+	v := draw()
+	expect.True(t, v.CardAt == "66.67%" && v.Cut && v.OverBy == "140 GiB" && v.Used == "70 GiB" && v.Free == "70 GiB" && v.Open, v)
+	find := func(label string) (out part) {
+		for _, p := range v.Bar {
+			if p.Label == label {
+				out = p
+			}
+		}
+		return out
 	}
-	expect.True(t, len(v.Rations) == colourCount+1 && strings.Contains(v.Summary, "in no job: 10 GiB"), v.Rations)
+	bob := find("bob")
+	if len(v.Bar) != 15+2 || bob.Class != h.colours.style("bob").Class() || len(bob.Jobs) != 2 || bob.Jobs[0].Title != "job-3" || bob.Fits != 200 || bob.Short != "bo" {
+		t.Errorf("got %d parts, %+v", len(v.Bar), bob)
+	}
+	expect.True(t, len(v.Rations) == 14 && strings.Contains(v.Summary, "zoe (in no job): 10 GiB, not counted (driver): ") && strings.Contains(v.Summary, "bob: 40"), v.Summary)
+	// More users than colours share a part.
+	for n := range m.Jobs {
+		m.Jobs[n].Owner, m.Jobs[n].UID = webtest.User(n), 1000+n
+	}
+	v = draw()
+	expect.True(t, len(v.Bar) == styleCount+3 && find("6 more users").Class == noColour && len(v.Rations) == styleCount+1, len(v.Bar), find("6 more users"))
 	// Without a driver the devices are those that the jobs know.
 	m.Devices = nil
 	d, derived := withDevices(m)
-	if !derived || len(d.Devices) != 1 || d.Devices[0].Total != 140*webtest.GiB || d.Devices[0].Jobs != 12 || d.Devices[0].Used < 40*webtest.GiB {
+	if !derived || len(d.Devices) != 1 || d.Devices[0].Total != 140*webtest.GiB || d.Devices[0].Jobs != 30 || d.Devices[0].Used < 40*webtest.GiB {
 		t.Errorf("got %+v", d.Devices)
 	}
 }

@@ -41,7 +41,7 @@ type list struct {
 // drawnJob is a job as of the last drawing of its fragment.
 type drawnJob struct {
 	job       machine.Job
-	colour    string
+	style     style
 	mayChange bool
 }
 
@@ -59,6 +59,8 @@ type hub struct {
 	events  *timeline
 	jobs    map[string]drawnJob // by id
 	devices string              // the devices of the last drawing, which map the jobs' own numbers
+	// delegates has the user of each delegated UID, and "" for other UIDs.
+	delegates map[int]string
 
 	mu        sync.Mutex
 	fragments map[string]fragment // by id; mu guards this and everything below
@@ -68,7 +70,7 @@ type hub struct {
 }
 
 func newHub(opts Options) *hub {
-	return &hub{opts: opts, host: cmp.Or(opts.Host, hostName()), feed: feed.New(), colours: newColours(), chart: newChart(), events: &timeline{}, jobs: map[string]drawnJob{},
+	return &hub{opts: opts, host: cmp.Or(opts.Host, hostName()), feed: feed.New(), colours: newColours(), chart: newChart(), events: &timeline{}, jobs: map[string]drawnJob{}, delegates: map[int]string{},
 		fragments: map[string]fragment{}, lists: map[string]list{}}
 }
 
@@ -118,13 +120,14 @@ func (h *hub) refresh() <-chan struct{} {
 		}
 	}
 	m, events, fresh := h.opts.Source.Latest()
+	clear(h.delegates)
 	h.fresh, h.drawn = fresh, now
 	if h.chart.stale(now) {
 		if past, err := h.opts.Source.History(); err == nil {
-			h.chart.seed(m, past)
+			h.seedChart(m, past)
 		}
 	}
-	h.chart.add(m, now)
+	h.addSample(m, now)
 	h.events.set(events)
 	h.publish(h.view(m, now))
 	return h.fresh
@@ -220,8 +223,8 @@ func render(name string, data any) string {
 }
 
 // same reports whether a job would be drawn the same again.
-func (d *drawnJob) same(j *machine.Job, colour string, mayChange bool) bool {
-	if d.colour != colour || d.mayChange != mayChange {
+func (d *drawnJob) same(j *machine.Job, of style, mayChange bool) bool {
+	if d.style != of || d.mayChange != mayChange {
 		return false
 	}
 	return j.Same(&d.job)

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
+	"ration/internal/humanfmt"
 	"ration/internal/limit"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -77,6 +80,66 @@ func (h *hub) findJob(id string) (machine.Job, bool) {
 	defer h.draw.Unlock()
 	d, there := h.jobs[id]
 	return d.job, there
+}
+
+// limitRow has the limits of a device as the form shows them.
+type limitRow struct{ Device, Memory, Used, Share, Max string }
+
+// limitDevice is a device whose limit can be changed.
+type limitDevice struct {
+	Number       int // the job's own number
+	Label, Limit string
+}
+
+// addLimits adds the limits of today, and the devices for which they can be changed.
+func (h *hub) addLimits(v *jobView, m *machine.Machine, j *machine.Job) {
+	if j.State == machine.Ended || j.Error != "" {
+		return
+	}
+	switch {
+	case v.MayChange:
+	case h.opts.MayChange == nil:
+		v.MayNot = "This page changes nothing: it was started with --read-only."
+	case h.opts.Viewer != "":
+		v.MayNot = "Only root can change these limits."
+	default:
+		v.MayNot = "You may not change the limits of this job."
+	}
+	for i, d := range node.DeviceRanges(j.Devices) {
+		row := limitRow{deviceLabel(m, &d), "none", humanfmt.Bytes(d.Used), "none", "none"}
+		if d.Limited {
+			row.Memory = humanfmt.Bytes(d.Limit)
+		}
+		if d.Compute != nil && d.Compute.Share > 0 {
+			row.Share = fmt.Sprintf("%d %%", d.Compute.Share)
+		}
+		if d.Compute != nil && d.Compute.Max > 0 {
+			row.Max = fmt.Sprintf("%d %%", d.Compute.Max)
+		}
+		v.Limits = append(v.Limits, row)
+		for n := d.Device.Device; n <= d.Last; n++ {
+			one := node.DeviceRange{Device: d.Device, Last: n}
+			if d.Last > d.Device.Device { // a range has the UUID of its first device only
+				one.Device.Device, one.UUID = n, ""
+				if at := slices.IndexFunc(j.Devices, func(of machine.Device) bool { return of.Device == n }); at >= 0 {
+					one.Device = j.Devices[at]
+				}
+			}
+			v.Devices = append(v.Devices, limitDevice{n, deviceLabel(m, &one), row.Memory})
+		}
+		if i == 0 {
+			v.Now = row
+		}
+		v.Now = limitRow{Memory: same(v.Now.Memory, row.Memory), Share: same(v.Now.Share, row.Share), Max: same(v.Now.Max, row.Max)}
+	}
+}
+
+// same returns the text that two devices have in common, or a word for different texts.
+func same(a, b string) string {
+	if a == b {
+		return a
+	}
+	return "differs"
 }
 
 // readChange reads a change of limits from the fields of a form.

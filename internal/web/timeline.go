@@ -2,6 +2,7 @@ package web
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"ration/internal/humanfmt"
@@ -84,7 +85,7 @@ func (t *timeline) view(m *machine.Machine, owners bool) (out []eventView) {
 	newest, times := t.lines()
 	for _, at := range t.fairly(newest, shownEvents) {
 		e := &t.events[at]
-		v := eventView{Kind: e.Kind, Word: eventWords[e.Kind], Job: termtext.Printable(job.Job{Name: e.Job, Path: e.Path}.Title()), Text: sentence(e.Text), Times: times[at]}
+		v := eventView{Kind: e.Kind, Word: eventWords[e.Kind], Job: termtext.Printable(strings.TrimPrefix(job.Job{Name: e.Job, Path: e.Path}.Title(), e.Owner+"/")), Text: sentence(e.Text), Times: times[at]}
 		if key := e.JobID(); there[key] {
 			v.Href = "#" + elementID(key)
 		}

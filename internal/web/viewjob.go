@@ -19,11 +19,13 @@ const (
 	maxProcesses = 64
 	maxRefusals  = 8
 	maxDeaths    = 8
-	maxLines     = 4 // devices beside the name; the others are below it
 )
 
 // lineEnd is where a full bar ends: the mark of the limit is there.
 const lineEnd = 0.98
+
+// maxDeviceLabel bounds the bytes of the numbers of a job's devices.
+const maxDeviceLabel = 14
 
 // jobLine is a job's use of one device, for the template.
 type jobLine struct {
@@ -35,6 +37,7 @@ type jobLine struct {
 	W, Limit      string // of the bar: the used part, and the position of the limit
 	Peak          string // position of the peak in the bar; empty if it is the current use
 	Summary       string
+	Pattern       string // over the colour of the bar
 	Compute       string
 	ComputeDetail string
 }
@@ -57,27 +60,40 @@ type saidRow struct {
 
 // jobView is a job for the template.
 type jobView struct {
-	ID, Colour, Name, Owner string
-	State, StateWord        string
-	Since, SinceWhen        string // when it started or ended
-	Ending                  string // how it ended
-	Error                   string
-	Over                    bool // it is over a limit
-	Lines, More             []jobLine
-	Processes               string
-	Refused, Died           string // number and noun; empty for 0
-	Command, Path           string
-	Rows                    []processRow
-	HasDevice, HasHost      bool
-	HasIn, HasCompute       bool
-	Hidden                  int // processes that are not shown
-	Refusals, Deaths        []saidRow
-	Claims                  string // explains the question mark, if there is one
-	MayChange               bool
-	Key, Form               string
-	Devices                 []int // devices whose limit can be changed, by the job's own numbers
-	Damaged                 uint64
-	Searchable              string
+	ID, Name, Owner        string
+	Holder, Class, Pattern string // what the colour stands for, and the colour
+	Sort                   sortKeys
+	State, StateWord       string
+	Since, SinceWhen       string // when it started or ended
+	Ending                 string // how it ended
+	Error                  string
+	Over                   bool // it is over a limit
+	Lines, More            []jobLine
+	Compute                []string // sentences about shares and caps
+	Processes              string
+	Refused, Died          string // number and noun; empty for 0
+	Command, Path          string
+	Rows                   []processRow
+	HasDevice, HasHost     bool
+	HasIn, HasCompute      bool
+	Hidden                 int // processes that are not shown
+	Refusals, Deaths       []saidRow
+	Claims                 string // explains the question mark, if there is one
+	MayChange              bool
+	MayNot                 string // why the viewer may not change the limits
+	Form                   string
+	Limits                 []limitRow
+	Devices                []limitDevice
+	Now                    limitRow // the limits of all devices, as far as they are the same
+	Damaged                uint64
+	Searchable             string
+}
+
+// sortKeys are what the script sorts jobs by.
+type sortKeys struct {
+	Since         int64
+	Used, Refused uint64
+	Share         int // per mille of the limit, of the device that is fullest; -1 without a limit
 }
 
 // jobOrder is the order of jobs by their states.
@@ -126,17 +142,17 @@ func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists ma
 	shown := map[string]map[int]int{"jobs": {}, "ended": {}}
 	drawn := map[string]drawnJob{}
 	for _, j := range jobs {
-		id, of, user := elementID(j.ID()), listOf(j), account(j.UID)
-		if _, twice := drawn[id]; twice || shown[of][user] == share[of] {
+		id, in, user := elementID(j.ID()), listOf(j), account(j.UID)
+		if _, twice := drawn[id]; twice || shown[in][user] == share[in] {
 			continue
 		}
-		shown[of][user]++
-		lists[of] = append(lists[of], id)
-		colour, may := h.colours.class(j.ID()), h.mayChange(j)
+		shown[in][user]++
+		lists[in] = append(lists[in], id)
+		of, may := h.colours.style(h.holder(j)), h.mayChange(j)
 		before, known := h.jobs[id]
-		if !known || !before.same(j, colour, may) {
-			before = drawnJob{*j, colour, may}
-			fragments[id] = render("job", h.job(m, j, colour, may))
+		if !known || !before.same(j, of, may) {
+			before = drawnJob{*j, of, may}
+			fragments[id] = render("job", h.job(m, j, of, may))
 		}
 		drawn[id] = before
 	}
@@ -157,29 +173,40 @@ func (h *hub) mayChange(j *machine.Job) bool {
 	return h.opts.MayChange != nil && j.State != machine.Ended && h.opts.MayChange(j)
 }
 
-func (h *hub) job(m *machine.Machine, j *machine.Job, colour string, mayChange bool) jobView {
-	v := jobView{ID: elementID(j.ID()), Key: elementID(j.ID()), Colour: colour, Name: termtext.Printable(j.Title()), State: j.State, StateWord: j.State,
+func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) jobView {
+	v := jobView{ID: elementID(j.ID()), Holder: h.holder(j), Class: of.Class(), Pattern: of.Pattern(), Name: jobName(j), State: j.State, StateWord: j.State,
 		Error: termtext.Printable(j.Error), Command: termtext.Printable(strings.Join(j.Command, " ")), Path: termtext.Printable(j.Path),
 		MayChange: mayChange, Form: h.opts.form, Damaged: j.Damaged}
 	if h.opts.Viewer == "" {
-		v.Owner = j.Owner
+		v.Owner = v.Holder
 	}
-	v.Searchable = strings.ToLower(strings.Join([]string{v.Name, j.Owner, v.Command}, " "))
+	v.Searchable = strings.ToLower(strings.Join([]string{v.Name, j.Owner, v.Holder, v.Command}, " "))
 	begin := cmp.Or(j.Started, j.Created)
 	if j.State == machine.Ended {
 		begin = j.Ended
 		v.Ending = endingOf(j.Exit)
 	}
 	v.Since, v.SinceWhen = clock(begin)
+	v.Sort = sortKeys{Since: begin.Unix(), Used: j.Held(), Share: -1}
+	if begin.IsZero() {
+		v.Sort.Since = 0
+	}
 	var refused uint64
+	var used []node.DeviceRange
 	for _, d := range node.DeviceRanges(j.Devices) {
 		line := h.line(m, &d)
 		refused += d.Refused
 		v.Over = v.Over || line.Over != ""
-		v.Devices = append(v.Devices, d.Device.Device)
+		if d.Limited && d.Limit > 0 {
+			v.Sort.Share = max(v.Sort.Share, int(1000*float64(d.Used)/float64(d.Limit)))
+		}
 		// For a device that was never used, only its limit is shown.
-		if len(v.Lines) < maxLines && (d.Peak > 0 || d.Used > 0 || d.Refused > 0 || line.Over != "") {
+		if d.Peak > 0 || d.Used > 0 || d.Refused > 0 || line.Over != "" {
+			used = append(used, d)
 			v.Lines = append(v.Lines, line)
+			if line.ComputeDetail != "" {
+				v.Compute = append(v.Compute, line.ComputeDetail)
+			}
 		} else {
 			v.More = append(v.More, line)
 		}
@@ -187,12 +214,23 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, colour string, mayChange b
 	if len(v.Lines) == 0 && len(v.More) > 0 {
 		v.Lines, v.More = v.More[:1], v.More[1:]
 	}
+	if len(v.Lines) > 1 { // a job has one line; those of its devices are below it
+		v.Lines, v.More = []jobLine{sumLine(m, used, v.Lines)}, append(v.Lines, v.More...)
+	}
+	v.Sort.Refused = refused
+	h.addLimits(&v, m, j)
 	v.Processes = plural(len(j.Processes), "process", "processes")
 	if refused > 0 {
 		v.Refused = humanfmt.Count(refused) + " " + word(int(min(refused, 2)), "refusal", "refusals")
 	}
 	if j.Died > 0 {
 		v.Died = humanfmt.Count(j.Died) + " died"
+	}
+	for i := range v.Lines {
+		v.Lines[i].Pattern = v.Pattern
+	}
+	for i := range v.More {
+		v.More[i].Pattern = v.Pattern
 	}
 	h.addRows(&v, m, j)
 	h.addSaid(&v, j)
@@ -254,6 +292,38 @@ func (h *hub) line(m *machine.Machine, d *node.DeviceRange) jobLine {
 	if d.Compute != nil {
 		out.Compute, out.ComputeDetail = d.Compute.Short(), out.Label+": "+d.Compute.Sentence()+"."
 	}
+	return out
+}
+
+// sumLine draws a job's use of several devices, of which lines has the details.
+func sumLine(m *machine.Machine, devices []node.DeviceRange, lines []jobLine) jobLine {
+	var used, limit, total uint64
+	var numbers []int
+	full, over, limited := false, "", true
+	for i, d := range devices {
+		used, limit, limited = used+min(d.Used, ^used), limit+min(d.Limit, ^limit), limited && d.Limited
+		total += min(d.Total, ^total)
+		full, over = full || lines[i].Full, cmp.Or(over, lines[i].Over)
+		number := d.Device.Device
+		if at := m.DeviceOf(&d.Device); at >= 0 {
+			number = m.Devices[at].Device
+		}
+		numbers = append(numbers, number)
+	}
+	out := jobLine{Label: deviceNumbers(numbers, 0), Used: humanfmt.Bytes(used), Of: "no limit", Full: full, Over: over, W: percent(lineEnd * float64(used) / float64(max(used, total, 1)))}
+	if len(out.Label) > maxDeviceLabel {
+		out.Label = plural(len(devices), "GPU", "GPUs")
+	}
+	if limited && limit > 0 {
+		share := float64(used) / float64(limit)
+		out.Of, out.Share = "of "+humanfmt.Bytes(limit), fmt.Sprintf("%.0f %%", 100*share)
+		out.W, out.Limit = percent(lineEnd*min(1, share)), percent(lineEnd)
+	}
+	summaries := make([]string, len(lines))
+	for i := range lines {
+		summaries[i] = lines[i].Summary
+	}
+	out.Summary = strings.Join(summaries, "; ")
 	return out
 }
 

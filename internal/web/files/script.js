@@ -4,8 +4,8 @@
 (() => {
   const byId = (id) => document.getElementById(id);
 
-  // Attributes that the reader's actions set, and the server never does.
-  const own = (el, name) => name === "open" && el.localName === "details" || name === "hidden" && el.classList.contains("job");
+  // Attributes that belong to the reader once the element is there.
+  const own = (el, name) => name === "open" && el.localName === "details" || name === "hidden" && el.classList.contains("job") || name === "aria-pressed" || name === "data-dim";
 
   const parse = (html) => {
     const t = document.createElement("template");
@@ -18,7 +18,7 @@
   function morph(old, next) {
     if (old.isEqualNode(next)) return;
     for (const { name } of [...old.attributes]) if (!next.hasAttribute(name) && !own(old, name)) old.removeAttribute(name);
-    for (const { name, value } of next.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    for (const { name, value } of next.attributes) if (old.getAttribute(name) !== value && !own(old, name)) old.setAttribute(name, value);
     let at = old.firstChild;
     for (const child of [...next.childNodes]) {
       const id = child.nodeType === 1 && child.id;
@@ -72,9 +72,10 @@
     waiting = false;
     const made = new Set();
     // An element may move from one list to another: the list that has it now comes first.
+    if (lists.jobs) order = lists.jobs;
     for (const [id, ids] of Object.entries(lists)) {
       const list = byId(id);
-      if (list) arrange(list, ids, (item) => {
+      if (list) arrange(list, id === "jobs" ? sorted(ids) : ids, (item) => {
         made.add(item);
         return set[item] && parse(set[item]);
       });
@@ -86,6 +87,7 @@
     if (set.events) announce();
     set = {};
     lists = {};
+    if (!byId("jobs")?.matches(":hover, :focus-within")) sort(); // no job moves away from the pointer
     filter();
     tick();
     document.body.dataset.version = version;
@@ -145,25 +147,77 @@
     }
   }
 
+  // The order of the jobs that the reader has chosen: a column and its direction, or the server's.
+  const columns = { user: ["of", false], name: ["name", false], since: ["since", true], used: ["used", true], share: ["share", true], refused: ["refused", true] };
+  let order = [...document.querySelectorAll("#jobs > .job")].map((el) => el.id), column = "", down = false;
+
+  // sorted returns ids in the chosen order. Jobs that are not there yet come last.
+  function sorted(ids) {
+    if (!column) return ids;
+    const key = columns[column][0];
+    const by = (a, b) => columns[column][1] ? a.dataset[key] - b.dataset[key] : a.dataset[key].localeCompare(b.dataset[key], undefined, { numeric: true });
+    const there = ids.map(byId).filter(Boolean).sort((a, b) => down ? by(b, a) : by(a, b)).map((el) => el.id);
+    return there.concat(ids.filter((id) => !byId(id)));
+  }
+  function sort() {
+    const list = byId("jobs");
+    if (list && column) arrange(list, sorted(order), () => null);
+  }
+  // sortBy chooses a column: first in its usual direction, then the other, then the server's order.
+  function sortBy(name, descending) {
+    column = name;
+    down = descending;
+    for (const b of document.querySelectorAll("[data-sort]")) {
+      const on = b.dataset.sort === column;
+      b.setAttribute("aria-pressed", String(on));
+      if (on) b.dataset.order = down ? "down" : "up";
+      else delete b.dataset.order;
+    }
+    if (column) sort();
+    else if (byId("jobs")) arrange(byId("jobs"), order, () => null);
+    const at = new URL(location.href);
+    if (column) at.searchParams.set("sort", (down ? "-" : "") + column);
+    else at.searchParams.delete("sort");
+    if (at.href !== location.href) history.replaceState(null, "", at);
+  }
+  function press(button) {
+    const name = button.dataset.sort, usual = columns[name][1];
+    if (column !== name) sortBy(name, usual);
+    else if (down === usual) sortBy(name, !usual);
+    else sortBy("", false);
+    byId("said").textContent = column ? "Sorted by " + button.textContent + (down ? ", descending" : ", ascending") : "Sorted as usual";
+  }
+
+  // only is the user whose parts and jobs are shown; null for all.
+  let only = null;
   function filter() {
     const input = byId("filter");
     if (!input) return;
+    const buttons = [...document.querySelectorAll("[data-user]")];
+    if (only !== null && !buttons.some((b) => b.dataset.user === only)) only = null; // it has nothing left
+    for (const b of buttons) b.setAttribute("aria-pressed", String(b.dataset.user === only));
+    for (const el of document.querySelectorAll("#devices .part, #devices .area")) el.toggleAttribute("data-dim", only !== null && el.dataset.of !== only);
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
-    const all = document.querySelectorAll("#jobs > .job");
-    for (const job of all) {
-      const hide = !words.every((w) => job.dataset.search.includes(w));
+    for (const job of document.querySelectorAll("#jobs > .job")) {
+      const hide = only !== null && job.dataset.of !== only || !words.every((w) => job.dataset.search.includes(w));
       if (job.hidden !== hide) job.hidden = hide;
       if (!hide) shown++;
     }
-    byId("no-match").hidden = !words.length || shown > 0;
+    byId("no-match").hidden = !words.length && only === null || shown > 0;
   }
 
-  // openTarget opens the job that a link leads to.
+  // openTarget opens the job or the device that a link leads to.
   function openTarget() {
+    const device = location.hash.startsWith("#gpu-") && byId(location.hash.slice(1));
+    if (device) device.querySelector("details").open = true;
     const el = location.hash.startsWith("#job-") && byId(location.hash.slice(1));
     if (!el) return;
-    el.hidden = false;
+    if (el.hidden) { // show all again
+      byId("filter").value = "";
+      only = null;
+      filter();
+    }
     const around = el.parentElement.closest("details");
     if (around) around.open = true;
     const details = el.querySelector("details");
@@ -176,17 +230,28 @@
     const form = event.target.closest(".limit-form");
     if (!form) return;
     event.preventDefault();
-    const says = form.querySelector("output");
+    const button = form.querySelector("button"), says = form.querySelector("output");
+    if (button.disabled) return; // the first request has no answer yet
+    const say = (ok, text) => {
+      let at = says;
+      if (!says.isConnected) { // the job has ended, and its form is gone
+        at = byId("late-answer");
+        at.hidden = false;
+      }
+      at.classList.toggle("failed", !ok);
+      at.textContent = text;
+    };
+    button.disabled = true;
+    say(true, "Changing…");
     try {
       const answer = await fetch(form.action, { method: "POST", headers: { Accept: "application/json" }, body: new URLSearchParams(new FormData(form)) });
       const said = (answer.headers.get("Content-Type") || "").startsWith("application/json") ? await answer.json() : { ok: false, text: await answer.text() };
-      says.className = said.ok ? "" : "failed";
-      says.textContent = said.text;
+      say(said.ok, said.text || "the server answered " + answer.status + " without a word");
       if (said.ok) form.reset();
     } catch {
-      says.className = "failed";
-      says.textContent = "not connected: nothing was changed";
+      say(false, "no answer: the table above shows the limit as soon as the page is connected again");
     }
+    button.disabled = false;
   }
 
   const url = new URL(location.href);
@@ -195,6 +260,15 @@
     history.replaceState(null, "", url);
   }
   document.addEventListener("submit", change);
+  document.addEventListener("click", (e) => {
+    const button = e.target.closest("[data-sort], [data-user]");
+    if (!button) return;
+    if (button.dataset.sort) press(button);
+    else {
+      only = only === button.dataset.user ? null : button.dataset.user;
+      filter();
+    }
+  });
   document.addEventListener("input", (e) => e.target.id === "filter" && filter());
   document.addEventListener("keydown", (e) => {
     const input = byId("filter");
@@ -203,13 +277,20 @@
       e.preventDefault();
       input.focus();
       input.select();
+    } else if ((e.key === "Enter" || e.key === "ArrowDown") && e.target === input) {
+      e.preventDefault();
+      document.querySelector("#jobs > .job:not([hidden]) summary")?.focus();
     } else if (e.key === "Escape" && e.target === input) {
       input.value = "";
+      only = null;
       filter();
     }
   });
   addEventListener("hashchange", openTarget);
   setInterval(tick, 5000);
+  const chosen = url.searchParams.get("sort") || "";
+  if (Object.hasOwn(columns, chosen.replace("-", ""))) sortBy(chosen.replace("-", ""), chosen.startsWith("-"));
+  if (matchMedia("(max-width: 760px)").matches) for (const d of document.querySelectorAll(".gpu > details")) d.open = false; // a line for each
   tick();
   filter();
   openTarget();
