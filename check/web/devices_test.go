@@ -59,7 +59,7 @@ func TestDeviceOpens(t *testing.T) {
 	wide, all := b.box("#gpu-5"), b.box("#devices")
 	expect.True(t, wide.Left == all.Left && wide.Right == all.Right, "the open device is from", wide.Left, "to", wide.Right)
 	source.Change(func(m *machine.Machine) { m.Devices[5].Used += webtest.GiB })
-	b.shows("#gpu-5 .use", "91 GiB")
+	b.shows("#gpu-5 .use", "91 of 140 GiB")
 	expect.Equal(t, b.text(`document.querySelector("#gpu-5 > details").open`), "true", "open")
 
 	// With two devices the details are open, and a reader may close them. On a phone they are closed.
@@ -69,7 +69,7 @@ func TestDeviceOpens(t *testing.T) {
 	expect.Equal(t, b.text(`document.querySelectorAll(".gpu > details[open]").length`), "2", "open devices")
 	b.run(chromedp.Click("#gpu-0 summary"))
 	source.Change(func(m *machine.Machine) { m.Devices[0].Used += 10 * webtest.GiB })
-	b.shows("#gpu-0 .use", "95.7 GiB")
+	b.shows("#gpu-0 .use", "95.7 of 140 GiB")
 	expect.Equal(t, b.text(`document.querySelector("#gpu-0 > details").open`), "false", "open")
 	phone := open(t, url, as(390, 844, "light", true))
 	phone.isLive()
@@ -93,7 +93,7 @@ func TestOneUser(t *testing.T) {
 		m.Jobs[0].Devices[0].Used += webtest.GiB
 		m.Devices[0].Used += webtest.GiB
 	})
-	b.shows("#gpu-0 .use", "16 GiB")
+	b.shows("#gpu-0 .use", "16 of 140 GiB")
 	expect.Equal(t, jobs("#jobs > .job:not([hidden])")+jobs("#devices .part:not([data-dim])"), "alicealice", "after a change")
 	expect.Equal(t, b.text(`document.activeElement.dataset.user`), "alice", "the focus is on")
 	// A link to a job of another user shows all again.
@@ -116,9 +116,9 @@ func TestSort(t *testing.T) {
 		b.run(chromedp.Focus(fmt.Sprintf(`[data-sort=%q]`, column)), chromedp.KeyEvent(kb.Enter))
 		return names()
 	}
-	const byUser = "alice/llama-finetune,alice/notebook,bob/asr-train,bob/embed-nightly,carol/serve-vllm,dave/diffusion-eval"
+	const byUser = "alice/llama-finetune,alice/notebook,bob/embed-nightly,bob/asr-train,carol/serve-vllm,dave/diffusion-eval"
 	press("name")
-	expect.Equal(t, press("user"), byUser, "by user, then as before")
+	expect.Equal(t, press("user"), byUser, "by user, then as usual")
 	b.shows("#said", "Sorted by User, ascending")
 	expect.Equal(t, b.text(`document.querySelector("[data-sort=user]").ariaPressed + document.querySelector("[data-sort=name]").ariaPressed`), "truefalse", "pressed")
 	expect.True(t, strings.HasPrefix(press("user"), "dave/diffusion-eval,carol/"), "not descending", names())

@@ -23,31 +23,38 @@ import (
 
 var pictures = flag.String("pictures", "", "write the pictures of docs/monitoring.md into this `folder`")
 
-// TestPictures draws the page of a machine with something of everything at three sizes. The pictures
-// of the docs are these.
+// TestPictures draws the page of a machine with something of everything at three sizes, and of a
+// machine with 16 GPUs. The pictures of the docs are these.
 func TestPictures(t *testing.T) {
 	m := busy()
 	_, url := madeUp(t, m, webtest.Past(m, time.Now()), func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return true } })
-	b := open(t, url)
-	b.isLive()
 	for i, size := range sizes {
-		theme := []string{"dark", "light", "light"}[i]
-		b.run(as(size.width, size.height, theme, true), chromedp.Evaluate(`window.scrollTo(0, 0)`, nil))
-		b.wait(`document.querySelector("#chart-0 .area")`)
-		var shot []byte
-		b.run(chromedp.CaptureScreenshot(&shot))
-		picture, err := png.Decode(bytes.NewReader(shot))
-		expect.OK(t, err)
-		expect.Equal(t, picture.Bounds().Size(), image.Pt(int(size.width), int(size.height)), size.name)
-		small := fewColours(picture)
-		expect.True(t, len(small.Palette) >= 64, size.name, "only", len(small.Palette), "colours") // what is empty has few
-		if *pictures == "" {
-			continue
-		}
-		var out bytes.Buffer
-		expect.OK(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, small))
-		expect.OK(t, os.WriteFile(filepath.Join(*pictures, "page-"+size.name+".png"), out.Bytes(), 0o644))
+		draw(t, url, "page-"+size.name, size.width, size.height, []string{"dark", "light", "light"}[i])
 	}
+	m = webtest.Crowd(16, 14)
+	_, url = madeUp(t, m, webtest.Past(m, time.Now()), nil)
+	draw(t, url, "page-many", 1440, 900, "light")
+}
+
+// draw draws the page, and writes the picture if a folder was given.
+func draw(t *testing.T, url, name string, width, height int64, theme string) {
+	t.Helper()
+	b := open(t, url, as(width, height, theme, true))
+	b.isLive()
+	b.wait(`document.querySelector("#chart-0 .area")`)
+	var shot []byte
+	b.run(chromedp.CaptureScreenshot(&shot))
+	picture, err := png.Decode(bytes.NewReader(shot))
+	expect.OK(t, err)
+	expect.Equal(t, picture.Bounds().Size(), image.Pt(int(width), int(height)), name)
+	small := fewColours(picture)
+	expect.True(t, len(small.Palette) >= 64, name, "only", len(small.Palette), "colours") // what is empty has few
+	if *pictures == "" {
+		return
+	}
+	var out bytes.Buffer
+	expect.OK(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, small))
+	expect.OK(t, os.WriteFile(filepath.Join(*pictures, name+".png"), out.Bytes(), 0o644))
 }
 
 // fewColours makes a picture small: with the 256 colours that it has most of.

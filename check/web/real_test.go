@@ -213,8 +213,8 @@ func TestRealJobs(t *testing.T) {
 	b.wait(`document.querySelector("#chart-0 .area")`)
 
 	s.start("holding", "ration", "run", "--mem", "9g", "--name", "other", "--", "sh", "-c", "fake-train --hold 2g & exec fake-train --hold 1g")
-	b.shows("#jobs .job h3", "other")
-	b.wait(jobSelector("other") + `?.querySelectorAll("tbody tr").length === 2`)
+	b.shows("#jobs .job-name", "other")
+	b.wait(jobSelector("other") + `?.querySelectorAll(".table-box:not(.now) tbody tr").length === 2`)
 	victim := s.processes("other")[0]
 	expect.OK(t, unix.Kill(victim, unix.SIGKILL))
 	b.shows("#events .death", fmt.Sprintf("(pid ?%d) died holding", victim))
@@ -238,7 +238,7 @@ func TestRealJobs(t *testing.T) {
 	agent.kill()
 	b.shows("#top", "No agent runs")
 	s.start("holding", "ration", "run", "--mem", "3g", "--name", "third", "--", "fake-train", "--hold", "1g")
-	b.shows("#jobs .job h3", "third")
+	b.shows("#jobs .job-name", "third")
 	next := s.start("msg=watching", "ration", "agent", "--listen", "none")
 	b.wait(`!document.querySelector("#top").textContent.includes("No agent runs")`)
 	next.end()
@@ -264,7 +264,7 @@ func TestPublicPage(t *testing.T) {
 	s.start("msg=watching", "ration", "agent", "--listen", address)
 	b.isLive()
 	b.shows("#gpu-0", "20 GiB handed out to 1 job")
-	b.shows("#gpu-0 .use", "13.1 GiB")
+	b.shows("#gpu-0 .use", "13.1 of ")
 	text := b.text("document.documentElement.outerHTML")
 	expect.True(t, !strings.Contains(text, "secretjob") && !strings.Contains(text, "fake-train"), "there are names of jobs and programs")
 }

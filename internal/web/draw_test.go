@@ -69,6 +69,10 @@ func oklab(c rgb) rgb {
 	return rgb{0.2104542553*l + 0.7936177850*m - 0.0040720468*s, 1.9779984951*l - 2.4285922050*m + 0.4505937099*s, 0.0259040371*l + 0.7827717662*m - 0.8086757660*s}
 }
 
+func distance(a, b rgb) float64 {
+	return math.Sqrt((a[0]-b[0])*(a[0]-b[0]) + (a[1]-b[1])*(a[1]-b[1]) + (a[2]-b[2])*(a[2]-b[2]))
+}
+
 // The colours of users are told apart in both themes, by people who lack a kind of cone as well;
 // what is written is readable on what it is written on.
 func TestColoursAreTold(t *testing.T) {
@@ -78,9 +82,21 @@ func TestColoursAreTold(t *testing.T) {
 			for i := range colourCount {
 				for j := range i {
 					a, b := oklab(apply(m, p[fmt.Sprintf("c%d", i)][theme])), oklab(apply(m, p[fmt.Sprintf("c%d", j)][theme]))
-					if d := math.Sqrt((a[0]-b[0])*(a[0]-b[0]) + (a[1]-b[1])*(a[1]-b[1]) + (a[2]-b[2])*(a[2]-b[2])); d < 0.1 {
+					if d := distance(a, b); d < 0.1 {
 						t.Errorf("theme %d, %s: c%d and c%d are %.3f apart", theme, name, i, j, d)
 					}
+				}
+			}
+		}
+		for name, m := range deficiencies {
+			for i := range colourCount {
+				base, card := p[fmt.Sprintf("c%d", i)][theme], p["card"][theme]
+				var ink rgb // of the pattern, which lets some of the colour through
+				for n := range ink {
+					ink[n] = 0.6*card[n] + 0.4*base[n]
+				}
+				if d := distance(oklab(apply(m, base)), oklab(apply(m, ink))); d < 0.1 {
+					t.Errorf("theme %d, %s: the pattern on c%d is %.3f apart from it", theme, name, i, d)
 				}
 			}
 		}
@@ -195,7 +211,7 @@ func TestUsers(t *testing.T) {
 	expect.Equal(t, alice.Summary, "alice: 104 GiB of 128 GiB on GPU 0–5, 3 jobs", "a user")
 	expect.True(t, find("zoe").Class == "outside" && find("zoe").Of == "in no job", find("zoe"))
 	text := render("users", v)
-	expect.True(t, strings.Contains(text, `data-user="alice" aria-pressed="false" aria-label="alice: 104 GiB`) && strings.Contains(text, "19 more users"), text[:400])
+	expect.True(t, strings.Contains(text, `data-user="alice" aria-pressed="false" aria-label="alice: 104 GiB`) && strings.Contains(text, "19 more users: "), text[:400])
 	for numbers, want := range map[string][]int{"GPU 0–3, 7": {7, 0, 1, 3, 2}, "GPU 5": {5}, "GPU 1–2": {1, 2}, "": nil, "all GPUs": {0, 1, 2, 3, 4, 5, 6, 7}} {
 		expect.Equal(t, deviceNumbers(want, 8), numbers, "devices")
 	}
@@ -260,7 +276,7 @@ func TestBar(t *testing.T) {
 		return h.gpu(m, &m.Devices[0], u, false)
 	}
 	v := draw()
-	expect.True(t, v.CardAt == "66.67%" && v.Cut && v.OverBy == "140 GiB" && v.Used == "70 GiB" && v.Free == "70 GiB" && v.Open, v)
+	expect.True(t, v.CardAt == "66.67%" && v.Cut && v.OverBy == "140 GiB" && v.Used == "70 GiB" && v.Number == "70" && v.Free == "70 GiB" && v.Open, v)
 	find := func(label string) (out part) {
 		for _, p := range v.Bar {
 			if p.Label == label {
@@ -270,10 +286,10 @@ func TestBar(t *testing.T) {
 		return out
 	}
 	bob := find("bob")
-	if len(v.Bar) != 15+2 || bob.Class != h.colours.style("bob").Class() || len(bob.Jobs) != 2 || bob.Jobs[0].Title != "job-3" || bob.Fits != 200 || bob.Short != "bo" {
+	if len(v.Bar) != 15+2 || bob.Class != h.colours.style("bob").Class() || len(bob.Jobs) != 2 || bob.Jobs[0].Title != "job-3" || bob.Fits != 10 || bob.Short != "bo" {
 		t.Errorf("got %d parts, %+v", len(v.Bar), bob)
 	}
-	expect.True(t, len(v.Rations) == 14 && strings.Contains(v.Summary, "zoe (in no job): 10 GiB, not counted (driver): ") && strings.Contains(v.Summary, "bob: 40"), v.Summary)
+	expect.True(t, len(v.Rations) == 14 && strings.Contains(v.Summary, "zoe (in no job): 10 GiB, driver's own: ") && strings.Contains(v.Summary, "bob: 40"), v.Summary)
 	// More users than colours share a part.
 	for n := range m.Jobs {
 		m.Jobs[n].Owner, m.Jobs[n].UID = webtest.User(n), 1000+n
@@ -285,5 +301,19 @@ func TestBar(t *testing.T) {
 	d, derived := withDevices(m)
 	if !derived || len(d.Devices) != 1 || d.Devices[0].Total != 140*webtest.GiB || d.Devices[0].Jobs != 30 || d.Devices[0].Used < 40*webtest.GiB {
 		t.Errorf("got %+v", d.Devices)
+	}
+}
+
+// The style sheet has a rule for each width at which a label fits.
+func TestWidths(t *testing.T) {
+	text, err := files.ReadFile("files/style.css")
+	expect.OK(t, err)
+	for _, w := range widths {
+		rule := fmt.Sprintf("@container (min-width: %drem) { .bar .fits-%d { display: inline; } .bar .until-%d { display: none; } }", w, w, w)
+		expect.True(t, strings.Contains(string(text), rule), "there is no", rule)
+	}
+	expect.Equal(t, strings.Count(string(text), ".bar .fits-"), len(widths), "rules")
+	for label, want := range map[string]int{"al": 8, "alice": 12, strings.Repeat("x", 39): 80, strings.Repeat("x", 40): 0} {
+		expect.Equal(t, fits(label, 0.25), want, "the width of a bar for a label of", label)
 	}
 }

@@ -168,6 +168,7 @@ type userView struct {
 // usersView is the legend of the colours.
 type usersView struct {
 	Users, More []userView
+	MoreUsed    string     // what those in More have
 	Rest        []userView // memory of no user
 	ByJob       bool
 	Hidden      bool
@@ -181,7 +182,7 @@ func (h *hub) users(m *machine.Machine, u *usage) usersView {
 		return v
 	}
 	var all []*share
-	sum := uint64(0)
+	var sum, more uint64
 	for _, s := range u.all {
 		all = append(all, s)
 		sum += min(s.used+s.outside, ^sum)
@@ -193,10 +194,11 @@ func (h *hub) users(m *machine.Machine, u *usage) usersView {
 		line := h.userLine(m, u, s)
 		if i < shownUsers || len(all) <= shownUsers+2 {
 			v.Users = append(v.Users, line)
-		} else if i < maxJobs {
+		} else if more += min(s.used+s.outside, ^more); i < maxJobs {
 			v.More = append(v.More, line)
 		}
 	}
+	v.MoreUsed = humanfmt.Bytes(more)
 	var used, total uint64
 	for _, g := range m.Devices {
 		used, total = used+g.Used, total+g.Total
@@ -239,7 +241,7 @@ func deviceNumbers(devices []int, count int) string {
 	devices = slices.Clone(devices)
 	slices.Sort(devices)
 	switch {
-	case len(devices) == 0:
+	case len(devices) == 0, count == 1:
 		return ""
 	case len(devices) == count && count > 2:
 		return "all GPUs"
@@ -250,12 +252,11 @@ func deviceNumbers(devices []int, count int) string {
 		for end+1 < len(devices) && devices[end+1] == devices[end]+1 {
 			end++
 		}
-		switch end - i {
-		case 0:
-			parts = append(parts, fmt.Sprint(devices[i]))
-		default:
-			parts = append(parts, fmt.Sprintf("%d–%d", devices[i], devices[end]))
+		text := fmt.Sprint(devices[i])
+		if end > i {
+			text += fmt.Sprintf("–%d", devices[end])
 		}
+		parts = append(parts, text)
 		i = end + 1
 	}
 	return "GPU " + strings.Join(parts, ", ")

@@ -45,7 +45,7 @@ type part struct {
 	Jobs           []jobPart // the largest
 	MoreJobs       int
 	X, W           string
-	Fits           int    // how wide the bar must be for the label, in pixels; 0 if it never fits
+	Fits           int    // how wide the bar must be for the label, in rem; 0 if it never fits
 	Short          string // beginning of the label, for a narrow bar
 	ShortFits      int
 	bytes          uint64
@@ -57,6 +57,7 @@ type gpuView struct {
 	ID, ChartID, Name, Model string
 	Open                     bool // its details are open at first
 	Used, Total, Percent     string
+	Number                   string // Used, without its unit if Total has the same
 	Busy                     string
 	Facts                    []string // from the driver
 	HandedOut, OverBy        string   // OverBy: by how much the limits exceed the device's memory; empty if they do not
@@ -79,6 +80,10 @@ func (h *hub) gpu(m *machine.Machine, g *machine.GPU, u *usage, derived bool) gp
 	used = append(used, part{Class: "rest", style: grey, Label: h.restLabel(), bytes: g.Used - min(g.Used, held)})
 	inUse := max(g.Used, held)
 	v.Used, v.Free = humanfmt.Bytes(inUse), humanfmt.Bytes(g.Total-min(g.Total, inUse))
+	v.Number = v.Used
+	if number, unit, _ := strings.Cut(v.Used, " "); strings.HasSuffix(v.Total, " "+unit) {
+		v.Number = number
+	}
 	if g.Total > 0 {
 		v.Percent = fmt.Sprintf("%.0f %%", 100*float64(inUse)/float64(g.Total))
 	}
@@ -126,9 +131,9 @@ func (h *hub) restLabel() string {
 	case h.opts.Public:
 		return "in use"
 	case h.opts.Viewer != "":
-		return "others, and the driver"
+		return "others and driver"
 	}
-	return "not counted (driver)"
+	return "driver's own"
 }
 
 // parts returns how much each user (or job) uses of a device, and the limits there, in the order of
@@ -201,9 +206,10 @@ func place(parts []part, scale uint64) (out []part) {
 		width := float64(min(p.bytes, scale-at)) / float64(scale)
 		p.X, p.W = percent(float64(at)/float64(scale)), percent(width)
 		p.Title = fmt.Sprintf("%s: %s", p.Label, humanfmt.Bytes(p.bytes))
-		p.Fits = fits(8*utf8.RuneCountInString(p.Label)+8, width)
+		p.Fits = fits(p.Label, width)
 		if p.style != grey {
-			p.Short, p.ShortFits = prefix(p.Label, shortLabel), fits(7*shortLabel+4, width)
+			p.Short = prefix(p.Label, shortLabel)
+			p.ShortFits = fits(p.Short, width)
 		}
 		if p.ShortFits == p.Fits {
 			p.ShortFits = 0
@@ -221,14 +227,15 @@ func prefix(text string, letters int) string {
 	return string([]rune(text)[:min(letters, utf8.RuneCountInString(text))])
 }
 
-// widths are the widths of a bar at which the style sheet shows more labels.
-var widths = []int{120, 160, 200, 240, 280, 340, 420, 520, 680, 900, 1200}
+// widths are the widths of a bar at which the style sheet shows more labels, in rem.
+var widths = []int{8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 27, 30, 36, 45, 60, 80}
 
-// fits returns how wide a bar must be so that a label of so many pixels fits into a part of it: one
-// of widths, or 0 if it never fits.
-func fits(label int, width float64) int {
+// fits returns how wide a bar must be so that a label fits into a part of it: one of widths, or 0 if
+// it never fits. A letter is half a rem wide.
+func fits(label string, width float64) int {
+	need := 0.5*float64(utf8.RuneCountInString(label)) + 0.4
 	for _, w := range widths {
-		if float64(label) <= float64(w)*width {
+		if need <= float64(w)*width {
 			return w
 		}
 	}

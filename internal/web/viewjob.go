@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"ration/internal/humanfmt"
 	"ration/internal/node"
@@ -24,8 +25,8 @@ const (
 // lineEnd is where a full bar ends: the mark of the limit is there.
 const lineEnd = 0.98
 
-// maxDeviceLabel bounds the bytes of the numbers of a job's devices.
-const maxDeviceLabel = 14
+// maxDeviceLabel bounds the letters of the numbers of a job's devices.
+const maxDeviceLabel = 10
 
 // jobLine is a job's use of one device, for the template.
 type jobLine struct {
@@ -311,7 +312,7 @@ func sumLine(m *machine.Machine, devices []node.DeviceRange, lines []jobLine) jo
 		numbers = append(numbers, number)
 	}
 	out := jobLine{Label: deviceNumbers(numbers, 0), Used: humanfmt.Bytes(used), Of: "no limit", Full: full, Over: over, W: percent(lineEnd * float64(used) / float64(max(used, total, 1)))}
-	if len(out.Label) > maxDeviceLabel {
+	if utf8.RuneCountInString(out.Label) > maxDeviceLabel {
 		out.Label = plural(len(devices), "GPU", "GPUs")
 	}
 	if limited && limit > 0 {

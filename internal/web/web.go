@@ -1,4 +1,4 @@
-// Package web serves a page about a machine: its devices with the jobs on them, the last 15
+// Package web serves a page about a machine: what each user holds of its devices, the last 15
 // minutes, jobs with their processes, refused requests, and findings for the operator.
 //
 // The server renders the page as HTML and SVG. The page consists of fragments; each is an element
