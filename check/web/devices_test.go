@@ -46,6 +46,30 @@ func TestManyDevices(t *testing.T) {
 	}
 }
 
+// Long names of users, jobs and devices make no page wider than its window, and no line higher.
+func TestLongNames(t *testing.T) {
+	m := webtest.Crowd(4, 6)
+	long := strings.Repeat("long-name-", 12)
+	for i := range m.Jobs {
+		m.Jobs[i].Owner, m.Jobs[i].Name = m.Jobs[i].Owner+long, long+m.Jobs[i].Name
+	}
+	m.Devices[1].Name = long
+	m.Outside = []machine.Outside{{Device: 2, PID: 7, UID: 2000, User: long, Name: long, Used: webtest.GiB}}
+	_, url := madeUp(t, m, node.History{}, nil)
+	b := open(t, url)
+	b.isLive()
+	for _, size := range sizes {
+		b.run(as(size.width, size.height, "light", true))
+		for _, open := range []string{"false", "true"} {
+			b.get(`document.querySelectorAll("details").forEach(d => d.open = `+open+`)`, nil)
+			expect.Equal(t, b.text(`document.documentElement.scrollWidth <= innerWidth`), "true", size.name, "open", open, "fits")
+		}
+		b.get(`document.querySelectorAll("details").forEach(d => d.open = false)`, nil)
+		line, first := b.box("[data-user]").Height, b.box("#gpu-0").Height
+		expect.True(t, line <= 40 && first <= 100, size.name, "a user is", line, "high, a device", first)
+	}
+}
+
 // A device opens for its details; what the reader has opened or closed stays so.
 func TestDeviceOpens(t *testing.T) {
 	m := webtest.Crowd(16, 12)

@@ -140,11 +140,17 @@ func TestColoursAreByName(t *testing.T) {
 		users[s] = name
 	}
 	expect.Equal(t, len(users), styleCount, "styles")
-	few := newColours()
+	few, same := newColours(), 0
 	few.assign(holders(colourCount))
 	for name, s := range few.of {
 		expect.True(t, s.Pattern() == "", name, s.Class())
+		alone := newColours()
+		alone.assign(map[string]uint64{name: 0})
+		if alone.style(name) == s {
+			same++
+		}
 	}
+	expect.True(t, same >= colourCount/2, "only", same, "users have the same colour without the others")
 	expect.Equal(t, style(3).Class()+","+style(11).Class()+","+style(19).Class()+","+grey.Class(), "c3,c3 striped,c3 dotted,cx", "classes")
 }
 

@@ -241,6 +241,7 @@
       at.classList.toggle("failed", !ok);
       at.textContent = text;
     };
+    byId("late-answer").hidden = true;
     button.disabled = true;
     say(true, "Changing…");
     try {
