@@ -295,7 +295,7 @@ func TestBar(t *testing.T) {
 	if len(v.Bar) != 15+2 || bob.Class != h.colours.style("bob").Class() || len(bob.Jobs) != 2 || bob.Jobs[0].Title != "job-3" || bob.Fits != 10 || bob.Short != "bo" {
 		t.Errorf("got %d parts, %+v", len(v.Bar), bob)
 	}
-	expect.True(t, len(v.Rations) == 14 && strings.Contains(v.Summary, "zoe (in no job): 10 GiB, driver's own: ") && strings.Contains(v.Summary, "bob: 40"), v.Summary)
+	expect.True(t, len(v.Rations) == 14 && strings.Contains(v.Summary, "zoe (in no job): 10 GiB, not counted: ") && strings.Contains(v.Summary, "bob: 40"), v.Summary)
 	// More users than colours share a part.
 	for n := range m.Jobs {
 		m.Jobs[n].Owner, m.Jobs[n].UID = webtest.User(n), 1000+n

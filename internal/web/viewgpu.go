@@ -133,7 +133,7 @@ func (h *hub) restLabel() string {
 	case h.opts.Viewer != "":
 		return "others and driver"
 	}
-	return "driver's own"
+	return "not counted"
 }
 
 // parts returns how much each user (or job) uses of a device, and the limits there, in the order of
