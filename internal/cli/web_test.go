@@ -80,7 +80,7 @@ func TestWeb(t *testing.T) {
 	for _, want := range []string{"train", "rank-0", "asked for 30 GiB", "4.14 GiB", "limit-form"} {
 		expect.Must(t, status == http.StatusOK && strings.Contains(text, want), status, "the page does not have", want)
 	}
-	_, rest, _ := strings.Cut(text, `<h3>train</h3>`)
+	_, rest, _ := strings.Cut(text, `<span class="job-name">train</span>`)
 	form := url.Values{"memory": {"20g"}}
 	for _, name := range []string{"form", "job"} {
 		_, value, _ := strings.Cut(rest, `name="`+name+`" value="`)
