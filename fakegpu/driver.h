@@ -162,9 +162,6 @@ void array_end(struct array *a);
 void mipmap_end(struct mipmap *m);
 void module_end(struct module *m);
 
-/* vmm.c: with FAKEGPU_ORPHANS, takes over imported memory whose exporter is gone. */
-void imports_adopt(void);
-
 /* host.c: real memory of the host that the device can access. */
 enum host_kind { HOST_PINNED = 1, HOST_REGISTERED = 2, HOST_MANAGED = 4 };
 

@@ -12,10 +12,6 @@ extern "C" {
 
 enum fakegpu_kind { FAKEGPU_CONTEXT, FAKEGPU_MODULE, FAKEGPU_DATA };
 
-/* Updates the accounts of shareable memory that this process has released or imported, as NVML and
- * cuMemGetInfo do. */
-void fakegpu_settle(void);
-
 /* Sets *mine and *total to the bytes that this process and all processes really hold on a device (a
  * CUDA ordinal); dead processes hold nothing. Either pointer may be NULL. Returns 0, or -1 before
  * cuInit or if there is no such device. */
@@ -23,6 +19,16 @@ int fakegpu_truth(int device, uint64_t *mine, uint64_t *total);
 
 /* The same for one kind of use. */
 int fakegpu_truth_kind(int device, enum fakegpu_kind kind, uint64_t *mine, uint64_t *total);
+
+/* Shareable memory on a device, in bytes. It counts for no process if a descriptor exists, and its
+ * maker has released it or has ended. Returns 0, or -1 before cuInit or if there is no such device. */
+struct fakegpu_shared {
+	uint64_t lent;     /* counts for no process; this process made it */
+	uint64_t adopted;  /* counts for this process, which imported it; its maker has released it or has ended */
+	uint64_t unlisted; /* all that counts for no process */
+	uint64_t orphaned; /* the part of unlisted whose maker has ended */
+};
+int fakegpu_shared(int device, struct fakegpu_shared *out);
 
 /* How many mistakes of the caller, and how many leaks, were found so far. */
 unsigned fakegpu_errors(void);

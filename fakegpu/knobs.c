@@ -56,8 +56,6 @@ static void knob_read_all(void)
 		knob_values.fragmented = n != 0;
 	if (knob_size("FAKEGPU_LAZY", &n))
 		knob_values.lazy = n != 0;
-	if (knob_size("FAKEGPU_ORPHANS", &n))
-		knob_values.orphans = n != 0;
 	if (knob_size("FAKEGPU_QUEUE", &n))
 		knob_values.queue = (unsigned)n;
 	knob_values.clock_set = knob_thousandths("FAKEGPU_CLOCK", &knob_values.clock);

@@ -13,7 +13,6 @@ struct knobs {
 	bool fragmented;     /* FAKEGPU_FRAGMENTED */
 	bool lazy;           /* FAKEGPU_LAZY */
 	unsigned latency_us; /* FAKEGPU_LATENCY_US */
-	bool orphans;        /* FAKEGPU_ORPHANS */
 	unsigned queue;      /* FAKEGPU_QUEUE; 0: without end */
 	bool clock_set;      /* FAKEGPU_CLOCK was given */
 	uint64_t clock;      /* FAKEGPU_CLOCK, thousandths */

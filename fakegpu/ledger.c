@@ -52,7 +52,7 @@ static bool ledger_apply(const struct ledger *l, unsigned slot, int64_t delta, u
 
 	do {
 		units = ledger_word_units(w) + (uint64_t)delta;
-		if (delta > 0 && units > l->device->capacity)
+		if (delta > 0 && units > load_relaxed(&l->device->capacity))
 			return false;
 		if (ledger_word_slot(w) != slot)
 			ledger_note(l, w);
@@ -115,7 +115,6 @@ void ledger_reap(const struct ledger *l, unsigned slot)
 	for (int k = 0; k < KIND_COUNT; k++)
 		store_relaxed(&a->kind[k], 0);
 	store_relaxed(&a->contexts, 0);
-	store_relaxed(&a->unlisted, 0);
 }
 
 uint64_t ledger_total(const struct ledger *l) { return ledger_word_units(load_seq_cst(&l->device->word)) * LEDGER_UNIT; }

@@ -33,7 +33,7 @@ enum kind { KIND_CONTEXT, KIND_MODULE, KIND_DATA, KIND_COUNT };
 
 struct ledger_word {
 	uint64_t word;
-	uint64_t capacity; /* units; constant */
+	uint64_t capacity; /* units that processes may have; atomic */
 	uint64_t pad[6];
 };
 
@@ -43,7 +43,7 @@ struct ledger_account {
 	uint64_t done;             /* written by all */
 	uint64_t kind[KIND_COUNT]; /* bytes, for readers; their sum is used's but for a change under way */
 	uint64_t contexts;         /* live contexts: a process is listed by NVML while it has one */
-	uint64_t unlisted;         /* bytes of used that NVML lists for no process; written by the owner */
+	uint64_t pad;
 };
 
 /* A slot's accounts on one device, at a stride: accounts live inside process records. */

@@ -12,7 +12,7 @@
 #include "atomics.h"
 #include "knobs.h"
 #include "report.h"
-#include "state.h"
+#include "share.h"
 
 enum { NO_SLOT = MAX_PROCESSES };
 
@@ -137,17 +137,34 @@ static void machine_reap_locked(bool claims)
 			ledger_reap(&machine_ledgers[d], s);
 		store_release(&r->state, RECORD_FREE);
 	}
+	share_settle(&machine_file);
 }
 
-void machine_reap(void)
+/* How long to wait for the machine's lock: some milliseconds; so long that only a process that was
+ * stopped can have it; for ever. */
+enum machine_wait { WAIT_SHORT = 1, WAIT_LONG = 400, WAIT_EVER = 0 };
+
+/* Takes the machine's lock, and returns the bytes that no process can reach any more. It returns
+ * false if it gave up waiting; machine_end follows in any case. */
+static bool machine_begin(enum machine_wait wait)
 {
 	pthread_mutex_lock(&machine_attach_lock);
-	if (machine_file.map != NULL && state_lock(&machine_file, false)) {
+	bool locked = machine_file.map != NULL && state_lock(&machine_file, wait == WAIT_EVER);
+	for (int i = 1; i < (int)wait && machine_file.map != NULL && !locked; i++)
+		locked = state_lock(&machine_file, false);
+	if (locked)
 		machine_reap_locked(machine_own_slot != NO_SLOT);
+	return locked;
+}
+
+static void machine_end(bool locked)
+{
+	if (locked)
 		state_unlock(&machine_file);
-	}
 	pthread_mutex_unlock(&machine_attach_lock);
 }
+
+void machine_reap(void) { machine_end(machine_begin(WAIT_SHORT)); }
 
 /* Sets the clock's rate and the cost of a switch, which all processes share. The last process that
  * has them set decides. A process that has not, and is the only one, sets the defaults. */
@@ -250,8 +267,12 @@ void machine_forked(void)
 const struct shape *machine_shape(void) { return &machine_file.shape; }
 unsigned machine_presents(void) { return machine_file.presents; }
 unsigned machine_present(unsigned number) { return machine_file.present[number]; }
-uint64_t machine_capacity(unsigned device) { return machine_file.map->device[device].capacity * LEDGER_UNIT; }
-uint64_t machine_reserved(unsigned device) { return machine_file.shape.bytes - machine_capacity(device); }
+uint64_t machine_capacity(unsigned device) { return machine_file.shape.bytes - machine_reserved(device); }
+uint64_t machine_reserved(unsigned device)
+{
+	(void)device;
+	return machine_file.shape.reserved;
+}
 
 static bool machine_change(unsigned device, enum kind kind, int64_t units)
 {
@@ -270,7 +291,7 @@ bool machine_charge(unsigned device, enum kind kind, uint64_t bytes)
 {
 	uint64_t units = ledger_units(bytes);
 
-	if (units > machine_file.map->device[device].capacity)
+	if (units > machine_capacity(device) / LEDGER_UNIT)
 		return false;
 	if (machine_change(device, kind, (int64_t)units))
 		return true;
@@ -285,19 +306,99 @@ uint64_t machine_context(unsigned device, int by)
 	return add_relaxed(&machine_account(machine_own_slot, device)->contexts, (uint64_t)(int64_t)by);
 }
 
-void machine_unlist(unsigned device, int64_t by) { add_relaxed(&machine_account(machine_own_slot, device)->unlisted, (uint64_t)by); }
+/* Readers hold the machine's lock: while memory goes from an account to a record, it is in both. */
+uint64_t machine_used(unsigned device)
+{
+	bool locked = machine_begin(WAIT_LONG);
+	uint64_t sum = ledger_total(&machine_ledgers[device]) + share_sum(&machine_file, device, SHARE_ALL);
+	machine_end(locked);
+	return sum;
+}
 
-uint64_t machine_used(unsigned device) { return ledger_total(&machine_ledgers[device]); }
-uint64_t machine_mine(unsigned device) { return machine_own_slot == NO_SLOT ? 0 : ledger_used(&machine_ledgers[device], machine_own_slot); }
+/* A change reaches the device's word before the account: a reader that compares the device with its
+ * processes would find less in the word than in the accounts, as long as a process is stopped between. */
+uint64_t machine_booked(unsigned device)
+{
+	bool locked = machine_begin(WAIT_LONG);
+	uint64_t sum = share_sum(&machine_file, device, SHARE_ALL);
+	for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++)
+		if (load_acquire(&machine_file.map->record[s].state) == RECORD_LIVE)
+			sum += ledger_used(&machine_ledgers[device], s);
+	machine_end(locked);
+	return sum;
+}
+
+uint64_t machine_mine(unsigned device)
+{
+	if (machine_own_slot == NO_SLOT)
+		return 0;
+	bool locked = machine_begin(WAIT_LONG);
+	uint64_t sum = ledger_used(&machine_ledgers[device], machine_own_slot) + share_sum(&machine_file, device, machine_own_slot);
+	machine_end(locked);
+	return sum;
+}
 
 uint64_t machine_kind(unsigned device, enum kind kind, bool all)
 {
-	uint64_t sum = 0;
-	if (!all)
-		return machine_own_slot == NO_SLOT ? 0 : load_relaxed(&machine_account(machine_own_slot, device)->kind[kind]);
-	for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++)
+	if (!all && machine_own_slot == NO_SLOT)
+		return 0;
+	bool locked = machine_begin(WAIT_LONG);
+	unsigned first = all ? 0 : machine_own_slot, end = all ? (unsigned)load_relaxed(&machine_file.map->high) : first + 1;
+	uint64_t sum = kind == KIND_DATA ? share_sum(&machine_file, device, all ? SHARE_ALL : first) : 0;
+	for (unsigned s = first; s < end; s++)
 		sum += load_relaxed(&machine_account(s, device)->kind[kind]);
+	machine_end(locked);
 	return sum;
+}
+
+/* Until the bytes are out of the account, a process that asks for the last ones of the device waits
+ * for the lock, and asks again. */
+int machine_share(unsigned device, uint64_t bytes)
+{
+	bool locked = machine_begin(WAIT_EVER);
+	int number = locked ? share_make(&machine_file, machine_own_slot, device, bytes) : -1;
+	if (number >= 0)
+		machine_return(device, KIND_DATA, bytes);
+	machine_end(locked);
+	return number;
+}
+
+int machine_share_export(unsigned number)
+{
+	bool locked = machine_begin(WAIT_EVER);
+	int fd = locked ? state_share_new(number) : -1;
+	machine_end(locked);
+	return fd;
+}
+
+int machine_share_import(int fd, unsigned *device, uint64_t *bytes)
+{
+	bool locked = machine_begin(WAIT_EVER);
+	int number = locked ? state_share_of(&machine_file, fd) : -1;
+	if (number >= 0 && !share_import(&machine_file, (unsigned)number, machine_own_slot))
+		number = -1;
+	if (number >= 0) {
+		*device = machine_file.map->share[number].device;
+		*bytes = machine_file.map->share[number].bytes;
+	}
+	machine_end(locked);
+	return number;
+}
+
+void machine_share_drop(unsigned number, bool maker)
+{
+	bool locked = machine_begin(WAIT_EVER);
+	if (locked)
+		share_drop(&machine_file, number, machine_own_slot, maker);
+	machine_end(locked);
+}
+
+struct share_parts machine_share_parts(unsigned device)
+{
+	bool locked = machine_begin(WAIT_LONG);
+	struct share_parts p = share_parts(&machine_file, device, machine_own_slot);
+	machine_end(locked);
+	return p;
 }
 
 unsigned machine_slot(void) { return machine_own_slot; }
@@ -345,7 +446,7 @@ void machine_add_time(uint64_t ns)
 unsigned machine_processes(unsigned device, struct process_info *out, unsigned max)
 {
 	unsigned n = 0;
-	machine_reap();
+	bool locked = machine_begin(WAIT_LONG);
 	for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++) {
 		const struct record *r = &machine_file.map->record[s];
 		const struct ledger_account *a = &r->account[device];
@@ -356,11 +457,13 @@ unsigned machine_processes(unsigned device, struct process_info *out, unsigned m
 						       .pid = r->outer_pid,
 						       .hidden = r->hidden,
 						       .contexts = load_relaxed(&a->contexts),
-						       .used = ledger_used(&machine_ledgers[device], s) - load_relaxed(&a->unlisted)};
+						       .used = ledger_used(&machine_ledgers[device], s) +
+							       share_sum(&machine_file, device, s)};
 			memcpy(out[n].name, r->name, sizeof out[n].name);
 			out[n].name[sizeof out[n].name - 1] = '\0';
 		}
 		n++;
 	}
+	machine_end(locked);
 	return n;
 }

@@ -19,6 +19,8 @@
 #include "ledger.h"
 #include "models.h"
 
+struct share_parts;
+
 struct process_info {
 	unsigned slot;
 	uint32_t pid; /* in the outermost PID namespace that the process knew */
@@ -61,12 +63,21 @@ uint64_t machine_context(unsigned device, int by);
 /* Returns the bytes of dead processes. */
 void machine_reap(void);
 
-/* Adds `by` to the number of this process's bytes that NVML counts for no process. */
-void machine_unlist(unsigned device, int64_t by);
-
-uint64_t machine_used(unsigned device); /* bytes used by all processes */
-uint64_t machine_mine(unsigned device); /* bytes used by this process */
+uint64_t machine_used(unsigned device);   /* bytes used by all processes, and shareable memory that counts for none */
+uint64_t machine_booked(unsigned device); /* the same, as the sum of what machine_processes shows and what counts for none */
+uint64_t machine_mine(unsigned device);   /* bytes used by this process */
 uint64_t machine_kind(unsigned device, enum kind kind, bool all);
+
+/* Exported memory: see share.h. machine_share moves bytes of this process's account to a record, and
+ * returns its number, or -1. machine_share_export returns a new descriptor of it, or -1.
+ * machine_share_import finds the record of a descriptor and adds a handle of this process; it
+ * returns the number of the record, or -1. machine_share_drop ends the maker's or one import's
+ * handle. machine_share_parts returns what share_parts does, for this process. */
+int machine_share(unsigned device, uint64_t bytes);
+int machine_share_export(unsigned number);
+int machine_share_import(int fd, unsigned *device, uint64_t *bytes);
+void machine_share_drop(unsigned number, bool maker);
+struct share_parts machine_share_parts(unsigned device);
 
 /* machine_slot returns this process's slot, and machine_identity an identity that no other process
  * has ever had. If the process has claimed no slot, the identity is 0, and the slot must not be

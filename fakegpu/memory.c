@@ -96,8 +96,6 @@ static CUresult memory_get_info(uint64_t *free_bytes, uint64_t *total)
 	uint64_t used;
 
 	TRY(current_context(&c));
-	imports_adopt();
-	machine_reap();
 	*total = machine_capacity(c->device_index);
 	used = machine_used(c->device_index);
 	*free_bytes = used < *total ? *total - used : 0;

@@ -68,25 +68,14 @@ NVML_API nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t *out)
 NVML_API nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v1_t *out) { return nvmlDeviceGetPciInfo(device, out); }
 
 /* The first call has no word for what the driver reserves, and calls it used. */
-/* The driver of the same process, if there is one, first finds out what has become of shareable memory. */
-__attribute__((weak)) void fakegpu_settle(void);
-
-static void nvmldevice_settle(void)
-{
-	if (fakegpu_settle != NULL)
-		fakegpu_settle();
-	machine_reap();
-}
-
 NVML_API nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
 	unsigned i;
 	NVML_TRY(nvml_index(device, &i));
 	if (out == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	nvmldevice_settle();
 	out->total = machine_shape()->bytes;
-	out->used = machine_used(i) + machine_reserved(i);
+	out->used = machine_booked(i) + machine_reserved(i);
 	out->free = out->total - out->used;
 	return NVML_SUCCESS;
 }
@@ -99,10 +88,9 @@ NVML_API nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (out->version != NVML_MEMORY_V2)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	nvmldevice_settle();
 	out->total = machine_shape()->bytes;
 	out->reserved = machine_reserved(i);
-	out->used = machine_used(i);
+	out->used = machine_booked(i);
 	out->free = out->total - out->used - out->reserved;
 	return NVML_SUCCESS;
 }

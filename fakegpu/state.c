@@ -14,11 +14,12 @@
 
 #include "report.h"
 
-enum { MAGIC = 0x47504b46, VERSION = 5 };
+enum { MAGIC = 0x47504b46, VERSION = 6 };
 
 /* Lock bytes lie past any data, where they are just numbers. */
 #define LOCK_MACHINE ((off_t)1 << 32)
 #define LOCK_RECORD (LOCK_MACHINE + 1)
+#define LOCK_SHARE (LOCK_RECORD + MAX_PROCESSES)
 
 static bool state_lock_op(int fd, int cmd, short type, off_t start, off_t len, struct flock *out)
 {
@@ -113,6 +114,29 @@ bool state_own(struct state_file *f, unsigned slot)
 		f->own_fd = open(state_path, O_RDWR | O_CLOEXEC); /* the file, as the caller has made sure */
 	return f->own_fd >= 0 && state_lock_op(f->own_fd, F_OFD_SETLK, F_WRLCK, LOCK_RECORD + slot, 1, NULL);
 }
+
+/* The file's position tells which record the descriptor is of. */
+int state_share_new(unsigned number)
+{
+	int fd = state_find_path() == 0 ? open(state_path, O_RDWR | O_CLOEXEC) : -1;
+	off_t byte = LOCK_SHARE + (off_t)number;
+	if (fd < 0 || (lseek(fd, byte, SEEK_SET) == byte && state_lock_op(fd, F_OFD_SETLK, F_RDLCK, byte, 1, NULL)))
+		return fd;
+	close(fd);
+	return -1;
+}
+
+int state_share_of(const struct state_file *f, int fd)
+{
+	struct stat given, ours;
+	off_t at = lseek(fd, 0, SEEK_CUR);
+	if (fstat(fd, &given) != 0 || fstat(f->lock_fd, &ours) != 0 || given.st_ino != ours.st_ino || given.st_dev != ours.st_dev ||
+	    at < LOCK_SHARE || at >= LOCK_SHARE + MAX_SHARES)
+		return -1;
+	return (int)(at - LOCK_SHARE);
+}
+
+bool state_share_open(const struct state_file *f, unsigned number) { return state_byte_owned(f->lock_fd, LOCK_SHARE + (off_t)number, 1); }
 
 /* Opens a file of our own beside the path. A PID names us in our namespace only, so
  * a name that is taken is another's: the next one then. */

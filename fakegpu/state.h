@@ -1,5 +1,5 @@
-/* The layout of the machine's file, and the locks over it. Private to machine.c
- * and state.c. */
+/* The layout of the machine's file, and the locks over it. Private to machine.c,
+ * share.c and state.c. */
 #ifndef FAKEGPU_STATE_H
 #define FAKEGPU_STATE_H
 
@@ -25,6 +25,24 @@ struct record {
 	struct ledger_account account[MAX_DEVICES];
 };
 
+/* Exported memory: see share.h. All under the machine's lock. */
+enum { MAX_SHARES = 512, SHARE_HOLDERS = 32 };
+
+struct share_holder {
+	uint32_t slot;
+	uint32_t count; /* of handles that have not been released, or are mapped */
+	uint64_t identity;
+	uint64_t order; /* of its latest import */
+};
+
+struct share {
+	uint64_t bytes; /* 0: the record is free */
+	uint64_t imports;
+	uint32_t device;
+	uint32_t owner;                            /* what share_settle found */
+	struct share_holder holder[SHARE_HOLDERS]; /* first its maker */
+};
+
 struct state {
 	uint32_t magic;
 	uint32_t version;
@@ -38,6 +56,8 @@ struct state {
 	struct clock clock;
 	uint64_t switch_ns; /* time that an engine needs to switch between contexts */
 	struct engine engine[MAX_DEVICES];
+	uint64_t shares; /* records below this were used at some time */
+	struct share share[MAX_SHARES];
 };
 
 _Static_assert(sizeof(struct ledger_account) == 64, "an account is one cache line");
@@ -76,5 +96,11 @@ void state_unlock(const struct state_file *f);
  * it. */
 bool state_own(struct state_file *f, unsigned slot);
 bool state_owned(const struct state_file *f, unsigned slot);
+
+/* Descriptors of exported memory. state_share_new makes one for a record, state_share_of returns the
+ * number of its record, and state_share_open whether there is one; -1 if there is none. */
+int state_share_new(unsigned number);
+int state_share_of(const struct state_file *f, int fd);
+bool state_share_open(const struct state_file *f, unsigned number);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "driver.h"
 
-enum ticket_kind { TICKET_IPC = 1, TICKET_PHYSICAL, TICKET_POOL, TICKET_POOL_POINTER };
+enum ticket_kind { TICKET_IPC = 1, TICKET_POOL, TICKET_POOL_POINTER };
 
 struct ticket {
 	uint32_t magic;

@@ -1,35 +1,14 @@
-/* Virtual memory management: physical memory, reservations, and mappings between.
- *
- * Shareable memory lives as long as any process has a handle, a mapping or a descriptor of it. As
- * seen on an H200, once its maker has released it: NVML lists it for no process while there is a
- * descriptor, and after that for its importer. Here the maker holds it until then, unlisted. */
-#define _GNU_SOURCE
-#include <dirent.h>
-#include <fcntl.h>
+/* Virtual memory management: physical memory, reservations, and mappings between. Exported memory
+ * is in records that all processes share (share.h). */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "driver.h"
 #include "knobs.h"
 #include "space.h"
-#include "ticket.h"
 
 /* The granularity of mappings is the size to which the driver rounds large allocations. */
 static uint64_t vmm_granularity(void) { return knobs()->block; }
-
-/* Data that the maker and the importers of shareable memory share, in the file behind the
- * descriptor. */
-struct share {
-	struct ticket ticket;
-	char name[48];      /* of the file */
-	uint32_t importers; /* handles and mappings of others; atomic, as the rest */
-	uint32_t released;  /* by the maker */
-	uint32_t adopted;   /* an importer holds it now */
-};
 
 struct physical {
 	struct handle handle;
@@ -39,18 +18,9 @@ struct physical {
 	unsigned device;
 	unsigned long references; /* by handle; at 0 the handle is none any more */
 	unsigned long mappings;   /* the memory stays until both are 0 */
-	struct ticket from;       /* of imported memory */
-	struct physical *next;    /* imported, too, or lent */
-	struct share *share;      /* of exported and imported memory */
-	int own;                  /* a descriptor of exported memory that the driver keeps */
+	unsigned share;           /* of exported and imported memory: the number of its record, plus one; else 0 */
 	bool imported;
 };
-
-/* The driver's own descriptors are from here on, and do not count. */
-enum { VMM_OWN_DESCRIPTORS = 700 };
-
-static struct physical *vmm_imports;
-static struct physical *vmm_lent; /* released, and perhaps still reachable */
 
 struct mapping {
 	CUdeviceptr at;
@@ -88,90 +58,15 @@ static struct physical *vmm_physical_get(CUmemGenericAllocationHandle h, const c
 	return m != NULL && m->references > 0 ? m : NULL;
 }
 
-/* Whether a process, of those that can be looked at, has a descriptor of it. */
-static bool vmm_descriptor_left(const struct share *share)
-{
-	bool found = false;
-	DIR *processes = opendir("/proc");
-	for (struct dirent *p; processes != NULL && !found && (p = readdir(processes)) != NULL;) {
-		char folder[300];
-		snprintf(folder, sizeof folder, "/proc/%s/fd", p->d_name);
-		DIR *files = p->d_name[0] >= '0' && p->d_name[0] <= '9' ? opendir(folder) : NULL;
-		for (struct dirent *f; files != NULL && !found && (f = readdir(files)) != NULL;) {
-			char target[128] = "";
-			found = atoi(f->d_name) < VMM_OWN_DESCRIPTORS &&
-				readlinkat(dirfd(files), f->d_name, target, sizeof target - 1) > 0 && strstr(target, share->name) != NULL;
-		}
-		if (files != NULL)
-			closedir(files);
-	}
-	if (processes != NULL)
-		closedir(processes);
-	return found;
-}
-
-/* Returns exported memory that no process can reach any more, or that an importer has taken over. */
-static void vmm_settle_lent(void)
-{
-	for (struct physical **at = &vmm_lent, *m; (m = *at) != NULL;) {
-		if (load_relaxed(&m->share->adopted) == 0 && (load_relaxed(&m->share->importers) > 0 || vmm_descriptor_left(m->share))) {
-			at = &m->next;
-			continue;
-		}
-		*at = m->next;
-		machine_unlist(m->device, -(int64_t)m->charged);
-		machine_return(m->device, KIND_DATA, m->charged);
-		munmap(m->share, sizeof *m->share);
-		close(m->own);
-		handle_drop(m);
-	}
-}
-
 static void vmm_drop_unused(struct physical *m)
 {
 	if (m->references > 0 || m->mappings > 0)
 		return;
-	if (m->share != NULL && !m->imported) {
-		machine_unlist(m->device, (int64_t)m->charged);
-		__atomic_store_n(&m->share->released, 1, __ATOMIC_RELEASE);
-		m->next = vmm_lent;
-		vmm_lent = m;
-		vmm_settle_lent();
-		return;
-	}
-	if (m->share != NULL) {
-		__atomic_fetch_sub(&m->share->importers, 1, __ATOMIC_ACQ_REL);
-		munmap(m->share, sizeof *m->share);
-	}
+	if (m->share > 0)
+		machine_share_drop(m->share - 1, !m->imported);
 	if (m->charged > 0)
 		machine_return(m->device, KIND_DATA, m->charged);
-	for (struct physical **at = &vmm_imports; *at != NULL; at = &(*at)->next)
-		if (*at == m) {
-			*at = m->next;
-			break;
-		}
 	handle_drop(m);
-}
-
-/* Whether imported memory is this process's now: its maker has ended, or has released it and there is no descriptor. */
-static bool vmm_is_ours(const struct physical *m)
-{
-	if (!machine_alive(m->from.slot, m->from.identity))
-		return knobs()->orphans;
-	return __atomic_load_n(&m->share->released, __ATOMIC_ACQUIRE) != 0 && load_relaxed(&m->share->adopted) == 0 &&
-	       !vmm_descriptor_left(m->share);
-}
-
-void imports_adopt(void)
-{
-	pthread_mutex_lock(&vmm_lock);
-	for (struct physical *m = vmm_imports; m != NULL; m = m->next)
-		if (m->charged == 0 && vmm_is_ours(m) && machine_charge(m->device, KIND_DATA, m->size)) {
-			m->charged = m->size;
-			store_relaxed(&m->share->adopted, 1);
-		}
-	vmm_settle_lent();
-	pthread_mutex_unlock(&vmm_lock);
 }
 
 static CUresult vmm_create(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop)
@@ -451,26 +346,15 @@ API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *out, CUmemGeneri
 	return m == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* Makes the shared data of exported memory, and a descriptor that the driver itself keeps. The
- * caller holds the lock. */
+/* Moves the memory to a record, unless it has one. The caller holds the lock. */
 static bool vmm_share(struct physical *m)
 {
-	static unsigned names;
-	char name[sizeof m->share->name];
-	snprintf(name, sizeof name, "fakegpu-share-%d-%u.", (int)getpid(), ++names);
-	int fd = memfd_create(name, MFD_CLOEXEC), own = fcntl(fd, F_DUPFD_CLOEXEC, VMM_OWN_DESCRIPTORS);
-	if (fd >= 0)
-		close(fd);
-	struct share *share = own >= 0 && ftruncate(own, sizeof *share) == 0
-				      ? mmap(NULL, sizeof *share, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0)
-				      : MAP_FAILED;
-	if (share == MAP_FAILED)
-		return false;
-	share->ticket = ticket_new(TICKET_PHYSICAL, m->device, 0, m->size);
-	strcpy(share->name, name);
-	m->share = share;
-	m->own = own;
-	return true;
+	int number = m->share > 0 ? -1 : machine_share(m->device, m->charged);
+	if (number >= 0) {
+		m->share = (unsigned)number + 1;
+		m->charged = 0;
+	}
+	return m->share > 0;
 }
 
 static CUresult vmm_export_handle(void *out, CUmemGenericAllocationHandle h, int type)
@@ -483,10 +367,10 @@ static CUresult vmm_export_handle(void *out, CUmemGenericAllocationHandle h, int
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&vmm_lock);
 	m = vmm_physical_get(h, "cuMemExportToShareableHandle");
-	if (m != NULL && (m->imported || (m->prop.requestedHandleTypes & type) == 0))
+	if (m != NULL && (m->imported || (m->share == 0 && m->charged == 0) || (m->prop.requestedHandleTypes & type) == 0))
 		m = NULL;
-	if (m != NULL && (m->share != NULL || vmm_share(m)))
-		fd = fcntl(m->own, F_DUPFD_CLOEXEC, 0);
+	if (m != NULL && vmm_share(m))
+		fd = machine_share_export(m->share - 1);
 	pthread_mutex_unlock(&vmm_lock);
 	if (fd < 0)
 		return m == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
@@ -496,33 +380,31 @@ static CUresult vmm_export_handle(void *out, CUmemGenericAllocationHandle h, int
 
 static CUresult vmm_import_handle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
 {
-	struct share *share;
 	struct physical *m;
-	struct ticket t;
-	CUdevice ordinal;
-	int fd = (int)(intptr_t)os_handle;
+	CUdevice ordinal = 0;
+	unsigned device;
+	uint64_t bytes;
 
 	TRY(driver_ready());
-	if (out == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !ticket_from_fd(fd, &t) ||
-	    !ticket_good(&t, TICKET_PHYSICAL, &ordinal))
+	if (out == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_INVALID_VALUE;
-	share = mmap(NULL, sizeof *share, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	m = share == MAP_FAILED ? NULL : handle_new(sizeof *m, HANDLE_PHYSICAL, NULL);
-	if (m == NULL)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	int number = machine_share_import((int)(intptr_t)os_handle, &device, &bytes);
+	if (number < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	while ((unsigned)ordinal < visible_devices() && device_index(ordinal) != device)
+		ordinal++;
+	m = (unsigned)ordinal < visible_devices() ? handle_new(sizeof *m, HANDLE_PHYSICAL, NULL) : NULL;
+	if (m == NULL) {
+		machine_share_drop((unsigned)number, false);
+		return (unsigned)ordinal < visible_devices() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+	}
 	m->prop = (CUmemAllocationProp){
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = type, .location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal}};
-	m->size = t.size;
-	m->device = t.device;
+	m->size = bytes;
+	m->device = device;
 	m->references = 1;
-	m->from = t;
 	m->imported = true;
-	m->share = share;
-	__atomic_fetch_add(&share->importers, 1, __ATOMIC_ACQ_REL);
-	pthread_mutex_lock(&vmm_lock);
-	m->next = vmm_imports;
-	vmm_imports = m;
-	pthread_mutex_unlock(&vmm_lock);
+	m->share = (unsigned)number + 1;
 	*out = (uintptr_t)m;
 	return CUDA_SUCCESS;
 }

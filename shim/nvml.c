@@ -201,16 +201,25 @@ static bool nvml_listed_bytes(struct nvml_device *d, uint64_t *bytes)
 	return true;
 }
 
-bool nvml_unlisted_bytes(struct nvml_device *d, uint64_t *bytes)
+/* The device's bytes and the list cannot be read at one instant. If a process frees and
+ * allocates all the time, a pair of readings may have its memory in the list only, and so show
+ * too few unlisted bytes. So several pairs are read, and the most bytes of the device are compared
+ * with the fewest in the list. */
+enum { NVML_LOOKS = 12 };
+
+bool nvml_unlisted_bytes(struct nvml_device *d, uint64_t enough, uint64_t *bytes)
 {
 	nvmlMemory_v2_t m = {.version = NVML_MEMORY_V2};
-	uint64_t before = 0, after = 0;
-	if (!ration_real(CALL_nvmlDeviceGetMemoryInfo_v2))
-		return false;
+	uint64_t used = 0, least = UINT64_MAX, listed;
+	bool good = ration_real(CALL_nvmlDeviceGetMemoryInfo_v2);
+	*bytes = 0;
 	mutex_lock(&nvml_lock, LOCK_NVML);
-	bool good = nvml_listed_bytes(d, &before) && REAL(nvmlDeviceGetMemoryInfo_v2, d->handle, &m) == NVML_SUCCESS &&
-		    nvml_listed_bytes(d, &after) && before == after;
+	for (int i = 0; i < NVML_LOOKS && good && *bytes < enough; i++) {
+		good = nvml_listed_bytes(d, &listed) && REAL(nvmlDeviceGetMemoryInfo_v2, d->handle, &m) == NVML_SUCCESS;
+		used = m.used > used ? m.used : used;
+		least = listed < least ? listed : least;
+		*bytes = used > least ? used - least : 0;
+	}
 	mutex_unlock(&nvml_lock);
-	*bytes = m.used > after ? m.used - after : 0;
 	return good;
 }

@@ -38,8 +38,9 @@ bool nvml_pids(struct nvml_device *d, uint32_t *pids, unsigned max, unsigned *n)
 bool nvml_own_bytes(struct nvml_device *d, uint64_t *bytes);
 
 /* nvml_unlisted_bytes reads how many bytes in use on the device belong to no listed process: an
- * upper bound. It returns false if the driver does not tell, or if its list changed meanwhile. */
-bool nvml_unlisted_bytes(struct nvml_device *d, uint64_t *bytes);
+ * upper bound, as other processes allocate and free meanwhile. It stops at the first reading that
+ * shows `enough` bytes. It returns false if the driver does not tell. */
+bool nvml_unlisted_bytes(struct nvml_device *d, uint64_t enough, uint64_t *bytes);
 
 /* nvml_device_bytes reads how many bytes all processes together use on a device. It
  * returns false if the driver does not tell. */

@@ -60,8 +60,9 @@ static bool overhead_read(struct device *d, struct overhead_reading *r)
 	}
 	capture_restore(mode);
 	charge_bounds_end(d->index, &b);
-	r->least = all ? b.least : 0;
-	r->most = all ? b.most : INT64_MAX; /* no upper bound: the driver may have memory that is about to be counted */
+	/* The driver does not list lent bytes with this process. */
+	r->least = all ? overhead_above(b.least, d->lent_bytes) : 0;
+	r->most = all ? b.most - d->lent_bytes : INT64_MAX; /* no upper bound: the driver may have memory that is about to be counted */
 	r->absent = b.absent;
 	region_set_driver_bytes(attach_region(), d->index, r->driver);
 	return true;
@@ -111,34 +112,26 @@ static void overhead_correct(struct device *d, uint64_t less, bool exact)
 		region_remember_cost(attach_region(), d->index, d->uuid, charged - back);
 }
 
-/* overhead_settle_lent returns lent bytes that no process can have any more. When an importer
- * is the only holder, the driver lists the memory with the importer, which charges it as
- * overhead. The caller holds LOCK_OVERHEAD. */
-static void overhead_settle_lent(struct device *d)
+/* overhead_unlisted returns the most bytes that can still be lent. The caller holds
+ * LOCK_OVERHEAD. */
+static uint64_t overhead_unlisted(struct device *d)
 {
-	uint64_t unlisted;
-	if (likely(!d->lent_bytes) || !nvml_unlisted_bytes(&d->nvml, &unlisted))
-		return;
+	uint64_t bytes;
+	return d->lent_bytes && nvml_unlisted_bytes(&d->nvml, d->lent_bytes, &bytes) ? bytes : UINT64_MAX / 2;
+}
+
+/* overhead_settle_lent returns lent bytes that are not among the unlisted ones: no process has
+ * them any more, or the driver lists them with an importer, which charges them as overhead. If
+ * this process is that importer, it must have charged them since `unlisted` was read. The caller
+ * holds LOCK_OVERHEAD. */
+static void overhead_settle_lent(struct device *d, uint64_t unlisted)
+{
 	uint64_t back = overhead_above(d->lent_bytes, overhead_whole(unlisted));
 	if (!back)
 		return;
 	d->lent_bytes -= back;
 	charge_leaving(d->index, back);
-	charge_mark_absent(d->index, back, false);
 	charge_return(d->index, RATION_DATA, back);
-}
-
-void overhead_lend(struct device *d, uint64_t bytes)
-{
-	bool started = nvml_start();
-	bytes = overhead_whole(bytes);
-	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
-	charge_mark_absent(d->index, bytes, true);
-	charge_arrived(d->index, bytes);
-	d->lent_bytes += bytes;
-	if (started)
-		overhead_settle_lent(d);
-	mutex_unlock(&overhead_lock);
 }
 
 /* overhead_sync sets the charged overhead to the bytes that the driver has beyond all other
@@ -148,10 +141,11 @@ void overhead_lend(struct device *d, uint64_t bytes)
 static bool overhead_sync(struct device *d)
 {
 	struct overhead_reading r;
-	overhead_settle_lent(d);
-	uint64_t charged = charge_held(d->index, RATION_OVERHEAD);
-	if (!overhead_read(d, &r))
+	uint64_t unlisted = overhead_unlisted(d), charged = charge_held(d->index, RATION_OVERHEAD);
+	if (!overhead_read(d, &r)) {
+		overhead_settle_lent(d, unlisted);
 		return false;
+	}
 	if (d->making)
 		return true;
 	/* Deferred memory has come once the driver has all charged bytes except the other
@@ -169,6 +163,7 @@ static bool overhead_sync(struct device *d)
 		charge_add_forced(d->index, RATION_OVERHEAD, more);
 	if (back)
 		charge_return(d->index, RATION_OVERHEAD, back);
+	overhead_settle_lent(d, unlisted);
 	if (less > back)
 		overhead_correct(d, less - back, exact);
 	if (!exact)
@@ -181,6 +176,18 @@ static bool overhead_sync(struct device *d)
 	/* A module that was measured beside another may have been charged for both: that shows when the other one is unloaded. */
 	d->unconfirmed_bytes[RATION_CONTEXT] = d->lowered_bytes;
 	return true;
+}
+
+void overhead_lend(struct device *d, uint64_t bytes)
+{
+	bool started = nvml_start();
+	bytes = overhead_whole(bytes);
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	charge_arrived(d->index, bytes);
+	d->lent_bytes += bytes;
+	if (started)
+		overhead_sync(d);
+	mutex_unlock(&overhead_lock);
 }
 
 /* overhead_join counts a making as under way. The caller holds LOCK_OVERHEAD. */

@@ -107,8 +107,8 @@ void overhead_drop_deferred(struct device *d, uint64_t bytes);
 /* overhead_lend is for exported memory whose last handle and mapping in this process are gone;
  * call it after charge_leaving. The driver keeps the memory as long as another process has a
  * handle or a descriptor. It stays charged here, as lent bytes: readings compare them with the
- * bytes on the device that belong to no listed process, and return the difference. It may start
- * NVML. */
+ * bytes on the device that belong to no listed process, and return the difference. It takes such a
+ * reading, and may start NVML. shim/PROTOCOLS.md, *Lent memory*. */
 void overhead_lend(struct device *d, uint64_t bytes);
 
 /* overhead_keep_rest is called after the end of a context, before its bytes are returned. If

@@ -226,14 +226,9 @@ int cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at)
 
 int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *handle, int type)
 {
-	struct alloc_record r;
 	int result = REAL(cuMemImportFromShareableHandle, out, handle, type);
 	__atomic_store_n(&vmm_imports, 1, __ATOMIC_RELAXED);
 	overhead_read_soon(); /* the driver may count it as the importer's when the descriptor is closed */
-	/* If this process exported the memory, the driver returns the same handle, with one
-	 * more reference. */
-	if (result == CUDA_SUCCESS && attach_on())
-		vmm_count(*out, VMM_REFERENCE, &r);
 	return result;
 }
 

@@ -8,10 +8,10 @@
 #include <limits.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/mman.h>
 #include <time.h>
 
-#include "later.h"
 #include "walk/walk.h"
 
 enum { PROCESSES = 4, WALKERS = 3, ROUNDS = 45, STEPS = 150, ALONE = 20, ALONE_STEPS = 500, SHARED_FD = 90, MAIL_FD = 91 };
@@ -21,19 +21,24 @@ enum { FULL = 3 };
 
 struct report {
 	uint32_t ready;
-	uint32_t round; /* the last one that this is about */
+	uint32_t walked; /* the last round whose steps are done */
+	uint32_t round;  /* the last one that this is about */
 	uint32_t failed, passed;
 	uint32_t exact;          /* no destroyed pool still has memory */
 	uint64_t truth[DEVICES]; /* what the driver says we hold */
 	uint64_t overhead;       /* of device 0: booked, whether it fitted or not */
 	uint64_t away[DEVICES];
+	uint64_t lent[DEVICES]; /* released by us; there are descriptors of it */
 };
 
 /* Between the processes; every word has one writer. */
 static struct shared {
 	uint32_t round, calm, stop;
-	uint32_t ask, answer;          /* of the watcher */
-	uint64_t total[DEVICES], most; /* its answer, and the most it saw of device 0 in this round */
+	uint32_t still;                       /* the round after which all stand still */
+	uint32_t leave;                       /* after the last comparison */
+	uint32_t ask, answer;                 /* of the watcher */
+	uint64_t total[DEVICES], most;        /* its answer, and the most it saw of device 0 in this round */
+	struct fakegpu_shared parts[DEVICES]; /* its answer, too */
 	struct report report[PROCESSES];
 } *shared;
 
@@ -45,43 +50,55 @@ static void set(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEA
 
 static uint64_t mix(uint64_t seed, uint64_t by) { return (seed + by * 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull | 1; }
 
-/* The driver's count is read. Until it is for the first time, a module that takes just
- * what another process gives back meanwhile is not noticed. */
-static void look_again(void)
+/* Bytes of managed memory on a device, or charged as if they were. */
+static uint64_t managed(int device)
 {
-	later();
-	(void)!cuCtxSynchronize();
+	uint64_t sum = 0;
+	for (int i = 0; i < HELD * all.count; i++) {
+		const struct thing *t = &all.walkers[i / HELD].held[i % HELD];
+		sum += t->kind == MANAGED && t->device == device ? units_for(t->size) * RATION_UNIT : 0;
+	}
+	return sum;
 }
 
 /* Our count of this process is the driver's, by kind; managed memory that is not on
  * the device is charged all the same, and so is what a destroyed pool held until the
  * last of it is freed. Contexts and modules are told by the driver's count: exactly
  * where nothing else happens at that moment, and otherwise so that no less is counted
- * than there is once the count was read again. True if all is so. */
+ * than there is once the count was read again. What was lent is charged at least, and at
+ * most what the driver has for no process; what was adopted shows as overhead. Managed memory,
+ * which is charged wherever it is, can hide that this comes or goes. True if all is so. */
 static bool agree(bool exact)
 {
-	if (!all.alone)
+	if (!all.alone || all.imported)
 		look_again();
 	unsigned before = checks_failed;
 	for (int d = 0; d < DEVICES; d++) {
 		struct ration_usage f = usage_of((unsigned)d);
+		struct fakegpu_shared s;
 		uint64_t truth[3];
 		for (int k = 0; k < 3; k++)
 			EQ(fakegpu_truth_kind(d, (enum fakegpu_kind)k, &truth[k], NULL), 0);
-		truth[FAKEGPU_DATA] += all.away[d];
+		EQ(fakegpu_shared(d, &s), 0);
+		truth[FAKEGPU_DATA] += all.away[d] + s.lent - s.adopted;
 		/* A context that was refused and could not be ended shows as overhead, and so does
          * the module of a library; and what other threads' requests hid meanwhile. */
 		if (all.strict && exact) {
-			EQ(f.kind[RATION_CONTEXT] + f.kind[RATION_MODULE] + f.kind[RATION_OVERHEAD],
-			   truth[FAKEGPU_CONTEXT] + truth[FAKEGPU_MODULE]);
+			uint64_t seen = f.kind[RATION_CONTEXT] + f.kind[RATION_MODULE] + f.kind[RATION_OVERHEAD],
+				 want = truth[FAKEGPU_CONTEXT] + truth[FAKEGPU_MODULE] + s.adopted,
+				 wrong = seen > want ? seen - want : want - seen;
+			if (!all.imported || wrong > managed(d))
+				EQ(seen, want);
 			CHECK(f.kind[RATION_CONTEXT] <= truth[FAKEGPU_CONTEXT] && f.kind[RATION_MODULE] <= truth[FAKEGPU_MODULE]);
 		} else {
-			CHECK(f.total + all.away[d] >= truth[FAKEGPU_CONTEXT] + truth[FAKEGPU_MODULE] + truth[FAKEGPU_DATA]);
+			CHECK(f.total + all.away[d] >= truth[FAKEGPU_CONTEXT] + truth[FAKEGPU_MODULE] + truth[FAKEGPU_DATA] + s.adopted);
 		}
-		if (exact)
+		if (exact && s.unlisted == s.lent)
 			EQ(f.kind[RATION_DATA], truth[FAKEGPU_DATA]);
 		else
 			CHECK(f.kind[RATION_DATA] >= truth[FAKEGPU_DATA]);
+		if (exact)
+			CHECK(f.kind[RATION_DATA] <= truth[FAKEGPU_DATA] + s.unlisted - s.lent);
 		EQ(f.total, f.kind[RATION_CONTEXT] + f.kind[RATION_MODULE] + f.kind[RATION_DATA] + f.kind[RATION_OVERHEAD]);
 	}
 	return checks_failed == before;
@@ -150,7 +167,7 @@ static void *walks(void *arg)
 	struct walker *w = arg;
 	for (;;) {
 		pthread_barrier_wait(&barrier);
-		if (get(&shared->stop))
+		if (get(&shared->round) > ROUNDS)
 			return NULL;
 		for (int i = 0; i < STEPS; i++)
 			step(w, MAIL_FD + 2 * w->process + 1);
@@ -178,17 +195,15 @@ static bool begin_realtime(pthread_t *t, struct walker *w)
 	return pthread_create(t, &a, walks, w) == 0;
 }
 
-static void wait_while(const uint32_t *p, uint32_t is, const uint32_t * or)
+static void wait_while(const uint32_t *p, uint32_t is)
 {
-	while (get(p) == is && !get(or))
+	while (get(p) == is)
 		usleep(200);
 }
 
 static void tell(struct report *r, uint32_t round)
 {
 	unsigned long wrong = 0;
-	while (cuCtxSynchronize() != CUDA_SUCCESS)
-		;
 	agree(all.orphans == 0);
 	r->exact = all.orphans == 0 && all.strict;
 	r->overhead = usage_of(0).kind[RATION_OVERHEAD];
@@ -197,8 +212,11 @@ static void tell(struct report *r, uint32_t round)
 	EQ(wrong, 0);
 	EQ(fakegpu_errors(), 0);
 	for (int d = 0; d < DEVICES; d++) {
+		struct fakegpu_shared s;
 		EQ(fakegpu_truth(d, &r->truth[d], NULL), 0);
+		EQ(fakegpu_shared(d, &s), 0);
 		r->away[d] = all.away[d];
+		r->lent[d] = s.lent;
 	}
 	r->failed = checks_failed;
 	r->passed = checks_passed;
@@ -231,25 +249,26 @@ static int work(int me, uint64_t seed)
 		if (!also(REALTIME) || !begin_realtime(&t[i], &walkers[i]))
 			EQ(pthread_create(&t[i], i % 2 ? &small : NULL, walks, &walkers[i]), 0);
 	}
-	for (;;) {
-		wait_while(&shared->round, round, &shared->stop);
+	while (round <= ROUNDS) {
+		wait_while(&shared->round, round);
 		round = get(&shared->round);
 		all.calm = get(&shared->calm);
 		pthread_barrier_wait(&barrier);
-		if (get(&shared->stop))
-			break;
-		pthread_barrier_wait(&barrier);
+		if (round <= ROUNDS)
+			pthread_barrier_wait(&barrier);
+		for (int i = 0; i < WALKERS && round > ROUNDS; i++)
+			pthread_join(t[i], NULL);
+		for (int i = 0; i < WALKERS && round > ROUNDS && me % 2; i++)
+			walk_home(&walkers[i]);
+		OK(cuCtxSetCurrent(all.primary[0]));
+		while (cuCtxSynchronize() != CUDA_SUCCESS)
+			;
+		set(&r->walked, round);
+		while (get(&shared->still) != round)
+			usleep(200);
 		tell(r, round);
 	}
-	for (int i = 0; i < WALKERS; i++)
-		pthread_join(t[i], NULL);
-	for (int i = 0; i < WALKERS && me % 2; i++)
-		walk_home(&walkers[i]);
-	OK(cuCtxSetCurrent(all.primary[0]));
-	while (cuCtxSynchronize() != CUDA_SUCCESS)
-		;
-	agree(all.orphans == 0);
-	r->failed = checks_failed;
+	wait_while(&shared->leave, 0);
 	return 0;
 }
 
@@ -270,6 +289,8 @@ static int watch(void)
 		if (ask != shared->answer) {
 			for (int d = 0; d < DEVICES; d++)
 				EQ(fakegpu_truth(d, NULL, &shared->total[d]), 0);
+			for (int d = 0; d < DEVICES; d++)
+				EQ(fakegpu_shared(d, &shared->parts[d]), 0);
 			set(&shared->answer, ask);
 		}
 		usleep(100);
@@ -361,11 +382,12 @@ static pid_t worker(int i, uint64_t seed)
 	return pid;
 }
 
-/* Waits until all that live have ended the round; one that ended by itself is wrong. */
-static void all_done(pid_t *pids, uint32_t round)
+/* Waits until all that live have got to the round, by a word of their reports; one that ended by itself is
+ * wrong. */
+static void wait_for_all(pid_t *pids, size_t word, uint32_t round)
 {
 	for (int i = 0; i < PROCESSES; i++)
-		while (pids[i] && get(&shared->report[i].round) != round) {
+		while (pids[i] && get((uint32_t *)((char *)&shared->report[i] + word)) != round) {
 			int status;
 			if (waitpid(pids[i], &status, WNOHANG) == pids[i]) {
 				fprintf(stderr, "process %d ended in round %u with status %x\n", i, round, (unsigned)status);
@@ -376,8 +398,16 @@ static void all_done(pid_t *pids, uint32_t round)
 		}
 }
 
-/* All stand still: the region is what they hold together, and so is the device.
- * Returns what was booked without asking. */
+static void all_done(pid_t *pids, uint32_t round)
+{
+	wait_for_all(pids, offsetof(struct report, walked), round);
+	set(&shared->still, round);
+	wait_for_all(pids, offsetof(struct report, round), round);
+}
+
+/* All stand still: the region is what they hold together, and so is the device, but for
+ * memory that only descriptors of dead processes keep.
+ * Returns what the device may have beyond the limit: what was booked without asking, and that memory. */
 static uint64_t compare(const pid_t *pids)
 {
 	unsigned reaped;
@@ -387,25 +417,27 @@ static uint64_t compare(const pid_t *pids)
 		usleep(200);
 	for (unsigned d = 0; d < DEVICES; d++) {
 		struct region_holding h[64];
-		uint64_t truth = 0, away_ = 0, held = 0;
+		uint64_t truth = 0, away_ = 0, held = 0, lent = 0, unlisted = shared->parts[d].unlisted, more = 0;
 		bool exact = true;
 		for (int i = 0; i < PROCESSES; i++)
 			if (pids[i]) {
 				truth += shared->report[i].truth[d];
 				away_ += shared->report[i].away[d];
+				lent += shared->report[i].lent[d];
+				more += unlisted - shared->report[i].lent[d];
 				exact &= shared->report[i].exact;
 			}
 		unsigned n = region_holdings(region_here(), d, h, 64);
 		for (unsigned i = 0; i < n; i++)
 			held += h[i].usage.total;
-		EQ(shared->total[d], truth);
+		EQ(shared->total[d], truth + unlisted);
+		EQ(unlisted, lent + shared->parts[d].orphaned);
 		EQ(region_used(region_here(), d), held);
+		CHECK(held >= truth + lent);
 		if (exact)
-			EQ(held, truth + away_);
-		else
-			CHECK(held >= truth);
+			CHECK(held >= truth + lent + away_ && held <= truth + lent + away_ + more);
 	}
-	uint64_t booked = 0;
+	uint64_t booked = shared->parts[0].orphaned;
 	for (int i = 0; i < PROCESSES; i++)
 		booked += pids[i] ? shared->report[i].overhead : 0;
 	CHECK(shared->total[0] <= limit_bytes(region_limit(region_here(), 0)) + booked);
@@ -455,6 +487,10 @@ static void among_others(uint64_t seed)
 				pids[i] = worker(i, mix(seed, (uint64_t)i + 10 + 100 * round));
 			}
 	}
+	set(&shared->round, ROUNDS + 1);
+	all_done(pids, ROUNDS + 1);
+	compare(pids);
+	set(&shared->leave, 1);
 	set(&shared->stop, 1);
 	for (int i = 0; i < PROCESSES; i++) {
 		if (!pids[i])

@@ -1,7 +1,8 @@
 /* Virtual memory: given back at the last of references and mappings. */
-#include <time.h>
+#include <pthread.h>
 
 #include "held.h"
+#include "later.h"
 
 static const CUmemAllocationProp on_device = {
 	.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -88,13 +89,11 @@ static void ranges(void)
 	OK(cuMemAddressFree(at, (size_t)N * SIZE));
 }
 
-/* What was lent is returned by the reading before a refusal, once the stand-in has found out that no descriptor is left. */
+/* What was lent is returned by the reading before a refusal. */
 static void settle(void)
 {
 	CUmemGenericAllocationHandle h;
-	size_t available, total;
 	uint64_t limit = region_limit(region_here(), 0);
-	OK(cuMemGetInfo_v2(&available, &total));
 	region_set_limit(region_here(), 0, make_limit(region_used(region_here(), 0)));
 	h = make();
 	EQ(held(RATION_DATA), SIZE);
@@ -140,6 +139,65 @@ static void lent(void)
 	settle();
 	EQ(held(RATION_DATA), 0);
 	OK(cuMemAddressFree(at, SIZE));
+}
+
+/* The driver lists imported memory with its importer after its maker has released it. The importer charges it, whatever it
+ * has lent itself. Here both are one process, which gets a second handle. */
+static void adopted(void)
+{
+	CUmemGenericAllocationHandle first = make(), second = make(), copy;
+	int kept = -1, fd = -1;
+	OK(cuMemExportToShareableHandle(&kept, first, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemRelease(first));
+	EQ(held(RATION_DATA), 2 * SIZE);
+	OK(cuMemExportToShareableHandle(&fd, second, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemImportFromShareableHandle(&copy, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	CHECK(copy != second);
+	close(fd);
+	OK(cuMemRelease(second));
+	EQ(held(RATION_OVERHEAD), SIZE);
+	SAME();
+	OK(cuMemRelease(copy));
+	SAME();
+	close(kept);
+	settle();
+	EQ(held(RATION_DATA), 0);
+}
+
+static void *flicker(void *stop)
+{
+	CUdeviceptr p;
+	CUcontext c;
+	OK(cuDevicePrimaryCtxRetain(&c, 0));
+	OK(cuCtxSetCurrent(c));
+	while (!__atomic_load_n((bool *)stop, __ATOMIC_RELAXED)) {
+		OK(cuMemAlloc_v2(&p, SIZE));
+		OK(cuMemFree_v2(p));
+	}
+	OK(cuDevicePrimaryCtxRelease_v2(0));
+	return NULL;
+}
+
+/* Memory that comes and goes all the time does not hide lent memory from a reading. */
+static void lent_beside_others(void)
+{
+	CUmemGenericAllocationHandle h = make();
+	bool stop = false;
+	pthread_t t;
+	int fd = -1;
+	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	EQ(pthread_create(&t, NULL, flicker, &stop), 0);
+	OK(cuMemRelease(h));
+	for (int i = 0; i < 500; i++) {
+		later();
+		OK(cuCtxSynchronize());
+	}
+	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+	pthread_join(t, NULL);
+	EQ(held(RATION_DATA), SIZE);
+	close(fd);
+	settle();
+	EQ(held(RATION_DATA), 0);
 }
 
 static void elsewhere(void)
@@ -188,6 +246,8 @@ int main(void)
 	shared();
 	elsewhere();
 	lent();
+	adopted();
+	lent_beside_others();
 	OK(cuDevicePrimaryCtxRelease_v2(0));
 	return FINISH();
 }

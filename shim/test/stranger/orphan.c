@@ -63,6 +63,7 @@ static void gone(bool killed)
 	int fd = receive();
 	start();
 	OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	close(fd);
 	BALANCED(0); /* it is the exporter's: not counted twice */
 	if (killed) {
 		EQ(kill(pid, SIGKILL), 0);
@@ -72,7 +73,7 @@ static void gone(bool killed)
 		EQ(waitpid(pid, &status, 0), pid);
 		EQ(status, 0);
 	}
-	EQ(in_use(0), 700 * MIB); /* FAKEGPU_ORPHANS: as an H200 has it */
+	EQ(in_use(0), 700 * MIB);
 	later();
 	OK(cuCtxSynchronize());
 	EQ(held(RATION_OVERHEAD), SIZE);

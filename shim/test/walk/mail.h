@@ -18,7 +18,7 @@ static void post(struct walker *w, struct thing *t)
 	int fd = -1, to = (w->process + 1 + (int)below(w, (unsigned)all.processes - 1)) % all.processes;
 	if (t->kind == LINEAR && DONE(cuIpcGetMemHandle(&letter.ipc, t->p)))
 		letter.kind = OPENED;
-	if (WALK_EXPORTS && t->kind == PHYSICAL && t->memory != 0 &&
+	if (t->kind == PHYSICAL && t->memory != 0 &&
 	    DONE(cuMemExportToShareableHandle(&fd, t->memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)))
 		letter.kind = IMPORTED;
 	if (t->kind == POOLED && !w->pool[t->pool].destroyed && DONE(cuMemPoolExportPointer(&letter.pointer, t->p)) &&
@@ -67,7 +67,9 @@ static bool receive(struct walker *w, struct thing *t, int box)
 		while (!DONE(cuMemPoolDestroy(pool)))
 			;
 	}
-	if (fd >= 0)
+	if (t->kind == IMPORTED && r == CUDA_SUCCESS && below(w, 2))
+		t->descriptor = fd + 1;
+	else if (fd >= 0)
 		close(fd);
 	return r == CUDA_ERROR_INVALID_VALUE ? false : good(w, "opening another's memory", r, false);
 }

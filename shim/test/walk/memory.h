@@ -93,9 +93,14 @@ static bool unmake(struct walker *w, struct thing *t)
 	case MANAGED: return DONE(cuMemFree_v2(t->p));
 	case PHYSICAL:
 	case IMPORTED:
+		if (below(w, 2))
+			close_descriptor(t);
 		if (below(w, 2) && t->memory != 0 && t->p != 0 && DONE(cuMemRelease(t->memory)))
 			t->memory = 0; /* before what is mapped */
-		return unmap(w, t) && (t->memory == 0 || DONE(cuMemRelease(t->memory)));
+		if (!unmap(w, t) || (t->memory != 0 && !DONE(cuMemRelease(t->memory))))
+			return false;
+		close_descriptor(t);
+		return true;
 	case ARRAY:
 	case ARRAY3D: return DONE(cuArrayDestroy(t->handle));
 	case MIPMAP: return DONE(cuMipmappedArrayDestroy(t->handle));
@@ -130,10 +135,32 @@ static void step_unmake(struct walker *w, struct thing *t)
 
 /* Changes of what there is */
 
+/* Exports memory, and imports it into the same process. */
+static void import_own(struct walker *w, const struct thing *t)
+{
+	struct thing copy = {.kind = IMPORTED, .device = t->device, .context = t->context, .size = t->size};
+	struct thing *place = &w->held[below(w, HELD)];
+	int fd;
+	if (!DONE(cuMemExportToShareableHandle(&fd, t->memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)))
+		return;
+	copy.descriptor = fd + 1;
+	all.imported = true;
+	if (below(w, 2))
+		copy.memory = 0;
+	else if (!DONE(cuMemImportFromShareableHandle(&copy.memory, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)))
+		copy.memory = 0;
+	if (below(w, 2))
+		close_descriptor(&copy);
+	if (place->kind == NOTHING)
+		*place = copy;
+	else
+		while (!unmake(w, &copy))
+			;
+}
+
 static void change(struct walker *w, struct thing *t)
 {
 	CUmemGenericAllocationHandle again;
-	int fd;
 	switch (t->kind) {
 	case MANAGED:
 		/* Where others measure, what it hid would show all at once. */
@@ -158,13 +185,10 @@ static void change(struct walker *w, struct thing *t)
 			if (t->memory != 0)
 				unmap(w, t);
 		}
-		if (WALK_EXPORTS && t->kind == PHYSICAL && t->memory != 0 && below(w, 2) &&
-		    DONE(cuMemExportToShareableHandle(&fd, t->memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))) {
-			if (DONE(cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)))
-				while (!DONE(cuMemRelease(again)))
-					;
-			close(fd);
-		}
+		if (t->kind == PHYSICAL && t->memory != 0 && below(w, 2))
+			import_own(w, t);
+		else if (below(w, 4) == 0)
+			close_descriptor(t);
 		break;
 	case GRAPH:
 		if (t->again && t->other != NULL && below(w, 2))

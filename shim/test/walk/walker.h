@@ -7,11 +7,7 @@
 #include <pthread.h>
 
 #include "../held.h"
-
-/* Walks do not export memory: while a descriptor exists the driver lists exported memory for no
- * process, and the walk compares counts by process. That comparison was not exact with exports:
- * to be found out. test/vmm.c and the checks on a GPU cover exports. */
-enum { WALK_EXPORTS = 0 };
+#include "../later.h"
 
 enum { DEVICES = 2, HELD = 24, POOLS = 4, OWN = 2, GREENS = 2, MOST_WALKERS = 4, MOST_PROCESSES = 8 };
 
@@ -55,6 +51,7 @@ struct thing {
 	CUmemGenericAllocationHandle memory;
 	size_t size;
 	int pool;
+	int descriptor;     /* IMPORTED: of the memory, plus one; 0: none, or closed */
 	bool moved;         /* MANAGED: it is on the device */
 	bool again;         /* GRAPH: it can be launched again */
 	CUdeviceptr second; /* GRAPH: what it allocated on another device, or 0 */
@@ -89,6 +86,7 @@ static struct {
 	struct walker *walkers;
 	int count;              /* of them */
 	bool alone;             /* one walker: what would be a race otherwise may be done */
+	bool imported;          /* some memory was: the driver may count it for this process, and no call tells of that */
 	uint64_t away[DEVICES]; /* bytes of managed memory that are charged and not on the device */
 	unsigned orphans;       /* live allocations of destroyed pools */
 	bool settling;          /* there were some since the last synchronisation */
@@ -178,6 +176,30 @@ static unsigned also_read(void)
 			if ((at == list || at[-1] == ',') && strchr(",", at[strlen(names[i])]) != NULL)
 				found |= 1u << i;
 	return found;
+}
+
+/* The driver's count is read. Until it is for the first time, a module that takes just
+ * what another process gives back meanwhile is not noticed. */
+static void look_again(void)
+{
+	CUcontext current;
+	OK(cuCtxGetCurrent(&current));
+	OK(cuCtxSetCurrent(all.primary[0]));
+	later();
+	while (cuCtxSynchronize() != CUDA_SUCCESS)
+		;
+	OK(cuCtxSetCurrent(current));
+}
+
+/* The library does not see that a descriptor is closed: a reading tells it. */
+static void close_descriptor(struct thing *t)
+{
+	if (t->descriptor == 0)
+		return;
+	close(t->descriptor - 1);
+	t->descriptor = 0;
+	if (all.alone)
+		look_again();
 }
 
 /* Goes into one of the contexts there are; *c is the one that what is made belongs to. */
