@@ -6,8 +6,8 @@
 //	mutants -run 'ledger'   those with such a name
 //
 // A mutant that no test notices has survived, and is a failure. So is one whose old text is not in its
-// file exactly once any more, one that does not compile, and a test that fails without its mutant: none
-// of these tests anything.
+// file exactly once any more, one that does not compile, one with which its test does not end, and a
+// test that fails without its mutant: none of these tests anything.
 //
 // The file list has the mutants, in paragraphs of lines that each begin with a word:
 //

@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -27,6 +29,57 @@ func TestList(t *testing.T) {
 			t.Errorf("%s: changes nothing, %v", m.name, err)
 		}
 	}
+}
+
+// Every test of the list exists: of a renamed one, or of one of several, go test would say nothing.
+func TestTestsOfTheList(t *testing.T) {
+	text, err := os.ReadFile("list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, _, err := parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		if m.kind == "shim" {
+			for _, name := range m.args {
+				if path := "../../shim/test/" + name; !exists(path) && !exists(path+".c") {
+					t.Errorf("%s: shim/test has no %s", m.name, name)
+				}
+			}
+			continue
+		}
+		run := m.args[len(m.args)-1]
+		folder := filepath.Join(append([]string{"../.."}, m.args[:len(m.args)-1]...)...)
+		names := testsOf(t, folder)
+		top, _, _ := strings.Cut(run, "/")
+		for _, pattern := range strings.Split(top, "|") {
+			of, err := regexp.Compile(pattern)
+			if err != nil || !slices.ContainsFunc(names, of.MatchString) {
+				t.Errorf("%s: %s has no test %s, %v", m.name, folder, pattern, err)
+			}
+		}
+	}
+}
+
+// testsOf returns the names of a package's tests.
+func testsOf(t *testing.T, folder string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(folder + "/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, of := range regexp.MustCompile(`(?m)^func (Test\w*)\(`).FindAllSubmatch(text, -1) {
+			names = append(names, string(of[1]))
+		}
+	}
+	return names
 }
 
 func TestParse(t *testing.T) {

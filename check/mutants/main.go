@@ -79,7 +79,11 @@ func all(ctx context.Context, turn int, pattern, dir string, jobs int, verbose b
 		if r.skipped {
 			skips++
 		}
-		fmt.Printf("%3d of %d  %5.1f s  %s\n", done, len(list), r.took.Seconds(), r)
+		if r.skipped { // as scripts/steps finds it
+			fmt.Printf("mutants: skipped: %s, as is a part of its test here: %s\n", r.m.name, r.m.test())
+		} else {
+			fmt.Printf("%3d of %d  %5.1f s  %s\n", done, len(list), r.took.Seconds(), r)
+		}
 		if r.err != nil || verbose {
 			fmt.Println(tail(r.output))
 		}
@@ -104,7 +108,7 @@ func all(ctx context.Context, turn int, pattern, dir string, jobs int, verbose b
 			return err
 		}
 	}
-	fmt.Printf("mutants: %d killed, %d skipped, %d failed, in %v\n", done-failed-skips, skips, failed, time.Since(began).Round(time.Second))
+	fmt.Printf("mutants: %d of %d killed, %d skipped, %d failed, in %v\n", done-failed-skips, len(list), skips, failed, time.Since(began).Round(time.Second))
 	if failed > 0 {
 		return fmt.Errorf("%d of %d promises can be broken without a test that fails (check/mutants/doc.go)", failed, len(list))
 	}

@@ -101,6 +101,26 @@ func TestCorruptRecords(t *testing.T) {
 	}
 }
 
+// A record that cannot be read may describe jobs that are in use: its claim is neither prepared again nor unprepared, and keeps its job and
+// its spec.
+func TestRecordThatCannotBeRead(t *testing.T) {
+	n := newNode(t)
+	_, err := n.Prepare(n.plan(uid, gib))
+	expect.OK(t, err)
+	kept := n.recordFile(uid) + ".kept"
+	expect.OK(t, errors.Join(os.Rename(n.recordFile(uid), kept), os.Mkdir(n.recordFile(uid), 0o700)))
+	for range 2 {
+		_, err = n.Prepare(n.plan(uid, gib))
+		expect.True(t, errors.Is(err, unix.EISDIR), "preparing returns", err)
+		expect.True(t, errors.Is(n.Unprepare(uid), unix.EISDIR), "it is unprepared")
+		jobs, err := jobsOf(uid)
+		_, spec := os.Stat(n.specFile(uid))
+		expect.True(t, len(jobs) == 1 && err == nil && spec == nil, "there are the jobs", jobs, err, "and the spec", spec)
+	}
+	expect.OK(t, errors.Join(os.Remove(n.recordFile(uid)), os.Rename(kept, n.recordFile(uid)), n.Unprepare(uid)))
+	checkNothingLeft(t, n)
+}
+
 // Several plugins, as in an update, with several calls each, for the same claims at once: each call succeeds, and afterwards there is what
 // the last calls wanted.
 func TestAtOnce(t *testing.T) {
