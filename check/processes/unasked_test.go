@@ -12,6 +12,7 @@ import (
 
 	"ration/check/expect"
 	"ration/check/testenv"
+	"ration/internal/region"
 )
 
 // A process that has no descriptor left cannot ask /proc about another one. A failure
@@ -54,13 +55,31 @@ func TestNoDescriptorOfTheRegion(t *testing.T) {
 }
 
 // A process that cannot find out whether an operator put limits beside a region does not
-// use the region.
+// use the region, be it new or not. Nor does it record in a new one that there are none: limits
+// that are put there are in force, and missed when they are removed.
 func TestLimitsThatCannotBeAskedFor(t *testing.T) {
 	eachMix(t, func(t *testing.T, mix impls) {
+		path := newPath(t)
 		// The longest name a file may have: the name of the limits file would be longer.
-		path := filepath.Join(filepath.Dir(newPath(t)), fmt.Sprintf("%0255d", 0))
-		w := start(t, mix, 0)
-		w.Ask("open %s 0=%d", path, mib).want("error", "a region whose limits cannot be looked for")
+		long := filepath.Join(filepath.Dir(path), fmt.Sprintf("%0255d", 0))
+		asks := func(path, want, when string) {
+			t.Helper()
+			w := start(t, mix, 0)
+			w.Ask("open %s 0=%d", path, mib).want(want, when)
+			w.Kill()
+		}
+		asks(path, "ok", "a region")
+		expect.OK(t, os.Rename(path, long))
+		asks(long, "error", "a region whose limits cannot be looked for")
+		expect.OK(t, os.Remove(long))
+		asks(long, "error", "a new region whose limits cannot be looked for")
+		if err := os.Rename(long, path); !errors.Is(err, os.ErrNotExist) {
+			expect.OK(t, err)
+		}
+		expect.OK(t, region.WriteLimitsFile(path, region.Limits{}))
+		asks(path, "ok", "a region with limits beside it")
+		expect.OK(t, os.Remove(path+region.LimitsSuffix))
+		asks(path, "error", "a region whose limits were removed")
 	})
 }
 

@@ -210,6 +210,13 @@ func TestAgentEndsAsOne(t *testing.T) {
 				to = reader
 			}
 			expect.OK(t, unix.Kill(to, test.signal))
+			if test.stop { // the kernel signals a parent's end before that end can be waited for
+				_ = a.cmd.Wait()
+				if stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", reader)); strings.Contains(string(stat), ") T ") {
+					t.Error("the reader is still stopped, and does not end with its parent")
+					_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+				}
+			}
 			if wantEnded(t, fd); test.signal != syscall.SIGKILL || test.reader {
 				a.wantTold("STOPPING=1")
 			}

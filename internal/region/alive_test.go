@@ -33,3 +33,9 @@ func TestGone(t *testing.T) {
 	}
 	expect.True(t, !gone(1), "process 1 is gone")
 }
+
+// If the kernel does not answer, a slot counts as locked: its process is not taken for dead.
+func TestLockThatCannotBeAskedFor(t *testing.T) {
+	locked, _ := askedOf(-1, 0)
+	expect.True(t, locked, "a lock that could not be asked for counts as released")
+}

@@ -7,12 +7,29 @@ static uint64_t room(void) { return GIB - region_used(region_here(), 0); }
 
 static uint64_t refused(void) { return region_here()->m->devices[0].refused; }
 
+/* explained checks the latest entry of the ring: this process asked for bytes, rounded up, and is the job's
+ * largest holder. */
+static void explained(uint64_t bytes)
+{
+	const struct ration_region *m = region_here()->m;
+	const struct ration_refusal *e = &m->refusals[(m->header.refusal_next - 1) % RATION_REFUSALS];
+	EQ(e->asked, (bytes + RATION_UNIT - 1) / RATION_UNIT * RATION_UNIT);
+	EQ(e->held, GIB - room());
+	EQ(e->own, e->held);
+	EQ(e->limit, GIB);
+	EQ(e->pid, (uint64_t)getpid());
+	EQ(e->device, 0);
+	EQ(e->top[0].pid, e->pid);
+	EQ(e->top[0].bytes, e->own);
+}
+
 static void linear(void)
 {
 	CUdeviceptr p, q;
 	uint64_t r = room(), before = refused();
 	EQ(cuMemAlloc_v2(&p, r + 1), CUDA_ERROR_OUT_OF_MEMORY);
 	EQ(refused(), before + 1);
+	explained(r + 1);
 	SAME();
 	OK(cuMemAlloc_v2(&p, r));
 	EQ(room(), 0);
