@@ -2,6 +2,7 @@ package region
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -38,4 +39,7 @@ func TestGone(t *testing.T) {
 func TestLockThatCannotBeAskedFor(t *testing.T) {
 	locked, _ := askedOf(-1, 0)
 	expect.True(t, locked, "a lock that could not be asked for counts as released")
+	closed := kernel{&file{fd: -1, path: filepath.Join(t.TempDir(), "none")}}
+	locked, _ = closed.asked(0)
+	expect.True(t, locked && closed.kept(0), "without the region's file, its locks count as released")
 }
