@@ -126,7 +126,7 @@ type Job struct {
 	// version is the number of the read that found the job in its present state, in this process; 0 if it was
 	// not read by a scanner. Two jobs with the same number differ at most in what the driver counts.
 	version     uint64
-	omittedPIDs []int // PIDs of omitted processes, for hostPIDs
+	omittedPIDs []int // PIDs of omitted processes, for driverPIDs
 	own         Reads // the part of Reads that this process has just made
 	unwritten   int   // refusals and deaths that are still being written, or whose writer was killed
 }
@@ -256,6 +256,8 @@ type Process struct {
 	Container string    `json:"container,omitempty"` // container that the cgroup belongs to, as in docker/0123456789ab or slurm/JOB.STEP
 	Joined    time.Time `json:"joined_at,omitzero"`
 	Holdings  []Holding `json:"holdings"`
+
+	seen int // PID as seen from here, by the kernel; 0 unless Verified
 }
 
 // Held returns the bytes that the process holds, on all devices.

@@ -211,7 +211,7 @@ func (p *Process) identify(r *region.Region, slot region.Process, all owners) {
 	if o.err != nil || r.LockedBy(slot.Slot) != slot.Seen {
 		return
 	}
-	p.Verified, p.UID, p.User = true, o.uid, proc.UserName(o.uid)
+	p.Verified, p.UID, p.User, p.seen = true, o.uid, proc.UserName(o.uid), slot.Seen
 	p.Cgroup, p.Container = o.group, o.container
 	// Use the PID that the kernel reports or, if it reports none, the PID as seen from here. The
 	// PID in the region is only a claim.
