@@ -20,7 +20,7 @@ type GPU struct {
 // job. Its identity comes from the kernel.
 type Outside struct {
 	Device    int    `json:"device"`
-	PID       int    `json:"pid"` // on the host
+	PID       int    `json:"pid"` // as seen from here; on the host, the host's
 	UID       int    `json:"uid"` // -1 if this process cannot see it
 	User      string `json:"user"`
 	Name      string `json:"name"`

@@ -145,6 +145,7 @@ func (s *scanner) addDriver(m *Machine) {
 	m.addDriver(a, s.lockers)
 	if s.opts.Only != "" {
 		m.Outside = []Outside{} // they may belong to jobs that were not read
+		m.Findings = slices.DeleteFunc(m.Findings, func(f Finding) bool { return f.Kind == OutsideJobs })
 	}
 }
 
@@ -160,6 +161,10 @@ func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
 	if a.err != nil {
 		m.Findings = append(m.Findings, Finding{Kind: DriverSilent, Device: -1,
 			Text: "the driver does not say which processes hold memory: " + termtext.Printable(a.err.Error()), Remedy: "try nvidia-smi"})
+		return
+	}
+	if !seesListed(a.processes) {
+		m.addAmounts(a.processes, job.AllUsers())
 		return
 	}
 	m.addProcesses(a.processes, lockers)
@@ -265,7 +270,7 @@ func (m *Machine) jobsOf(lockers map[int][]job.FileID) map[int][]*Job {
 		if j.file != (job.FileID{}) {
 			byFile[j.file] = j
 		}
-		for _, pid := range j.hostPIDs() { // a mere claim must not take another process off the list
+		for _, pid := range j.driverPIDs() { // a mere claim must not take another process off the list
 			add(pid, j)
 		}
 	}
@@ -288,13 +293,14 @@ func (m *Machine) addHoldings(j *Job, ours map[use]*Holding) {
 		}
 	}
 	for _, p := range j.Processes {
-		if p.HostPID == 0 {
+		pid := p.driverPID()
+		if pid == 0 {
 			continue
 		}
 		for n := range p.Holdings {
 			device, known := number[p.Holdings[n].Device]
 			// A claim must not take from another process what the driver counts for it.
-			if of := (use{device, p.HostPID}); known && (p.Verified || ours[of] == nil) {
+			if of := (use{device, pid}); known && (p.Verified || ours[of] == nil) {
 				ours[of] = &p.Holdings[n]
 			}
 		}
@@ -311,7 +317,7 @@ func (m *Machine) addReported(j *Job, r gpu.Process, unaccounted bool) (named bo
 		j.Devices[n].Driver += min(r.Used, ^j.Devices[n].Driver)
 		device = j.Devices[n].Device
 	}
-	if i := slices.IndexFunc(j.Processes, func(p Process) bool { return p.Verified && p.HostPID == r.PID }); unaccounted && i >= 0 {
+	if i := slices.IndexFunc(j.Processes, func(p Process) bool { return p.Verified && p.driverPID() == r.PID }); unaccounted && i >= 0 {
 		j.Processes[i].Holdings = append(j.Processes[i].Holdings, Holding{Device: device, Driver: r.Used, DriverNow: true})
 	}
 	return n >= 0

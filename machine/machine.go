@@ -86,9 +86,9 @@ type Machine struct {
 
 // Values of Job.State.
 const (
-	Starting = "starting" // the command was started, and no process has joined the job yet
+	Starting = "starting" // the command was started less than five minutes ago, and no process has joined the job yet
 	Running  = "running"  // a process of the job is alive
-	Idle     = "idle"     // the command runs, or ration create made the job; but no process of the job is alive now
+	Idle     = "idle"     // the command runs, or ration create made the job; but no process of the job is alive now, or none has joined for five minutes
 	Ended    = "ended"    // the command and all processes of the job have ended
 )
 
@@ -103,7 +103,7 @@ type Job struct {
 	Command  []string  `json:"command"`         // with its arguments; empty if unknown. A long command is cut
 	Exit     *Exit     `json:"exit,omitempty"`  // how its command ended, if known
 	Error    string    `json:"error,omitempty"` // why the region could not be read; then only the fields above and living processes are known
-	ReadOnly bool      `json:"read_only"`       // the memory of dead processes was not returned to the job; always true in this package
+	ReadOnly bool      `json:"read_only"`       // the job could not be read, or has dead processes whose memory was not returned to it
 	Created  time.Time `json:"created_at,omitzero"`
 	Started  time.Time `json:"started_at,omitzero"` // when its command was started; zero if unknown
 	Ended    time.Time `json:"ended_at,omitzero"`   // zero if unknown
@@ -126,7 +126,7 @@ type Job struct {
 	// version is the number of the read that found the job in its present state, in this process; 0 if it was
 	// not read by a scanner. Two jobs with the same number differ at most in what the driver counts.
 	version     uint64
-	omittedPIDs []int // PIDs of omitted processes, for hostPIDs
+	omittedPIDs []int // PIDs of omitted processes, for driverPIDs
 	own         Reads // the part of Reads that this process has just made
 	unwritten   int   // refusals and deaths that are still being written, or whose writer was killed
 }
@@ -256,6 +256,8 @@ type Process struct {
 	Container string    `json:"container,omitempty"` // container that the cgroup belongs to, as in docker/0123456789ab or slurm/JOB.STEP
 	Joined    time.Time `json:"joined_at,omitzero"`
 	Holdings  []Holding `json:"holdings"`
+
+	seen int // PID as seen from here, by the kernel; 0 unless Verified
 }
 
 // Held returns the bytes that the process holds, on all devices.

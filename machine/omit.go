@@ -56,13 +56,13 @@ func (j *Job) LivingCount() (n int) {
 	return n
 }
 
-// hostPIDs returns the host PIDs of the verified processes. It includes omitted ones, unless the
-// job was decoded from JSON.
-func (j *Job) hostPIDs() []int {
+// driverPIDs returns the PIDs by which the driver lists the verified processes. It includes omitted
+// ones, unless the job was decoded from JSON.
+func (j *Job) driverPIDs() []int {
 	out := slices.Clone(j.omittedPIDs)
 	for i := range j.Processes {
-		if p := &j.Processes[i]; p.Verified && p.HostPID != 0 {
-			out = append(out, p.HostPID)
+		if p := &j.Processes[i]; p.Verified && p.driverPID() != 0 {
+			out = append(out, p.driverPID())
 		}
 	}
 	return out
@@ -112,9 +112,9 @@ func (j Job) Shorten(rows int) Job {
 		if p.State == Dead {
 			out.Dead++
 		}
-		if p.Verified && p.HostPID != 0 && !known[p.HostPID] { // one process may have several slots
-			known[p.HostPID] = true
-			pids = append(pids, p.HostPID)
+		if pid := p.driverPID(); p.Verified && pid != 0 && !known[pid] { // one process may have several slots
+			known[pid] = true
+			pids = append(pids, pid)
 		}
 	}
 	j.Processes, j.omittedPIDs, j.Omitted = slices.Clip(processes), pids, &out

@@ -60,7 +60,7 @@ func TestQuota(t *testing.T) {
 		if first := j.Processes[len(j.Processes)-1]; n == jobs-1 && (!first.Verified || first.Slot != abi.FenceSlot-2) {
 			t.Errorf("it shows %+v", first)
 		}
-		if pids := j.hostPIDs(); len(pids) != abi.FenceSlot/2 || slices.ContainsFunc(pids, func(pid int) bool { return pid%2 == 1 }) {
+		if pids := j.driverPIDs(); len(pids) != abi.FenceSlot/2 || slices.ContainsFunc(pids, func(pid int) bool { return pid%2 == 1 }) {
 			t.Errorf("the kernel confirms %d processes", len(pids))
 		}
 	}
@@ -78,7 +78,7 @@ func TestQuota(t *testing.T) {
 	if user.rows != 0 || user.texts != 0 {
 		t.Errorf("%d and %d are kept of nothing", user.rows, user.texts)
 	}
-	if j := fullJob(0); (*quota)(nil).cut(&j, used{}) != (used{}) || j.Omitted != nil || len(j.hostPIDs()) != abi.FenceSlot/2 {
+	if j := fullJob(0); (*quota)(nil).cut(&j, used{}) != (used{}) || j.Omitted != nil || len(j.driverPIDs()) != abi.FenceSlot/2 {
 		t.Errorf("a job of this user was cut: %+v", j.Omitted)
 	}
 }

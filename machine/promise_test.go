@@ -185,7 +185,7 @@ func TestReadsOnly(t *testing.T) {
 	}
 	before := content()
 	m, err := Read()
-	if err != nil || len(m.Jobs) != 1 || len(m.Jobs[0].Processes) != 1 || !m.Jobs[0].ReadOnly {
+	if err != nil || len(m.Jobs) != 1 || len(m.Jobs[0].Processes) != 1 || m.Jobs[0].ReadOnly {
 		t.Fatalf("%+v, %v", m, err)
 	}
 	if n := m.Jobs[0].Reads.Reads; n == 0 {

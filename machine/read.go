@@ -109,6 +109,7 @@ func (j *Job) read(dir int, name string, p budget.Budget, keepers bool) error {
 	if r.Locked() || slices.ContainsFunc(j.Processes, func(p Process) bool { return p.State != Dead }) {
 		j.State = Running
 	}
+	j.ReadOnly = slices.ContainsFunc(j.Processes, func(p Process) bool { return p.State == Dead })
 	return nil
 }
 
@@ -211,7 +212,7 @@ func (p *Process) identify(r *region.Region, slot region.Process, all owners) {
 	if o.err != nil || r.LockedBy(slot.Slot) != slot.Seen {
 		return
 	}
-	p.Verified, p.UID, p.User = true, o.uid, proc.UserName(o.uid)
+	p.Verified, p.UID, p.User, p.seen = true, o.uid, proc.UserName(o.uid), slot.Seen
 	p.Cgroup, p.Container = o.group, o.container
 	// Use the PID that the kernel reports or, if it reports none, the PID as seen from here. The
 	// PID in the region is only a claim.
@@ -233,18 +234,15 @@ func (j *Job) reap(reap func(path string) (int, error)) {
 	}
 	dead := slices.DeleteFunc(slices.Clone(j.Processes), func(p Process) bool { return p.State != Dead })
 	foreign := slices.ContainsFunc(j.Processes, func(p Process) bool { return p.HostPID != p.PID })
-	if j.ReadOnly = false; len(dead) == 0 && !foreign {
+	if len(dead) == 0 && !foreign {
 		return
 	}
 	n, err := reap(j.Path)
-	if err != nil {
-		j.ReadOnly = true // dead processes stay in the list
-	}
 	if err != nil || n == 0 {
-		return
+		return // dead processes stay in the list
 	}
 	after, err := readRegion(j.Path, budgetForAll())
-	if after.Name, after.ReadOnly = j.Name, false; err == nil {
+	if after.Name = j.Name; err == nil {
 		after.Reaped = dead
 	}
 	*j = after

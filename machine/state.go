@@ -33,13 +33,17 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	}
 }
 
+// startingTime is how long a command that has used no GPU yet counts as starting. After that it is idle: a notebook may
+// never use one.
+const startingTime = 5 * time.Minute
+
 // stateWith returns the job's state. The caller has set it to Running if a process holds a lock of
 // the region.
 func (j *Job) stateWith(l job.Launch, now time.Time) string {
 	switch {
 	case j.State == Running:
 		return Running
-	case l.Running && j.Claims == 0 && !l.Standing:
+	case l.Running && j.Claims == 0 && !l.Standing && (j.Started.IsZero() || now.Sub(j.Started) < startingTime):
 		return Starting
 	case l.Running, l.Standing:
 		return Idle

@@ -113,6 +113,8 @@ func TestStateWithoutLauncher(t *testing.T) {
 		{"made long ago", Job{Created: now.Add(-2 * time.Hour)}, job.Launch{}, Ended},
 		{"all have gone", Job{Created: now, Claims: 1}, job.Launch{}, Ended},
 		{"launched", Job{Created: now}, job.Launch{Launched: true, Running: true}, Starting},
+		{"launched, and uses no GPU yet", Job{Created: now, Started: now.Add(-startingTime / 2)}, job.Launch{Launched: true, Running: true}, Starting},
+		{"launched, and uses no GPU", Job{Created: now, Started: now.Add(-startingTime)}, job.Launch{Launched: true, Running: true}, Idle},
 		{"launched, all have gone", Job{Created: now, Claims: 3}, job.Launch{Launched: true, Running: true}, Idle},
 		{"standing", Job{Created: now.Add(-2 * time.Hour)}, job.Launch{Launched: true, Standing: true}, Idle},
 		{"standing, all have gone", Job{Created: now, Claims: 3}, job.Launch{Launched: true, Standing: true}, Idle},

@@ -108,22 +108,28 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 					   [REGION_OUTLIVED] = " (ended; a fork child has its files of the driver open)"};
 	char a[SIZE_TEXT], f[SIZE_TEXT], l[SIZE_TEXT], o[SIZE_TEXT], who[512] = "";
 	uint64_t room = why->limit > why->held ? why->limit - why->held : 0, me = (uint64_t)getpid();
-	int n = 0;
+	const char *remedy = ""; /* what can be done about the holders, if there are any */
+	int n = 0, others = 0;
 	if (!log_wanted(LOG_WARN) || !charge_may_log(&last, &skipped))
 		return;
 	for (unsigned i = 0; i < RATION_HOLDERS && n >= 0 && (size_t)n < sizeof who; i++)
-		if (why->top[i].bytes)
-			n += snprintf(who + n, sizeof who - (size_t)n, "%s pid %llu%s %s", i ? "," : "",
+		if (why->top[i].bytes) {
+			n += snprintf(who + n, sizeof who - (size_t)n, "%s pid %llu%s %s", n ? "," : "; held by",
 				      (unsigned long long)why->top[i].pid, why->top[i].itself ? " (itself)" : ends[why->top[i].end],
 				      size_text(why->top[i].bytes, o));
+			if (!why->top[i].itself)
+				remedy = others++ ? "end one of them, " : "end that process, ";
+			else if (!others)
+				remedy = "free some of it, ";
+		}
 	uint64_t quiet = __atomic_exchange_n(&skipped, 0, __ATOMIC_RELAXED);
 	char more[64] = "";
 	if (quiet)
 		snprintf(more, sizeof more, "; %llu more since the last such line", (unsigned long long)quiet);
-	log_warn("out of memory: %s (pid %llu) asked for %s of device %u, %s of its job's %s is free; held by%s; end one of them, "
-		 "ask for less, or raise the limit with ration limit%s",
+	log_warn("out of memory: %s (pid %llu) asked for %s of device %u, %s of its job's %s is free%s; %sask for less, or raise "
+		 "the limit with ration limit%s",
 		 program_invocation_short_name, (unsigned long long)me, size_text(why->asked, a), device, size_text(room, f),
-		 size_text(why->limit, l), n ? who : " no process", more);
+		 size_text(why->limit, l), who, remedy, more);
 }
 
 /* charge_bring charges all that this process holds to a new slot. Bytes that other threads are

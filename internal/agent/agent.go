@@ -64,6 +64,8 @@ type Options struct {
 	// Reap runs ration reap as the given user, for the regions at paths, and waits for it. With
 	// nil, the agent returns no memory of dead processes.
 	Reap func(ctx context.Context, paths []string, uid int) error
+	// PolicyUp returns whether the policy's service answers, or nil if no policy is in force. It may be nil.
+	PolicyUp func() *bool
 }
 
 // Agent watches one machine.
@@ -229,6 +231,14 @@ func (a *Agent) Machine() *machine.Machine { return &a.snapshot.Load().Machine }
 
 // Stats returns the agent's own metrics.
 func (a *Agent) Stats() metrics.Agent {
+	out := a.ownStats()
+	if a.opts.PolicyUp != nil {
+		out.PolicyUp = a.opts.PolicyUp()
+	}
+	return out
+}
+
+func (a *Agent) ownStats() metrics.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := a.stats

@@ -17,6 +17,7 @@ import (
 	"ration/internal/agent"
 	"ration/internal/agent/privsep"
 	"ration/internal/job"
+	"ration/internal/policy"
 )
 
 // defaultListen is the address of the metrics of root's agent.
@@ -56,19 +57,21 @@ The agent is optional: jobs and all commands work without it. If it runs,
 ration ps, top, limit, why and events use it.
 
 Root's agent serves metrics to Prometheus at ` + defaultListen + `, which every user
-of the machine can reach: so it leaves out the metrics of each job, which
-contain names of jobs and users, unless --job-metrics is given.
+of the machine can reach. The metrics of each job have its name and its user,
+as the list of processes has. --job-metrics=false leaves them out; then there
+are no alerts about single jobs. At most 256 jobs have metrics of their own,
+the largest of each user in turn; ration_jobs_without_series counts the others.
 
 The log goes to standard error; in systemd's journal each line has its priority.
 
 Exit status: 0 when it was asked to end; 1 if it could not start, for example
 because another agent runs.`,
-		Example: "  ration agent\n  ration agent --listen 127.0.0.1:9999 --job-metrics",
+		Example: "  ration agent\n  ration agent --listen 127.0.0.1:9999 --job-metrics=false",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runAgent(cmd, f) },
 	}
 	cmd.Flags().StringVar(&f.listen, "listen", "", "serve metrics at this `address`; 'none' for nowhere (default "+defaultListen+" for root, none for others)")
-	cmd.Flags().BoolVar(&f.jobMetrics, "job-metrics", false, "serve the metrics of each job there, too")
+	cmd.Flags().BoolVar(&f.jobMetrics, "job-metrics", true, "serve the metrics of each job there, too")
 	cmd.Flags().BoolVar(&f.logJSON, "log-json", false, "write the log as JSON, a line each")
 	cmd.Flags().BoolVar(&f.reader, "reader", false, "run as the reader of root's agent")
 	_ = cmd.Flags().MarkHidden("reader") // cannot fail: the flag exists
@@ -101,7 +104,7 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	}
 	ctx, stop := untilSignal()
 	defer stop()
-	opts := agent.Options{Folder: job.Folder(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs}
+	opts := agent.Options{Folder: job.Folder(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs, PolicyUp: policy.ServiceUp}
 	if f.reader {
 		return runReader(ctx, stop, opts)
 	}

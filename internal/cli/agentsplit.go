@@ -53,8 +53,8 @@ func runParent(ctx context.Context, claim *agent.Claim, opts agent.Options, stde
 	defer socket.Close()
 	makeStateFolder(agent.StateFolder, int(uid), int(gid))
 	args := []string{"ration", "agent", "--reader", "--listen=" + opts.Listen}
-	if opts.JobMetrics {
-		args = append(args, "--job-metrics")
+	if !opts.JobMetrics {
+		args = append(args, "--job-metrics=false")
 	}
 	if logJSON {
 		args = append(args, "--log-json")

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -45,6 +47,7 @@ type ShownLimit struct {
 type limitFlags struct {
 	mem, share, most string
 	device           int // allDevices, or one device
+	yes              bool
 }
 
 // allDevices is the value of --device if it was not given.
@@ -116,7 +119,9 @@ process of the job has used that device. A size is for all devices of the job,
 for the one that --device names, or as listed: 0=10g,1=20g.
 
 A change applies to every request from then on. If the job holds more than its
-new limit, it keeps that, and gets no more until it has freed enough. If an
+new limit, it keeps that, and gets no more until it has freed enough. If the new
+limit is less than half of what the job holds, the command asks first, and
+without a terminal refuses; --yes answers for you. If an
 agent runs (ration agent), the command warns if the limits of all jobs together
 exceed a device.
 
@@ -136,6 +141,7 @@ if there is no such job, or its region could not be opened.`,
 	}
 	f.addCompute(cmd.Flags())
 	f.addDevice(cmd.Flags())
+	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask whether a limit far below what the job holds is meant")
 	return cmd
 }
 
@@ -149,6 +155,9 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 		return err
 	}
 	if change.IsSet() {
+		if err := a.confirmLimit(j, change, f.yes); err != nil {
+			return err
+		}
 		return a.changeLimits(j, change)
 	}
 	s := node.ReadJob(j, node.Options{})
@@ -156,6 +165,34 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 		return statusError{s.Err(), ExitOpen}
 	}
 	return a.printLimits(s, f.device)
+}
+
+// confirmLimit asks if a new limit is less than half of what the job holds: a size with a wrong unit would end most programs.
+func (a *app) confirmLimit(j job.Job, change limit.Limits, yes bool) error {
+	if yes || !change.Memory.IsSet() {
+		return nil
+	}
+	s := node.ReadJob(j, node.Options{ReadOnly: true})
+	for _, d := range s.Devices {
+		size, err := change.Memory.For(d.Device).Of(limit.Size(d.Total))
+		switch {
+		case err != nil || size == 0 || limit.CheckLeast(size, "", "") != nil: // an impossible limit is refused later
+			continue
+		case uint64(size) >= d.Used/2 || d.Limited && uint64(size) >= d.Limit: // a job may claim to hold anything: raising its limit needs no question
+			continue
+		}
+		text := fmt.Sprintf("%s holds %s of device %d: with a limit of %s, its next request is refused, and most programs end then", s.Title(), humanfmt.Bytes(d.Used), d.Device, humanfmt.Bytes(uint64(size)))
+		if _, err := windowSize(os.Stdin); err != nil || a.json {
+			return usageError("%s (--yes sets it)", termtext.Printable(text))
+		}
+		a.err.printf("%s. Set it? [y/N] ", termtext.Printable(text))
+		var answer string
+		if _, _ = fmt.Fscanln(os.Stdin, &answer); answer != "y" && answer != "yes" {
+			return statusError{errors.New("nothing was changed"), ExitFailed}
+		}
+		return nil
+	}
+	return nil
 }
 
 // setLimit changes a job's limits as ration limit does, and returns the output of that command.

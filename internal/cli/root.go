@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync/atomic"
 	"syscall"
 
@@ -111,6 +112,14 @@ func execute(args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
+// absolute returns a path that is the same in every folder, for messages.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return "/" + path
+}
+
 func newRootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ration",
@@ -129,7 +138,13 @@ Exit status: 0 all well; 1 a check failed, or the work could not be done;
 2 bad arguments or a bad value in the environment; 3 a region or folder could
 not be opened, or there is no such job; 128 and the signal's number where a
 signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
-		Version:       version,
+		Version: version,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if dir := os.Getenv(job.EnvFolder); dir != "" && !filepath.IsAbs(dir) {
+				return usageError("%s=%s: not an absolute path, so it would be another folder for a process elsewhere (%s=%s)", job.EnvFolder, dir, job.EnvFolder, absolute(dir))
+			}
+			return nil
+		},
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, args []string) error {

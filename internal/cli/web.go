@@ -30,6 +30,7 @@ type webFlags struct {
 	listen   string
 	readOnly bool
 	noAgent  bool
+	insecure bool
 }
 
 // Page is what `ration web --json` prints.
@@ -57,6 +58,11 @@ there. Not with localhost: that can be ::1 as well, where another user may
 listen, and would get the token. ?theme=dark or ?theme=light in the address is
 in place of the system's theme.
 
+The page is not encrypted, so it is served only at an address of this machine
+itself. --insecure serves it to other machines as well: then everybody on the
+way can read the token, and do on the page what you may. A proxy with TLS in
+front of 127.0.0.1, or ssh -L, is better.
+
 A job's limits can be changed on the page, as ration limit does and with the
 rights of the user who started it; not with --read-only. Nothing else can be
 changed.
@@ -73,6 +79,7 @@ because the address is taken.`,
 	}
 	cmd.Flags().StringVar(&f.listen, "listen", "", "serve it at this `address` (default "+defaultWebListen+", or a free port if that is taken)")
 	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: neither limits, nor the memory of dead processes")
+	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "serve it at an address that other machines can reach, without encryption")
 	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not use an agent")
 	return cmd
 }
@@ -95,6 +102,9 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 		return err
 	}
 	defer listen.Close()
+	if err := checkReach(listen.Addr(), f.insecure); err != nil {
+		return err
+	}
 	ctx, stop := untilSignal()
 	defer stop()
 	// It has no journal, because it has no log: it must not record that events were logged.
@@ -146,6 +156,14 @@ func listenWeb(address string) (net.Listener, error) {
 		return nil, fmt.Errorf("serving the page: %w (name another address with --listen)", err)
 	}
 	return l, nil
+}
+
+// checkReach refuses an address that other machines can reach, unless that is wanted.
+func checkReach(at net.Addr, insecure bool) error {
+	if tcp, is := at.(*net.TCPAddr); insecure || is && tcp.IP.IsLoopback() {
+		return nil
+	}
+	return usageError("--listen %s: other machines can reach it, and the page is not encrypted: everybody on the way could read its token (use ssh -L or a proxy with TLS; --insecure serves it anyway)", at)
 }
 
 // mayChangeLimit reports whether this process may change a job's limits. If there is an operator's

@@ -24,13 +24,24 @@ func isInstalled(unit string) bool {
 	return slices.ContainsFunc(unitFolders, func(folder string) bool { return isThere(filepath.Join(folder, unit)) })
 }
 
-// restartAgent is the remedy for an agent that does not work.
-const restartAgent = "start it again: systemctl restart ration-agent, or ration agent"
+// restartAgent returns the remedy for an agent that does not work.
+func restartAgent() string {
+	if !hasSystemd() {
+		return "start it again: ration agent"
+	}
+	return "start it again: systemctl restart ration-agent, or ration agent"
+}
+
+// hasSystemd reports whether systemd manages this machine. Advice names systemctl only there.
+func hasSystemd() bool { return isThere(systemdFolder) }
+
+// systemdFolder is a variable for tests.
+var systemdFolder = "/run/systemd/system"
 
 // checkAgent checks the agent's socket and, where systemd runs, its units.
 func (c *checker) checkAgent() {
 	c.checkSocket()
-	byUnit := isInstalled("ration-agent.service") && isThere("/run/systemd/system")
+	byUnit := isInstalled("ration-agent.service") && hasSystemd()
 	if job.AllUsers() && (byUnit || isThere(filepath.Join(job.Folder(), job.AgentSocket))) {
 		c.checkAgentUser(job.AgentUser)
 	}
@@ -59,7 +70,7 @@ func (c *checker) checkAgentUser(name string) {
 	uid, _, err := proc.LocalUser(name)
 	switch {
 	case errors.Is(err, proc.ErrNoUser):
-		c.warn(agentUserCheck, agent.MakeUser+"; then systemctl restart ration-agent", "there is no user %s: root's agent reads files of users as root", name)
+		c.warn(agentUserCheck, agent.MakeUser+"; then "+restartAgent(), "there is no user %s: root's agent reads files of users as root", name)
 	case err != nil:
 		c.warn(agentUserCheck, "look at the list of users, /etc/passwd", "%v", err)
 	case uid == 0:
@@ -94,13 +105,13 @@ func (c *checker) checkSocket() {
 		took := time.Since(begin).Round(time.Millisecond)
 		switch {
 		case errors.Is(err, agent.ErrNone):
-			c.warn("agent", restartAgent, "%s exists, but no agent of root or of this user listens there: %v", path, err)
+			c.warn("agent", restartAgent(), "%s exists, but no agent of root or of this user listens there: %v", path, err)
 		case err != nil:
-			c.warn("agent", restartAgent, "%s: %v", path, err)
+			c.warn("agent", restartAgent(), "%s: %v", path, err)
 		case client.Version() == "":
-			c.warn("agent", restartAgent, "%s answers in %v, and its version is older than this one, %s", path, took, c.Version)
+			c.warn("agent", restartAgent(), "%s answers in %v, and its version is older than this one, %s", path, took, c.Version)
 		case client.Version() != c.Version:
-			c.warn("agent", restartAgent, "%s answers in %v, and has version %s; this is %s", path, took, client.Version(), c.Version)
+			c.warn("agent", restartAgent(), "%s answers in %v, and has version %s; this is %s", path, took, client.Version(), c.Version)
 		default:
 			c.pass("agent", "%s answers in %v, with %d of the jobs that you may see", path, took, len(m.Jobs))
 		}

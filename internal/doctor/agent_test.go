@@ -106,3 +106,14 @@ func TestAgentUser(t *testing.T) {
 		}
 	}
 }
+
+// Advice names systemctl only where systemd runs.
+func TestAdviceWithoutSystemd(t *testing.T) {
+	defer func(old string) { systemdFolder = old }(systemdFolder)
+	systemdFolder = t.TempDir()
+	expect.True(t, strings.Contains(restartAgent(), "systemctl"), restartAgent())
+	systemdFolder = filepath.Join(t.TempDir(), "none")
+	c := &checker{}
+	c.checkAgentUser("no-such-user")
+	expect.True(t, len(c.report.Checks) == 1 && c.report.Checks[0].Verdict == Warn && !strings.Contains(c.report.Checks[0].Remedy, "systemctl"), c.report.Checks)
+}

@@ -15,7 +15,7 @@ const keeperService = "ration-policy.service"
 
 // keeperUnit returns the properties of the policy's unit, or nil.
 func keeperUnit() unitState {
-	if !isInstalled(keeperService) || !isThere("/run/systemd/system") {
+	if !isInstalled(keeperService) || !hasSystemd() {
 		return nil
 	}
 	unit, err := systemctlShow(keeperService)
@@ -53,7 +53,10 @@ func (c *checker) checkPolicy() {
 	}
 	unit := keeperUnit()
 	fix := "systemctl enable --now ration-policy"
-	if unit["LoadState"] == "masked" {
+	switch {
+	case !hasSystemd():
+		fix = "run ration policy keep, now and after each boot"
+	case unit["LoadState"] == "masked":
 		fix = "systemctl unmask ration-policy, and " + fix
 	}
 	conn, err := net.DialTimeout("unix", policy.Socket, time.Second)

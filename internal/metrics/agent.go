@@ -8,9 +8,10 @@ var (
 	agentScans   = desc("agent_looks_total", "Scans of the machine since the agent started.")
 	agentScan    = desc("agent_look_seconds", "Duration of the latest scan of the machine.")
 	agentScanned = desc("agent_look_time_seconds", "Time of the latest scan of the machine, in seconds since 1970.")
+	policyUp     = desc("policy_service_up", "Whether the service that makes users' jobs answers; missing if no policy is in force.")
 )
 
-var ofAgent = []*prometheus.Desc{agentEvents, agentScans, agentScan, agentScanned}
+var ofAgent = []*prometheus.Desc{agentEvents, agentScans, agentScan, agentScanned, policyUp}
 
 // Agent holds an agent's own metrics.
 type Agent struct {
@@ -18,6 +19,7 @@ type Agent struct {
 	Scans       uint64
 	ScanSeconds float64
 	Scanned     int64 // Unix nanoseconds; 0 before the first scan
+	PolicyUp    *bool // whether the policy's service answers; nil if no policy is in force
 }
 
 // AgentCollector returns a collector of an agent's own metrics.
@@ -41,4 +43,11 @@ func (c agentCollector) Collect(out chan<- prometheus.Metric) {
 	e.counter(agentScans, float64(a.Scans))
 	e.gauge(agentScan, a.ScanSeconds)
 	e.gauge(agentScanned, float64(a.Scanned)/1e9)
+	if a.PolicyUp != nil {
+		up := 0.0
+		if *a.PolicyUp {
+			up = 1
+		}
+		e.gauge(policyUp, up)
+	}
 }

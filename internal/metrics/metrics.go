@@ -3,7 +3,7 @@
 //
 // Every series uses storage of the Prometheus server, and tenants choose the names of jobs. So the
 // number of series is bounded, whatever tenants do: at most MaxJobs jobs have series of their own,
-// selected in turn from all users, and one series has the sum of the other jobs. Labels are
+// the largest of each user in turn, and one series has the sum of the other jobs. Labels are
 // printable, valid UTF-8 and at most MaxLabel bytes long.
 package metrics
 
@@ -191,7 +191,7 @@ func (e emitter) devices(m *machine.Machine) {
 
 // kinds lists all kinds of findings, so that a kind without a finding is exported as 0.
 var kinds = []string{machine.Overbooked, machine.OverLimit, machine.Drift, machine.Unreadable, machine.OutsideJobs, machine.DeadProcesses, machine.ShareUnkept,
-	machine.Unanswering, machine.Flood, machine.DriverSilent}
+	machine.GaveUp, machine.Unanswering, machine.Flood, machine.DriverSilent}
 
 func (e emitter) states(m *machine.Machine) {
 	states := map[string]int{machine.Starting: 0, machine.Running: 0, machine.Idle: 0, machine.Ended: m.Hidden}

@@ -145,6 +145,23 @@ func TestBoundedSeries(t *testing.T) {
 	}
 }
 
+// The jobs without series are the smallest of the user with most jobs, and are counted.
+func TestLargestHaveSeries(t *testing.T) {
+	m := &machine.Machine{}
+	for i := range MaxJobs + 10 {
+		m.Jobs = append(m.Jobs, machine.Job{Name: fmt.Sprint("eve-", i), Owner: "eve", State: machine.Running, Created: time.Unix(0, int64(i)), Path: fmt.Sprint("/e/", i),
+			Devices: []machine.Device{{Device: 0, Peak: uint64(i)}, {Device: 1, Peak: gib}}})
+	}
+	m.Jobs = append(m.Jobs, machine.Job{Name: "tiny", Owner: "lovelace", State: machine.Running, Path: "/a"})
+	own, others := group(m)
+	expect.Equal(t, others, 11)
+	has := func(name string) bool {
+		return slices.ContainsFunc(own, func(s series) bool { return s.name == name })
+	}
+	expect.True(t, has("tiny") && has(fmt.Sprint("eve-", MaxJobs+9)) && has("eve-11") && !has("eve-10"), "other jobs have series")
+	expect.True(t, strings.Contains(scrape(t, m, Options{Jobs: true}), "\nration_jobs_without_series 11\n"), "they are not counted")
+}
+
 // What a tenant chose is a valid label, and a short one.
 func FuzzLabel(f *testing.F) {
 	f.Add("train")

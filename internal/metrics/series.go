@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// MaxJobs bounds the jobs with series of their own.
+	// MaxJobs bounds the jobs with series of their own: those that have held most.
 	MaxJobs = 256
 	// MaxLabel bounds the bytes of a label value.
 	MaxLabel = 128
@@ -111,9 +111,10 @@ func group(m *machine.Machine) (out []series, others int) {
 // accountOf is a variable for tests.
 var accountOf = proc.Account
 
-// byTurns returns the unfinished jobs in this order: the oldest job of each user, then the second
-// oldest of each, and so on. So a job keeps its series when older jobs end, and a user with
-// thousands of jobs, or of delegated UIDs, takes no series from other users.
+// byTurns returns the unfinished jobs in this order: the largest job of each user, then the second
+// largest of each, and so on. So the smallest jobs of the users with most jobs have no series, and a
+// user with thousands of jobs, or of delegated UIDs, takes no series from other users. A job's size is
+// the most that it ever held, which never decreases, so that series do not come and go with each allocation.
 func byTurns(jobs []machine.Job) []*machine.Job {
 	var out []*machine.Job
 	for i := range jobs {
@@ -121,10 +122,15 @@ func byTurns(jobs []machine.Job) []*machine.Job {
 			out = append(out, &jobs[i])
 		}
 	}
-	older := func(a, b *machine.Job) int {
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Path, b.Path))
+	size := map[*machine.Job]uint64{}
+	for _, j := range out {
+		for i := range j.Devices {
+			size[j] += min(j.Devices[i].Peak, ^size[j])
+		}
 	}
-	slices.SortFunc(out, older)
+	slices.SortFunc(out, func(a, b *machine.Job) int {
+		return cmp.Or(cmp.Compare(size[b], size[a]), a.Created.Compare(b.Created), cmp.Compare(a.Path, b.Path))
+	})
 	turn, next := map[*machine.Job]int{}, map[string]int{}
 	for _, j := range out {
 		user := j.Owner

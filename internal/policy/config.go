@@ -20,7 +20,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
 
 	"ration/internal/launch"
@@ -84,27 +83,6 @@ func (e *ConfigError) Unwrap() (all []error) {
 	return all
 }
 
-// These types describe the file's format.
-type rationText struct {
-	Memory     *string `toml:"memory"`
-	Compute    *string `toml:"compute"`
-	ComputeMax *string `toml:"compute_max"`
-}
-
-type ruleText struct {
-	rationText
-	Exempt  bool        `toml:"exempt"`
-	Largest *rationText `toml:"largest"`
-}
-
-type configText struct {
-	Overbook  bool                 `toml:"overbook"`
-	Missing   *string              `toml:"missing"`
-	Everybody *ruleText            `toml:"everybody"`
-	Users     map[string]*ruleText `toml:"users"`
-	Groups    map[string]*ruleText `toml:"groups"`
-}
-
 // Read reads and checks a file.
 func Read(file string) (*Policy, error) {
 	text, err := os.ReadFile(file)
@@ -126,17 +104,8 @@ func Parse(file string, text []byte) (*Policy, error) {
 	if len(text) > maxConfig {
 		return nil, fmt.Errorf("%s: %d bytes (a policy has at most %d)", file, len(text), maxConfig)
 	}
-	r := &reader{file: file}
-	var c configText
-	decoder := toml.NewDecoder(strings.NewReader(string(text))).DisallowUnknownFields()
-	if err := decoder.Decode(&c); err != nil {
-		var unknown *toml.StrictMissingError
-		if r.decodeError(err); !errors.As(err, &unknown) {
-			return nil, r.err()
-		}
-		// The known keys have been decoded, and are checked too.
-	}
-	r = newReader(file, text, r.problems...)
+	r := newReader(file, nil)
+	c := r.decode(text)
 	p := &Policy{Overbook: c.Overbook, Missing: MissingClosed, Users: map[string]*Rule{}, Groups: map[string]*Rule{}, Text: text}
 	if c.Missing != nil {
 		if p.Missing = *c.Missing; p.Missing != MissingClosed && p.Missing != MissingOpen {
@@ -149,9 +118,9 @@ func Parse(file string, text []byte) (*Policy, error) {
 	for name, rule := range c.Groups {
 		p.Groups[name] = r.rule("groups", name, rule, p.Overbook)
 	}
-	if c.Everybody == nil {
+	if c.Everybody == nil && !r.incomplete[""] && len(r.wrong) == 0 {
 		r.problem("", "no [everybody]: it is for the users that no other rule names (memory = \"8g\", or exempt = true for no limit)")
-	} else {
+	} else if c.Everybody != nil {
 		p.Everybody = r.rule("", "everybody", c.Everybody, p.Overbook)
 	}
 	for _, name := range []string{"root", "0"} {
@@ -164,14 +133,16 @@ func Parse(file string, text []byte) (*Policy, error) {
 
 // reader collects the problems of a file.
 type reader struct {
-	file     string
-	at       map[string]unstable.Position // position of each key, by its path: names joined with zero bytes
-	problems []Problem
+	file       string
+	at         map[string]unstable.Position // position of each key, by its path: names joined with zero bytes
+	wrong      map[int]bool                 // lines that are not TOML; nothing else is said of them
+	incomplete map[string]bool              // tables of which a part was taken out, by path
+	problems   []Problem
 }
 
-// newReader returns a reader that knows where the keys of a file are.
-func newReader(file string, text []byte, problems ...Problem) *reader {
-	r := &reader{file, map[string]unstable.Position{}, problems}
+// newReader returns a reader that knows where the keys of a valid text are.
+func newReader(file string, text []byte) *reader {
+	r := &reader{file: file, at: map[string]unstable.Position{}, incomplete: map[string]bool{}}
 	r.locate(text)
 	return r
 }
@@ -188,6 +159,9 @@ func (r *reader) err() error {
 
 func (r *reader) problem(path, format string, args ...any) {
 	at := r.position(path)
+	if r.wrong[at.Line] {
+		return
+	}
 	r.problems = append(r.problems, Problem{at.Line, at.Column, fmt.Sprintf(format, args...)})
 }
 
@@ -200,24 +174,6 @@ func (r *reader) position(path string) unstable.Position {
 		path = path[:max(strings.LastIndexByte(path, '\x00'), 0)]
 	}
 	return unstable.Position{Line: 1, Column: 1}
-}
-
-func (r *reader) decodeError(err error) {
-	var unknown *toml.StrictMissingError
-	var bad *toml.DecodeError
-	switch {
-	case errors.As(err, &unknown):
-		for i := range unknown.Errors {
-			e := &unknown.Errors[i]
-			line, column := e.Position()
-			r.problems = append(r.problems, Problem{line, column, fmt.Sprintf("%s: no such key (overbook, missing, and in everybody, users.NAME and groups.NAME: memory, compute, compute_max, largest, exempt)", strings.Join(e.Key(), "."))})
-		}
-	case errors.As(err, &bad):
-		line, column := bad.Position()
-		r.problems = append(r.problems, Problem{line, column, strings.TrimPrefix(bad.Error(), "toml: ")})
-	default:
-		r.problems = append(r.problems, Problem{1, 1, strings.TrimPrefix(err.Error(), "toml: ")})
-	}
 }
 
 // locate finds the position of each key. The text must be valid TOML.
@@ -271,6 +227,7 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	case t.Exempt && (t.rationText != rationText{} || t.Largest != nil):
 		r.problem(path, "%s: exempt, and a ration as well (leave one of them out)", source)
 	case t.Exempt:
+	case t.Memory == nil && r.incomplete[path]:
 	case t.Memory == nil:
 		r.problem(path, "%s: no memory (as memory = \"10g\"; \"none\" counts and limits nothing; exempt = true for no job at all)", source)
 	case !overbook && out.Default.Memory.IsSet() && unlimited(out.Default.Memory):

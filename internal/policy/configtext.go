@@ -1,0 +1,200 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// These types describe the file's format. Field names are in their tags.
+type rationText struct {
+	Memory     *string `toml:"memory"`
+	Compute    *string `toml:"compute"`
+	ComputeMax *string `toml:"compute_max"`
+}
+
+type ruleText struct {
+	rationText
+	Exempt  bool        `toml:"exempt"`
+	Largest *rationText `toml:"largest"`
+}
+
+type configText struct {
+	Overbook  bool                 `toml:"overbook"`
+	Missing   *string              `toml:"missing"`
+	Everybody *ruleText            `toml:"everybody"`
+	Users     map[string]*ruleText `toml:"users"`
+	Groups    map[string]*ruleText `toml:"groups"`
+}
+
+// examples has a value for each key with text, for messages.
+var examples = map[string]string{"memory": "8g", "compute": "30%", "compute_max": "50%", "missing": MissingClosed}
+
+// decode decodes a file, and records each problem of its form: wrong syntax, unknown keys and values of another
+// type. It takes these parts out, so that the rest is checked as well.
+func (r *reader) decode(text []byte) (out configText) {
+	tree, text := r.parse(text)
+	r.locate(text)
+	r.checkForm("", tree, reflect.TypeFor[configText]())
+	form, err := toml.Marshal(tree)
+	if err == nil {
+		err = toml.Unmarshal(form, &out)
+	}
+	if err != nil {
+		r.problem("", "%v", err)
+	}
+	return out
+}
+
+const (
+	maxSyntax = 16 // problems of syntax that are reported
+	skipped   = "ration-skipped-"
+)
+
+// parse parses TOML. It replaces each line that has an error by a valid one, and returns the text that it could parse.
+func (r *reader) parse(text []byte) (tree map[string]any, parsed []byte) {
+	lines := strings.Split(string(text), "\n")
+	r.wrong = map[int]bool{}
+	for n := 0; ; n++ {
+		parsed = []byte(strings.Join(lines, "\n"))
+		tree = map[string]any{}
+		err := toml.Unmarshal(parsed, &tree)
+		if err == nil {
+			maps.DeleteFunc(tree, func(key string, _ any) bool { return strings.HasPrefix(key, skipped) })
+			return tree, parsed
+		}
+		line, column := 1, 1
+		var bad *toml.DecodeError
+		if errors.As(err, &bad) {
+			line, column = bad.Position()
+		}
+		line = min(max(line, 1), len(lines))
+		again := r.wrong[line]
+		if !again {
+			r.problems = append(r.problems, Problem{line, max(column, 1), strings.TrimPrefix(err.Error(), "toml: ")})
+			r.wrong[line] = true
+		}
+		key, _, assigns := strings.Cut(lines[line-1], "=")
+		switch {
+		case bad == nil || n >= maxSyntax:
+			return map[string]any{}, nil
+		case again:
+			lines[line-1] = ""
+		case strings.HasPrefix(strings.TrimSpace(lines[line-1]), "["):
+			// The keys below it belong to no other section.
+			lines[line-1] = fmt.Sprintf("[%s%d]", skipped, line)
+		case assigns:
+			lines[line-1] = key + `= ""` // its section still has the key
+		default:
+			lines[line-1] = ""
+		}
+	}
+}
+
+// checkForm compares a value with the type that it is for. It records a problem for each part that does not fit,
+// and takes that part out of its table. It reports whether the value itself fits.
+func (r *reader) checkForm(path string, value any, t reflect.Type) bool {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		table, is := value.(map[string]any)
+		if !is {
+			r.problem(path, "%s: a section is needed (as [%s], and below it memory = \"8g\")", r.assignment(path, value), dotted(path))
+			return false
+		}
+		r.checkTable(path, table, t)
+		return true
+	case reflect.Bool:
+		if _, is := value.(bool); !is {
+			r.problem(path, "%s: true or false is needed, without quotes", r.assignment(path, value))
+			return false
+		}
+	case reflect.String:
+		if _, is := value.(string); !is {
+			r.textProblem(path, value)
+			return false
+		}
+	}
+	return true
+}
+
+func (r *reader) checkTable(path string, table map[string]any, t reflect.Type) {
+	fields := map[string]reflect.Type{}
+	if t.Kind() == reflect.Struct {
+		fields = fieldsOf(t)
+	}
+	for key, value := range table {
+		of, known := fields[key]
+		if t.Kind() == reflect.Map {
+			of, known = t.Elem(), true
+		}
+		inside := join(path, key)
+		switch {
+		case !known:
+			r.problem(inside, "%s: no such key (%s)", dotted(inside), strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+		case r.checkForm(inside, value, of):
+			continue
+		}
+		delete(table, key)
+		r.incomplete[path] = true
+	}
+}
+
+// textProblem records that a value which is not in quotes must be.
+func (r *reader) textProblem(path string, value any) {
+	key := path[strings.LastIndexByte(path, '\x00')+1:]
+	example, unit := examples[key], ""
+	if example != "" && example != MissingClosed {
+		unit = example[len(example)-1:]
+	}
+	switch value.(type) {
+	case int64, float64:
+		if unit != "" {
+			r.problem(path, "%s: a unit and quotes are missing (as %s = \"%v%s\")", r.assignment(path, value), key, value, unit)
+			return
+		}
+	}
+	r.problem(path, "%s: text in quotes is needed (as %s = %q)", r.assignment(path, value), key, example)
+}
+
+// assignment returns what the file says, as far as that is one line.
+func (r *reader) assignment(path string, value any) string {
+	key := path[strings.LastIndexByte(path, '\x00')+1:]
+	switch v := value.(type) {
+	case string:
+		return fmt.Sprintf("%s = %q", key, v)
+	case map[string]any, []any:
+		return dotted(path)
+	}
+	return fmt.Sprintf("%s = %v", key, value)
+}
+
+// fieldsOf returns the keys of a table, with the types of their values.
+func fieldsOf(t reflect.Type) map[string]reflect.Type {
+	out := map[string]reflect.Type{}
+	for f := range t.Fields() {
+		if f.Anonymous {
+			maps.Copy(out, fieldsOf(f.Type))
+			continue
+		}
+		out[f.Tag.Get("toml")] = f.Type
+	}
+	return out
+}
+
+// join appends a key to the path of its table.
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "\x00" + key
+}
+
+func dotted(path string) string { return strings.ReplaceAll(path, "\x00", ".") }
