@@ -124,15 +124,15 @@ lint-module = cd $(1) && export GOFLAGS="$$GOFLAGS $(2)" && go vet ./... && $(CU
 # Each part prints a line, and its output goes to build/log. What takes long is in test-slow.
 MAKE_QUIET := $(MAKE) --no-print-directory
 
-# Prometheus' tool that tests rules: the machine's, or Debian's, without the server that comes with it.
+# Prometheus' tool that tests rules: the machine's, or the one of Debian's package, whose server is not installed.
 build/promtool:
 	@mkdir -p build
-	@if command -v promtool >/dev/null; then ln -sf "$$(command -v promtool)" $@; else cd build && apt-get -qq download prometheus && \
-		dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && rm -f prometheus_*.deb; fi
+	@if command -v promtool >/dev/null; then ln -sf "$$(command -v promtool)" $@; else scripts/promtool build; fi
 
 TOOLS      := spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq musl-gcc systemd-analyze
-test: build/promtool ## everything that runs without a GPU, with the long walks shortened: start here
+test: ## everything that runs without a GPU, with the long walks shortened: start here
 	@scripts/need $(TOOLS)
+	@$(MAKE_QUIET) build/promtool
 	@scripts/steps 'make $@' 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'vet=$(MAKE_QUIET) vet' \
 		'models=models/run --quick' 'go=RATION_TEST_MADE=1 scripts/gotest -short ./...' \
 		$(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test SHORT=1')
