@@ -28,7 +28,7 @@ func (b *booking) add(l region.Limits) {
 }
 
 // fits returns ErrOverbooked for limits that do not fit beside those of other users. To make them
-// fit it may remove jobs that have no process and whose users the file does not name: as few as
+// fit it may remove jobs that have no process and no promise, and whose users the file does not name: as few as
 // necessary, and none if that would not be enough.
 func (r *rations) fits(uid int, l region.Limits) error {
 	if r.policy.Overbook {
@@ -46,14 +46,14 @@ func (r *rations) fits(uid int, l region.Limits) error {
 			return err
 		}
 		for _, other := range remove {
-			if job.Remove(jobOf(other), true) != nil { // a process has joined the job since
+			if evict(other) != nil { // a process has joined the job since, or is about to
 				keep[other] = true
 			}
 		}
 	}
 }
 
-// removable returns the users whose jobs have no process, except users in keep and users that the
+// removable returns the users whose jobs have no process and no promise, except users in keep and users that the
 // file names. If the look-up of a user failed, the job stays, because the file may name its owner.
 func (r *rations) removable(keep map[int]bool) (uids []int) {
 	for _, uid := range Users() {
