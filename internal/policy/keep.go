@@ -25,6 +25,7 @@ import (
 	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/safepath"
+	"ration/internal/termtext"
 )
 
 // ErrKept is returned if another process runs the service of the policy.
@@ -43,8 +44,9 @@ const (
 
 // keeper is the service of a policy.
 type keeper struct {
-	log   *slog.Logger
-	lines *connlimit.Lines // of log, because of requests
+	log     *slog.Logger
+	lines   *connlimit.Lines // of log, because of requests
+	records *connlimit.Lines // refusals that have an entry of their own
 
 	turn   turn    // held while jobs are made or changed
 	policy *Policy // in force; guarded by turn
@@ -65,8 +67,12 @@ const (
 	maxLines = 120
 )
 
+// maxRecords bounds how many refusals of one user get an entry of their own in logSpan; the rest are
+// counted.
+const maxRecords = 6
+
 func newKeeper(log *slog.Logger, p *Policy) *keeper {
-	return &keeper{log: log, policy: p, turn: make(turn, 1), lines: connlimit.NewLines(maxLines, logSpan, func(owner string, n int) {
+	return &keeper{log: log, policy: p, turn: make(turn, 1), records: connlimit.NewLines(maxRecords, logSpan, func(string, int) {}), lines: connlimit.NewLines(maxLines, logSpan, func(owner string, n int) {
 		log.Warn(fmt.Sprintf("%d lines about requests of user %s were not written: there were more than %d in %v", n, owner, maxLines, logSpan), "left_out", n)
 	})}
 }
@@ -262,7 +268,7 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	switch {
 	case err != nil:
 		if k.mayLog(c.UID) {
-			k.log.Warn("refused", "uid", c.UID, "error", err)
+			k.log.Warn("refused", "user", proc.UserName(c.UID), "uid", c.UID, "error", err)
 		}
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case held != nil:
@@ -295,6 +301,7 @@ func (k *keeper) handle(peer int, line string) (answer string, held *os.File, er
 	if err := checkInForce(); err != nil {
 		return "", nil, err
 	}
+	defer func() { k.record(uid, err) }()
 	has := usable(uid)
 	if !has || len(words) > 1 && words[1] == launch.RunRequest {
 		if err := checkSubordinate(uid); err != nil {
@@ -319,6 +326,27 @@ func (k *keeper) handle(peer int, line string) (answer string, held *os.File, er
 		err = r.ask(uid, ration)
 	}
 	return ok, nil, err
+}
+
+// maxHolders bounds the users that a recorded refusal names.
+const maxHolders = 8
+
+// record records that a user was refused a ration, for ration why, events and ps. Malformed requests are
+// not recorded. The caller holds the lock of lockJobs.
+func (k *keeper) record(uid int, refused error) {
+	known := []error{ErrOverbooked, ErrTooMuch, ErrRun, ErrRule}
+	if !slices.ContainsFunc(known, func(e error) bool { return errors.Is(refused, e) }) {
+		return
+	}
+	d := job.Denied{Time: time.Now().UTC(), UID: uid, User: proc.UserName(uid), Device: -1, Text: termtext.Printable(refused.Error())}
+	var room *noRoom
+	if errors.As(refused, &room) {
+		d.Device, d.Asked, d.Held, d.Total = room.device, uint64(room.asked), uint64(room.held), uint64(room.total)
+		d.Holders = room.holders[:min(len(room.holders), maxHolders)]
+	}
+	if err := job.AddDenied(d, k.records.Allow(proc.Account(uid), strconv.Itoa(uid), d.Time)); err != nil {
+		k.log.Error("a refusal could not be recorded", "uid", uid, "error", err)
+	}
 }
 
 // handleRun makes a run of a user. held is the file whose lock keeps the run in use.
