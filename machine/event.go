@@ -34,8 +34,9 @@ type Event struct {
 	Exit    *Exit     `json:"exit,omitempty"`      // for the end of a job, if known
 	Refusal *Refusal  `json:"refusal,omitempty"`
 	Death   *Death    `json:"death,omitempty"`
-	Missed  uint64    `json:"missed,omitempty"` // earlier refusals that are lost, because a region keeps only the latest
-	Text    string    `json:"text"`             // a sentence without a period
+	Denied  *Denied   `json:"policy_refusal,omitempty"` // for a refusal by the policy, which has no job
+	Missed  uint64    `json:"missed,omitempty"`         // earlier refusals that are lost, because a region keeps only the latest
+	Text    string    `json:"text"`                     // a sentence without a period
 
 	// Machine is the machine as of the read that noticed the event. Only Watch sets it. Several
 	// events share it: do not modify it.
@@ -63,6 +64,8 @@ func (e *Event) ID() EventID {
 		id.Time, id.Slot, id.PID = e.Refusal.Time, e.Refusal.Slot, e.Refusal.PID
 	case e.Death != nil:
 		id.Time, id.Slot, id.PID = e.Death.Time, e.Death.Slot, e.Death.PID
+	case e.Denied != nil:
+		id.Time = e.Denied.Time
 	}
 	return id
 }
@@ -98,6 +101,7 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 		e.Text = fmt.Sprintf("job %s has ended, and was removed", j.Title())
 		out = append(out, e)
 	}
+	out = append(out, deniedSince(before.Denied, after.Denied)...)
 	for i := range out {
 		out[i].Text = termtext.Printable(out[i].Text) // users choose the names in it, and who decodes JSON may print it
 		if out[i].Time.After(now) {                   // a job's user may have written any time

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"ration/internal/humanfmt"
 	"ration/internal/job"
@@ -51,6 +52,9 @@ func findingsOf(m *Machine) (out []Finding) {
 				Text:   fmt.Sprintf("device %d is overbooked: %s %s of its %s %s", g.Device, jobs, humanfmt.Bytes(g.Rations), humanfmt.Bytes(g.Total), left),
 				Remedy: "lower a limit with ration limit, or start fewer jobs there"})
 		}
+	}
+	for _, d := range recentlyDenied(m.Denied, time.Now()) {
+		addOf(d.UID)(deniedFinding(&d))
 	}
 	for i := range m.Jobs {
 		jobFindings(&m.Jobs[i], addOf(m.Jobs[i].UID))

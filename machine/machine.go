@@ -81,7 +81,8 @@ type Machine struct {
 	Jobs     []Job     `json:"jobs"`
 	Outside  []Outside `json:"outside"` // processes that hold device memory and belong to no job in Jobs
 	Findings []Finding `json:"findings"`
-	Hidden   int       `json:"hidden,omitempty"` // ended jobs that are left out of Jobs; Read returns all
+	Denied   []Denied  `json:"policy_refusals,omitempty"` // rations that the policy refused: of all users for root, else this user's; oldest first
+	Hidden   int       `json:"hidden,omitempty"`          // ended jobs that are left out of Jobs; Read returns all
 }
 
 // Values of Job.State.

@@ -46,9 +46,10 @@ type scanner struct {
 	permits chan struct{}        // see permit
 
 	driver   *driverPoll
-	base     Machine   // result of the last Scan, without the driver's part
-	findings []Finding // findings about reading the jobs
-	last     *Machine  // result of the last Scan
+	denied   os.FileInfo // the file of m.Denied; nil if there was none
+	base     Machine     // result of the last Scan, without the driver's part
+	findings []Finding   // findings about reading the jobs
+	last     *Machine    // result of the last Scan
 
 	hintMu sync.Mutex
 	hints  map[string]bool // guarded by hintMu: folders in which something has happened
@@ -253,6 +254,10 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 		m.Jobs = s.base.Jobs
 	}
 	m.addFloods()
+	m.Denied = s.base.Denied
+	if s.readDenied(&m) {
+		changed = true
+	}
 	return m, changed, nil
 }
 

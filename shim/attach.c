@@ -12,6 +12,7 @@
 #include "log.h"
 #include "region/atomics.h"
 #include "region/words.h"
+#include "userjob.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -20,10 +21,15 @@
 static struct attach_page attach_cold; /* used until the page is mapped */
 struct attach_page *attach_page = &attach_cold;
 
-static struct region attach_job_region = {.fd = -1};
+/* The region, and the place of a second: if a policy's user lost the job before this process joined
+ * it, the new one is opened in the other place. The old one stays mapped, because other threads may
+ * be reading it (attach_read_only). */
+static struct region attach_regions[2] = {{.fd = -1}, {.fd = -1}};
+static struct region *attach_current = &attach_regions[0];
 static struct config attach_job_config;
 
-struct region *attach_region(void) { return &attach_job_region; }
+/* Acquire: pairs with attach_replace. */
+struct region *attach_region(void) { return __atomic_load_n(&attach_current, __ATOMIC_ACQUIRE); }
 const struct config *attach_config(void) { return &attach_job_config; }
 
 static void attach_wipe_page(void) { memset(attach_page, 0, sizeof *attach_page); }
@@ -86,7 +92,7 @@ static void attach_memory_text(char *out, size_t size, uint64_t limit)
 
 static void attach_compare_memory(unsigned device, const struct region_limits *own, struct attach_difference *d)
 {
-	uint64_t has = region_limit(&attach_job_region, device);
+	uint64_t has = region_limit(attach_current, device);
 	if (!own->memory[device] || own->memory[device] == has)
 		return;
 	attach_memory_text(d->mine, sizeof d->mine, own->memory[device]);
@@ -112,12 +118,12 @@ static void attach_compare_percent(uint64_t mine, uint64_t has, const char *of, 
 
 static void attach_compare_compute(unsigned device, const struct region_limits *own, struct attach_difference *d)
 {
-	attach_compare_percent(own->compute[device], load_acquire(&attach_job_region.limits->device[device].compute), "compute", d);
+	attach_compare_percent(own->compute[device], load_acquire(&attach_current->limits->device[device].compute), "compute", d);
 }
 
 static void attach_compare_compute_max(unsigned device, const struct region_limits *own, struct attach_difference *d)
 {
-	attach_compare_percent(own->compute_max[device], load_acquire(&attach_job_region.limits->device[device].compute_max),
+	attach_compare_percent(own->compute_max[device], load_acquire(&attach_current->limits->device[device].compute_max),
 			       "compute at most", d);
 }
 
@@ -147,7 +153,7 @@ static void attach_log_differences(const struct region_limits *own)
 			first = device;
 		}
 	}
-	uint64_t round = region_round(&attach_job_region);
+	uint64_t round = region_round(attach_current);
 	if (own->round && own->round != round)
 		log_warn("this process was given a round of %llu us, its job has %llu us, which counts", (unsigned long long)own->round,
 			 (unsigned long long)round);
@@ -199,7 +205,7 @@ static void attach_count_death(const struct ration_death *death)
 static void attach_log_found_dead(void)
 {
 	char size[SIZE_TEXT];
-	attach_job_region.on_death = attach_log_death;
+	attach_current->on_death = attach_log_death;
 	uint32_t count = __atomic_exchange_n(&attach_found_dead.count, 0, __ATOMIC_RELAXED);
 	uint64_t bytes = __atomic_exchange_n(&attach_found_dead.bytes, 0, __ATOMIC_RELAXED);
 	if (count)
@@ -209,9 +215,9 @@ static void attach_log_found_dead(void)
 
 static void attach_log_wait(uint64_t since) { log_wait(since / 1000000, "another thread's charge of the same device"); }
 
-/* attach_open maps the job's region and returns whether it is mapped. The caller holds
- * LOCK_ATTACH. */
-static bool attach_open(struct attach_page *p, void (*reset)(void))
+/* attach_open maps the job's region and returns whether it is mapped; otherwise it has logged why,
+ * at a level. The caller holds LOCK_ATTACH. */
+static bool attach_open(struct attach_page *p, void (*reset)(void), enum log_level level)
 {
 	static const char *const roles[] = {"ready, on the fast path", "ready, after waiting for its initialiser",
 					    "initialised in place of a process that did not finish", "initialised by this process"};
@@ -220,8 +226,8 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 	char buf[ERRNO_TEXT];
 	if (p->opened)
 		return true;
-	if (attach_job_region.fd >= 0)
-		region_close(&attach_job_region); /* inherited by fork */
+	if (attach_current->fd >= 0)
+		region_close(attach_current); /* inherited by fork */
 	memset(&own, 0, sizeof own);
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		own.memory[d] = config_limit(c, d, 0);
@@ -232,58 +238,96 @@ static bool attach_open(struct attach_page *p, void (*reset)(void))
 	if (!c->path_given && !config_make_folder(c))
 		return false;
 	/* The launcher made the job's region. A new one would have no limits. */
-	int err = region_open_as(&attach_job_region, c->path, &own, (c->made ? REGION_EXISTING : 0u) | (c->placed ? REGION_ANY_OWNER : 0u),
+	int err = region_open_as(attach_current, c->path, &own, (c->made ? REGION_EXISTING : 0u) | (c->placed ? REGION_ANY_OWNER : 0u),
 				 c->created);
 	if (err) {
 		bool anothers = err == REGION_SYSTEM && errno == EACCES && c->path_given && !c->made && !c->placed;
-		log_error("region %s: %s%s", c->path, attach_error_text(err, buf),
-			  anothers ? " (a job is one user's: name a path of your own in RATION_REGION or CUDA_DEVICE_MEMORY_SHARED_CACHE)"
-				   : "");
+		log_line(level, "region %s: %s%s", c->path, attach_error_text(err, buf),
+			 anothers ? " (a job is one user's: name a path of your own in RATION_REGION or CUDA_DEVICE_MEMORY_SHARED_CACHE)"
+				  : "");
 		return false;
 	}
-	attach_job_region.on_damage = attach_log_damage;
-	attach_job_region.on_death = attach_count_death;
-	attach_job_region.on_wait = attach_log_wait;
+	attach_current->on_damage = attach_log_damage;
+	attach_current->on_death = attach_count_death;
+	attach_current->on_wait = attach_log_wait;
 	/* If all processes of the job have ended, the limits in the file are old: replace them
 	 * by ours. Limits that a launcher set are kept. */
-	if (!c->made && !c->placed && (err = region_renew_limits(&attach_job_region, &own)))
+	if (!c->made && !c->placed && (err = region_renew_limits(attach_current, &own)))
 		log_warn("region %s: the limits of a job that has ended stay: %s", c->path, attach_error_text(err, buf));
 	attach_log_found_dead();
-	log_info("region %s: %s (pid %d)", c->path, roles[attach_job_region.role], (int)getpid());
+	log_info("region %s: %s (pid %d)", c->path, roles[attach_current->role], (int)getpid());
 	attach_log_differences(&own);
-	config_log_meaningless(c, attach_job_region.role == ROLE_INITIALISER);
+	config_log_meaningless(c, attach_current->role == ROLE_INITIALISER);
 	reset();
 	p->opened = 1;
 	return true;
 }
 
-/* attach_claim takes a slot and returns whether it could; otherwise it has logged why. The
- * caller holds LOCK_ATTACH. */
-static bool attach_claim(void)
+/* attach_claim takes a slot and returns whether it could; otherwise it has logged why, at a level.
+ * The caller holds LOCK_ATTACH. */
+static bool attach_claim(enum log_level level)
 {
 	unsigned reaped;
-	attach_job_region.on_death = attach_count_death;
-	int err = region_claim(&attach_job_region, program_invocation_short_name);
+	attach_current->on_death = attach_count_death;
+	int err = region_claim(attach_current, program_invocation_short_name);
 	if (!err)
-		region_reap(&attach_job_region, &reaped); /* a slot that cannot be reaped now is reaped by a later request */
+		region_reap(attach_current, &reaped); /* a slot that cannot be reaped now is reaped by a later request */
 	attach_log_found_dead();
 	if (err) {
 		char buf[ERRNO_TEXT];
-		if (err == REGION_LOCKED && attach_job_region.locked_by)
-			log_error(
+		if (err == REGION_LOCKED && attach_current->locked_by)
+			log_line(
+				level,
 				"region %s: no slot can be taken: %u are free, and locked by a process that has not joined the job: pid %d "
 				"(end it)",
-				attach_job_config.path, attach_job_region.locked, attach_job_region.locked_by);
+				attach_job_config.path, attach_current->locked, attach_current->locked_by);
 		else
-			log_error("region %s: %s", attach_job_config.path, attach_error_text(err, buf));
+			log_line(level, "region %s: %s", attach_job_config.path, attach_error_text(err, buf));
 		return false;
 	}
-	region_keep(&attach_job_region);
+	if (!config_granted(&attach_job_config)) {
+		log_line(level, "region %s: the job was taken back", attach_job_config.path);
+		return false;
+	}
+	region_keep(attach_current);
 	if (attach_host_pid())
-		log_info("slot %u, host PID %llu", attach_job_region.slot, (unsigned long long)attach_host_pid());
+		log_info("slot %u, host PID %llu", attach_current->slot, (unsigned long long)attach_host_pid());
 	else
-		log_info("slot %u, host PID not known yet (ration ps on the host fills it in)", attach_job_region.slot);
+		log_info("slot %u, host PID not known yet (ration ps on the host fills it in)", attach_current->slot);
 	return true;
+}
+
+/* attach_replace lets go of a region that this process could not join. */
+static void attach_replace(struct attach_page *p)
+{
+	struct region *other = &attach_regions[attach_current == &attach_regions[0]];
+	if (attach_current->claim)
+		region_leave(attach_current); /* it cannot fail: nothing is charged, and no thread charges */
+	if (other->fd >= 0)
+		region_close(other);                                /* of the parent, in a forked child: no thread reads it */
+	__atomic_store_n(&attach_current, other, __ATOMIC_RELEASE); /* pairs with attach_region */
+	p->opened = 0;
+}
+
+/* attach_enter opens the region and takes a slot, and returns whether it did; otherwise it has
+ * logged why. A policy's user may have lost the job since this process found it. Then it asks for
+ * the job, with a promise, and tries once more. The caller holds LOCK_ATTACH. */
+static bool attach_enter(struct attach_page *p, void (*reset)(void), bool *compute)
+{
+	for (bool again = false;; again = true) {
+		enum log_level level = attach_job_config.users && !again ? LOG_INFO : LOG_ERROR;
+		bool good = attach_open(p, reset, level), asked;
+		/* Ask before this process has a lock, since asking closes descriptors and so
+		 * would drop it. In a moment without the lock, a process in another PID
+		 * namespace would take this process for dead. */
+		*compute = config_wants_compute(&asked);
+		config_wait_asking();
+		if (good && attach_claim(level))
+			return true;
+		if (again || (!config_granted(&attach_job_config) && !config_ask_again(&attach_job_config)))
+			return false;
+		attach_replace(p);
+	}
 }
 
 enum attach_state attach_prepare(void)
@@ -312,7 +356,7 @@ bool attach_wants_compute(void)
 	/* The thread that joins may have stopped waiting for this one: take the slot's locks
 	 * again, in case this call dropped them. */
 	if (__builtin_expect(asked, 0) && attach_state() == ATTACH_ON)
-		region_lock_own(&attach_job_region);
+		region_lock_own(attach_current);
 	return wants;
 }
 
@@ -321,22 +365,28 @@ enum attach_state attach_join(void (*reset)(void))
 	struct attach_page *p = attach_get_page();
 	mutex_lock(&p->lock, LOCK_ATTACH);
 	if (p->state == ATTACH_COLD) {
-		bool good = attach_open(p, reset), asked;
-		/* Ask before this process has a lock, since asking closes descriptors and so
-		 * would drop it. In a moment without the lock, a process in another PID
-		 * namespace would take this process for dead. */
-		bool compute = config_wants_compute(&asked);
-		config_wait_asking();
-		if (good && attach_claim()) {
+		bool compute;
+		if (attach_enter(p, reset, &compute)) {
 			__atomic_store_n(&p->compute, compute, __ATOMIC_RELEASE);
 			attach_set_state(p, ATTACH_ON);
 		} else {
 			attach_fail(p);
 		}
 	}
+	userjob_end_promise();
 	enum attach_state s = (enum attach_state)p->state;
 	mutex_unlock(&p->lock);
 	return s;
+}
+
+void attach_end_promise(void)
+{
+	struct attach_page *p = attach_get_page();
+	if (!p || !attach_job_config.users)
+		return;
+	mutex_lock(&p->lock, LOCK_ATTACH);
+	userjob_end_promise();
+	mutex_unlock(&p->lock);
 }
 
 bool attach_read_only(void (*reset)(void))
@@ -347,8 +397,9 @@ bool attach_read_only(void (*reset)(void))
 		return false;
 	struct attach_page *p = attach_get_page();
 	mutex_lock(&p->lock, LOCK_ATTACH);
-	bool open = !p->unreadable && attach_open(p, reset);
+	bool open = !p->unreadable && attach_open(p, reset, LOG_ERROR);
 	p->unreadable = !open;
+	userjob_end_promise(); /* a process that only reads keeps no job */
 	mutex_unlock(&p->lock);
 	return open;
 }
@@ -360,12 +411,12 @@ bool attach_rejoin(uint64_t lost, void (*bring)(struct region *r))
 	mutex_lock(&p->lock, LOCK_ATTACH);
 	if (p->state == ATTACH_ON) {
 		good = true;
-		if (load_acquire(&attach_job_region.claim) == lost) {
+		if (load_acquire(&attach_current->claim) == lost) {
 			log_warn("this process's slot was taken away; taking another (did the program close all its files?)");
-			good = region_claim(&attach_job_region, program_invocation_short_name) == REGION_OK;
+			good = region_claim(attach_current, program_invocation_short_name) == REGION_OK;
 			if (good) {
-				region_keep(&attach_job_region);
-				bring(&attach_job_region);
+				region_keep(attach_current);
+				bring(attach_current);
 			}
 		}
 	}
@@ -382,7 +433,7 @@ void attach_wait_rejoin(void)
 
 uint64_t attach_host_pid(void)
 {
-	const struct region *r = &attach_job_region;
+	const struct region *r = attach_current;
 	return host_pid_of(load_acquire(&r->m->slots[r->slot].host_pid));
 }
 
@@ -396,8 +447,8 @@ __attribute__((destructor)) static void attach_leave(void)
 	uint32_t on = ATTACH_ON;
 	if (!__atomic_compare_exchange_n(&p->state, &on, ATTACH_LEFT, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return;
-	unsigned slot = attach_job_region.slot;
-	int err = region_end(&attach_job_region);
+	unsigned slot = attach_current->slot;
+	int err = region_end(attach_current);
 	if (err)
 		log_info("leaving slot %u to be reaped: %s", slot, region_error_text(err));
 	else

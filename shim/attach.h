@@ -59,6 +59,10 @@ static inline uint64_t *attach_turn(void) { return &__atomic_load_n(&attach_page
  * is a job to join. */
 enum attach_state attach_prepare(void);
 
+/* attach_end_promise lets the policy service take back the user's job, if attach_prepare got it and
+ * this process does not join it. */
+void attach_end_promise(void);
+
 /* attach_join takes a slot, after attach_prepare, and returns the state.
  *
  * For this function and those below: they call reset once in the life of a process, after it

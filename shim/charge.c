@@ -126,6 +126,12 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 	char more[64] = "";
 	if (quiet)
 		snprintf(more, sizeof more, "; %llu more since the last such line", (unsigned long long)quiet);
+	if (!why->limit) {
+		log_warn("out of memory: device %u is not for this job, which has no memory of it (use another device: ration inspect "
+			 "lists the job's)%s",
+			 device, more);
+		return;
+	}
 	log_warn("out of memory: %s (pid %llu) asked for %s of device %u, %s of its job's %s is free%s; %sask for less, or raise "
 		 "the limit with ration limit%s",
 		 program_invocation_short_name, (unsigned long long)me, size_text(why->asked, a), device, size_text(room, f),

@@ -266,18 +266,23 @@ static uint64_t config_number(const char *text)
 	return n && (*end == 0 || *end == '\n') ? n : 0;
 }
 
-/* config_read_created reads the file that a launcher writes beside the region: it holds the
- * time at which the job was made. */
-static void config_read_created(struct config *c, const char *path)
+/* config_created reads the file that a launcher writes beside the region: it holds the time at
+ * which the job was made. It returns false if there is no such file. */
+static bool config_created(const char *path, uint64_t *created)
 {
 	char text[32] = "";
 	int fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
 	if (fd < 0)
-		return;
-	c->made = true;
-	if (read(fd, text, sizeof text - 1) > 0)
-		c->created = config_number(text);
+		return false;
+	*created = read(fd, text, sizeof text - 1) > 0 ? config_number(text) : 0;
 	close(fd);
+	return true;
+}
+
+static void config_read_created(struct config *c, const char *path)
+{
+	if (config_created(path, &c->created))
+		c->made = true;
 }
 
 /* config_find_well_known sets the path to the job at the well-known path, and returns whether
@@ -317,17 +322,12 @@ static bool config_find_run(struct config *c, const char *region, bool quiet)
 	return false;
 }
 
-/* config_find_users_job finds the job that a policy gives this process's user. Only one
- * variable counts: RATION_REGION, if it names a run of the same user. RATION_FAIL does not
- * count: the policy decides whether a user without a job may run. */
-static bool config_find_users_job(struct config *c, bool quiet)
+/* config_read_users_job finds the job that a policy gives this process's user, and sets the
+ * path. */
+static bool config_read_users_job(struct config *c, enum userjob_wish wish)
 {
-	char folder[64], created[sizeof folder + sizeof "/created"], why[320];
-	const char *region = environment_get("RATION_REGION");
-	c->placed = c->made = c->path_given = true;
-	if (userjob_is_run(region))
-		return config_find_run(c, region, quiet);
-	enum userjob found = userjob_find(folder, sizeof folder, why, sizeof why);
+	char folder[64], created[sizeof folder + sizeof "/created"], why[640];
+	enum userjob found = userjob_find(wish, folder, sizeof folder, why, sizeof why);
 	snprintf(c->path, sizeof c->path, "%s/region", folder);
 	c->fail_open = found == USERJOB_OPEN;
 	if (found == USERJOB_FOUND) {
@@ -335,11 +335,24 @@ static bool config_find_users_job(struct config *c, bool quiet)
 		config_read_created(c, created);
 		return true;
 	}
-	if (!quiet) {
+	if (wish != USERJOB_LOOK) {
 		log_set_job(c->path);
-		log_error("this machine's policy gives every user a job, and yours could not be made: %s", why);
+		log_error("GPU refused by this machine's policy: %s", why);
 	}
 	return false;
+}
+
+/* config_find_users_job finds the job that a policy gives this process's user. Only one
+ * variable counts: RATION_REGION, if it names a run of the same user. RATION_FAIL does not
+ * count: the policy decides whether a user without a job may run. */
+static bool config_find_users_job(struct config *c, bool quiet)
+{
+	const char *region = environment_get("RATION_REGION");
+	c->placed = c->made = c->path_given = true;
+	if (userjob_is_run(region))
+		return config_find_run(c, region, quiet);
+	c->users = true;
+	return config_read_users_job(c, quiet ? USERJOB_LOOK : USERJOB_JOIN);
 }
 
 /* config_find_path finds the job's region and sets the path. It returns false if there is a
@@ -404,6 +417,18 @@ static void config_read_visible(struct config *c, const char *list)
 		list = (list = strchr(list, ',')) ? list + 1 : NULL;
 	}
 }
+
+bool config_granted(const struct config *c)
+{
+	uint64_t now;
+	char created[sizeof c->path + sizeof "/created"];
+	if (!c->users)
+		return true;
+	snprintf(created, sizeof created, "%.*s/created", (int)(strrchr(c->path, '/') - c->path), c->path);
+	return config_created(created, &now) && now == c->created;
+}
+
+bool config_ask_again(struct config *c) { return c->users && config_read_users_job(c, USERJOB_ASK); }
 
 bool config_read(struct config *c)
 {

@@ -18,6 +18,7 @@ struct config {
 	char path[512];   /* path of the region */
 	bool path_given;  /* a variable names the path, or it is the well-known path */
 	bool placed;      /* the job was put at the well-known path, or chosen by a policy: this process may not leave it */
+	bool users;       /* the job is the one that a policy gives this user; not a run */
 	bool made;        /* a launcher made the job: this process must not create a missing region */
 	uint64_t created; /* when the launcher made it, in Unix nanoseconds; 0: not known */
 	bool fail_open;   /* RATION_FAIL=open; or the policy lets users without a job run */
@@ -37,6 +38,14 @@ bool config_any(void);
 /* config_read reads the settings into c. It logs each mistake in them, and returns false if
  * there was one that keeps the process from joining. */
 bool config_read(struct config *c);
+
+/* config_granted reports whether the job is still this user's, for a process that has locked a
+ * slot: the policy service removes a user's job only if no slot is locked after the file
+ * `created` is gone (internal/policy/PROTOCOL.md). If it is not, config_ask_again asks the
+ * service for a job that is kept until this process has joined it, and logs why there is none.
+ * The caller holds LOCK_ATTACH, and calls userjob_end_promise when the process has joined. */
+bool config_granted(const struct config *c);
+bool config_ask_again(struct config *c);
 
 /* config_limit returns a device's memory limit, packed as in the region. It returns 0 if there
  * is none, or if the limit is a share and the device's size is not known (total is 0). */

@@ -22,6 +22,14 @@
  * writes it. */
 #define USERJOB_OPEN_LINE "# missing: open\n"
 
+/* The promise that came with the user's job: a descriptor, which keeps the job until this process
+ * has joined it (internal/policy/PROTOCOL.md, *Granting*). Guarded by LOCK_ATTACH. */
+static struct {
+	int fd; /* -1: none */
+	dev_t dev;
+	ino_t ino; /* the file: the program may close the descriptor, and get its number for another file */
+} userjob_promise = {.fd = -1};
+
 enum { USERJOB_WAITS = 100, USERJOB_SIGNALS = 100000 }; /* limits on the waits of 100 ms, and on waits ended by signals */
 
 /* userjob_exists reports whether a path exists. It returns false only after ENOENT and ENOTDIR:
@@ -117,10 +125,27 @@ bool userjob_ruled(void)
 	return ruled;
 }
 
-/* userjob_receive reads an answer up to its end, and returns whether it came. It gives up after
- * USERJOB_WAITS waits of 100 ms, or after USERJOB_SIGNALS waits that a signal ended early. It
- * reads no clock. */
-static bool userjob_receive(int fd, char *answer, size_t size)
+/* userjob_recv is recv. If a descriptor comes with the bytes, *promise becomes that
+ * descriptor. */
+static ssize_t userjob_recv(int fd, char *to, size_t size, int *promise)
+{
+	union {
+		char bytes[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct iovec part = {.iov_base = to, .iov_len = size};
+	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+	ssize_t got = recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	struct cmsghdr *c = got < 0 ? NULL : CMSG_FIRSTHDR(&m);
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && *promise < 0)
+		memcpy(promise, CMSG_DATA(c), sizeof *promise);
+	return got;
+}
+
+/* userjob_receive reads an answer up to its end, and returns whether it came. *promise becomes
+ * the descriptor that came with it, if one did. It gives up after USERJOB_WAITS waits of 100
+ * ms, or after USERJOB_SIGNALS waits that a signal ended early. It reads no clock. */
+static bool userjob_receive(int fd, char *answer, size_t size, int *promise)
 {
 	size_t len = 0;
 	for (int waits = 0, signals = 0; waits < USERJOB_WAITS && signals < USERJOB_SIGNALS && len + 1 < size;) {
@@ -132,7 +157,7 @@ static bool userjob_receive(int fd, char *answer, size_t size)
 		signals += n < 0;
 		if (n <= 0)
 			continue;
-		ssize_t got = recv(fd, answer + len, size - 1 - len, MSG_DONTWAIT);
+		ssize_t got = userjob_recv(fd, answer + len, size - 1 - len, promise);
 		if (got < 0 && errno != EINTR && errno != EAGAIN)
 			return false;
 		if (got == 0)
@@ -161,37 +186,67 @@ static bool userjob_connect(int fd)
 
 /* userjob_ask asks the policy service to make the user's job. The service learns the caller's
  * identity from the kernel; the request only tells for which user a set-uid program runs. It
- * returns whether the job was made; otherwise why gets the reason as text. */
-static bool userjob_ask(char *why, size_t size)
+ * returns whether the user has a job; otherwise why gets the reason as text. *promise becomes
+ * the descriptor that keeps the job, or -1. */
+static bool userjob_ask(char *why, size_t size, int *promise)
 {
-	char request[32], answer[320] = "";
+	char request[32], answer[1024] = "";
+	*promise = -1;
 	unsigned low = region_take_low_fds();
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	region_free_low_fds(low);
-	snprintf(why, size, "ration-policy.service does not run (an administrator starts it)");
-	if (fd < 0)
+	snprintf(why, size, "ration-policy.service does not run (tell your administrator)");
+	if (fd < 0) {
+		region_free_low_fds(low);
 		return false;
+	}
 	int n = snprintf(request, sizeof request, "%lu\n", userjob_uid());
 	bool sent = userjob_connect(fd) && send(fd, request, (size_t)n, MSG_NOSIGNAL) == n;
-	if (sent && !userjob_receive(fd, answer, sizeof answer))
-		snprintf(why, size, "ration-policy.service did not answer");
+	if (sent && !userjob_receive(fd, answer, sizeof answer, promise))
+		snprintf(why, size, "ration-policy.service did not answer (try again)");
 	else if (sent)
 		snprintf(why, size, "%.*s", (int)strcspn(answer, "\n"), answer);
 	close(fd);
+	region_free_low_fds(low);
 	return sent && !strcmp(answer, "ok\n");
 }
 
-enum userjob userjob_find(char *folder, size_t size, char *why, size_t why_size)
+void userjob_end_promise(void)
 {
-	char region[64], line[sizeof USERJOB_OPEN_LINE];
+	struct stat st;
+	if (userjob_promise.fd >= 0 && fstat(userjob_promise.fd, &st) == 0 && st.st_dev == userjob_promise.dev &&
+	    st.st_ino == userjob_promise.ino)
+		close(userjob_promise.fd);
+	userjob_promise.fd = -1;
+}
+
+/* userjob_keep keeps a promise until userjob_end_promise. */
+static void userjob_keep(int promise)
+{
+	struct stat st;
+	userjob_end_promise();
+	if (promise < 0 || fstat(promise, &st) != 0)
+		return;
+	userjob_promise.fd = promise;
+	userjob_promise.dev = st.st_dev;
+	userjob_promise.ino = st.st_ino;
+}
+
+enum userjob userjob_find(enum userjob_wish wish, char *folder, size_t size, char *why, size_t why_size)
+{
+	char created[64], line[sizeof USERJOB_OPEN_LINE];
+	int promise;
 	userjob_path(folder, size, "");
-	userjob_path(region, sizeof region, "/created"); /* the service makes this file last */
-	if (userjob_exists(region))
+	userjob_path(created, sizeof created, "/created"); /* the service makes this file last */
+	if (wish != USERJOB_ASK && userjob_exists(created))
 		return USERJOB_FOUND;
-	if (userjob_ask(why, why_size)) {
-		if (userjob_exists(region))
+	if (userjob_ask(why, why_size, &promise)) {
+		if (wish != USERJOB_LOOK)
+			userjob_keep(promise);
+		else if (promise >= 0)
+			close(promise);
+		if (userjob_exists(created))
 			return USERJOB_FOUND;
-		snprintf(why, why_size, "it was made, and removed again at once (try again)");
+		snprintf(why, why_size, "it was made, and an administrator has removed it since (try again)");
 	}
 	return userjob_read(USERJOB_IN_FORCE, line, sizeof line) && !strcmp(line, USERJOB_OPEN_LINE) ? USERJOB_OPEN : USERJOB_MISSING;
 }

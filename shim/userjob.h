@@ -32,9 +32,21 @@ enum userjob {
 	USERJOB_OPEN,    /* the user has no job, and the policy lets the process run without limits */
 };
 
+/* Why the caller of userjob_find wants the job. */
+enum userjob_wish {
+	USERJOB_LOOK, /* to read its limits */
+	USERJOB_JOIN, /* to join it: a promise that comes with a new job is kept */
+	USERJOB_ASK,  /* to join it, after the service took back the job that was there: ask in any case */
+};
+
 /* userjob_find finds the folder of the job of this process's user, for whom userjob_ruled is
  * true. If there is no job, it asks the policy service to make one, and waits a bounded time.
- * If that fails, why gets the reason as text. */
-enum userjob userjob_find(char *folder, size_t size, char *why, size_t why_size);
+ * If that fails, why gets the reason as text.
+ *
+ * The service takes back a job without processes when another user needs the memory. It does
+ * not take back a job that it has promised: until this process calls userjob_end_promise, or
+ * ends. Callers that do not pass USERJOB_LOOK hold LOCK_ATTACH. */
+enum userjob userjob_find(enum userjob_wish wish, char *folder, size_t size, char *why, size_t why_size);
+void userjob_end_promise(void);
 
 #endif

@@ -38,6 +38,11 @@ func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, whic
 			out.Outside = append(out.Outside, o)
 		}
 	}
+	for _, d := range m.Denied {
+		if d.UID == uid {
+			out.Denied = append(out.Denied, d)
+		}
+	}
 	for _, f := range m.Findings {
 		// Keep findings of a device, which have only numbers, and findings of the user's own jobs
 		// and processes.

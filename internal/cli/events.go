@@ -201,7 +201,7 @@ func (p *eventPrinter) print(e machine.Event) {
 	}
 	title := job.Job{Name: e.Job, Path: e.Path}.Title()
 	text := e.Text
-	if e.Kind == machine.RequestRefused || e.Kind == machine.ProcessDied {
+	if e.Denied == nil && (e.Kind == machine.RequestRefused || e.Kind == machine.ProcessDied) {
 		text = title + ": " + text
 	}
 	clock := clockText(e.Time, time.Now())

@@ -38,8 +38,10 @@ nothing else. The job is kept for ration why if something was refused or the
 command failed.
 
 --mem is a limit for each device (10g, 25%), for some devices (0=10g,1=20g), or
-both (10g,1=20g). Devices have the numbers of nvidia-smi. 0 is no limit. Without
---mem the limit is that of ` + limit.EnvMemory + `, if it is set.
+both (10g,1=20g or 1=20g,others=10g). The job cannot use a device that --mem
+does not name: 0=10g,others=none lets it, without a limit. Devices have the
+numbers of nvidia-smi. none is no limit. Without --mem the limit is that of
+` + limit.EnvMemory + `, if it is set.
 
 --compute is a share of each device's time, in per cent: the job gets at least
 that much when it has work, and more when others have none. --compute-max is a

@@ -22,9 +22,10 @@ import (
 
 // Why is what `ration why --json` prints.
 type Why struct {
-	Refusals []WhyRefusal `json:"refusals"` // newest first
-	Deaths   []WhyDeath   `json:"deaths"`   // newest first
-	Compute  []WhyCompute `json:"compute"`  // for each job and device with a share or a cap
+	Refusals []WhyRefusal     `json:"refusals"`        // newest first
+	Denied   []machine.Denied `json:"policy_refusals"` // rations that the policy refused; newest first
+	Deaths   []WhyDeath       `json:"deaths"`          // newest first
+	Compute  []WhyCompute     `json:"compute"`         // for each job and device with a share or a cap
 }
 
 // WhyCompute is a job's ration of a device's time, in words.
@@ -68,7 +69,9 @@ func newWhyCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"explain"},
 		Short:      "Explain the latest refusals, and shares of time",
 		Long: `Explain the latest refusals, the newest first: which process asked for how much,
-what was free, and which processes held the rest at that moment.
+what was free, and which processes held the rest at that moment. Rations that
+the machine's policy refused come first: what was asked for, and which users
+held the memory.
 
 Then it shows the latest deaths: which process ended without returning its
 memory, and how that was noticed. Then it shows shares of a device's time and
@@ -99,15 +102,22 @@ func (a *app) runWhy(names []string, count int) error {
 	jobs, err := a.readJobs(names)
 	gone, silent := removedJobs(jobs, names)
 	a.noteSilent(silent, "events of removed jobs are not shown")
-	if err != nil && (len(gone) == 0 || !errors.Is(err, job.ErrNoJob)) {
+	denied := deniedTo(names)
+	if err != nil && (len(gone)+len(denied) == 0 || !errors.Is(err, job.ErrNoJob)) {
 		return err
 	}
 	jobs = append(jobs, gone...)
 	out := explain(jobs, count)
+	out.Denied = denied[:min(count, len(denied))]
 	if a.json {
 		return a.out.printJSON(out)
 	}
-	a.printRefusals(jobs, count)
+	for _, d := range out.Denied {
+		a.printAt(d.Time, machine.DeniedSentence(&d))
+	}
+	if len(denied) == 0 || len(out.Refusals) > 0 {
+		a.printRefusals(jobs, count)
+	}
 	for i, d := range out.Deaths {
 		if i == 0 {
 			a.out.printf("\n")
@@ -123,6 +133,17 @@ func (a *app) runWhy(names []string, count int) error {
 	claimed := func(f WhyRefusal) bool { return strings.Contains(f.Text, "pid "+humanfmt.ClaimMark) }
 	a.printClaimNote(len(out.Deaths) > 0 || slices.ContainsFunc(out.Refusals, claimed))
 	return nil
+}
+
+// deniedTo returns the rations that the policy refused to the users with one of the names, or to all,
+// newest first.
+func deniedTo(names []string) []machine.Denied {
+	all, _ := job.ReadDenied(job.AllUsers()) // if it cannot be read, there is nothing to explain
+	all = slices.DeleteFunc(all, func(d machine.Denied) bool {
+		return len(names) > 0 && !slices.Contains(names, d.User) && !slices.Contains(names, job.OfUser(d.UID))
+	})
+	slices.Reverse(all)
+	return slices.Concat([]machine.Denied{}, all)
 }
 
 // printAt prints a sentence with its time.

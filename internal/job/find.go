@@ -84,7 +84,7 @@ func identityIn(dir int, name string) (identity, error) {
 // Reserved reports whether users cannot choose that name for a job.
 func Reserved(name string) bool {
 	switch name {
-	case "lib", "job", AgentSocket, AgentLock, AgentJournal, AgentJournal + AgentJournalNew, PolicySocket, PolicyLock:
+	case "lib", "job", AgentSocket, AgentLock, AgentJournal, AgentJournal + AgentJournalNew, PolicySocket, PolicyLock, PolicyRefused:
 		return true
 	}
 	return isOfPolicy(name)

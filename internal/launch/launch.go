@@ -231,6 +231,9 @@ func (p Plan) fakeEnviron(j *Job) map[string]string {
 // the command's environment. It closes the driver. If there is no driver, missing says why.
 func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 	limits, err := p.limits(driver, missing)
+	if err == nil && !p.standing {
+		err = p.checkVisible(os.Getenv("CUDA_VISIBLE_DEVICES"))
+	}
 	if err != nil {
 		return err
 	}

@@ -51,6 +51,20 @@ func TestLimits(t *testing.T) {
 
 	l, err := plan("50%,1=none").limits(whole, nil)
 	expect.True(t, err == nil && l.Memory[0] == abi.MakeLimit(40<<30) && l.Memory[1] == abi.Unlimited && l.Memory[2] == 0, l.Memory, err)
+	// The job cannot use devices that its limits do not name, unless they say so. HAMi-core's variables mean only those that they name.
+	l, err = plan("1=1g").limits(whole, nil)
+	expect.True(t, err == nil && l.Memory[0] == abi.MakeLimit(0) && l.Memory[0].Limited() && l.Memory[1] == abi.MakeLimit(1<<30) && l.Memory[2] == 0, l.Memory, err)
+	l, err = plan("1=1g,others=none").limits(whole, nil)
+	expect.True(t, err == nil && l.Memory[0] == abi.Unlimited && l.Memory[1] == abi.MakeLimit(1<<30), l.Memory, err)
+	hami := plan("1=1g")
+	hami.Sources.Memory = limit.EnvMemory
+	l, err = hami.limits(whole, nil)
+	expect.True(t, err == nil && l.Memory[0] == 0 && l.Memory[1] == abi.MakeLimit(1<<30), l.Memory, err)
+	for visible, good := range map[string]bool{"": true, "1": true, "0,1": true, "0": false, "0,2": false, "GPU-1234": true} {
+		err := plan("1=1g").checkVisible(visible)
+		expect.True(t, (err == nil) == good, visible, err)
+		expect.True(t, hami.checkVisible(visible) == nil && plan("1g").checkVisible(visible) == nil, visible)
+	}
 	_, err = plan("2=1g").limits(whole, nil)
 	expect.True(t, err != nil && strings.HasPrefix(err.Error(), `--mem="2=1g": memory limit 2=1g: no such device (the job sees 2, counted from 0)`),
 		err, "for a device that is not there")

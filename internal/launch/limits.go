@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"ration/internal/abi"
@@ -65,6 +66,8 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 			out.Memory[i] = abi.MakeLimit(uint64(size))
 		case memory.IsSet():
 			out.Memory[i] = abi.Unlimited
+		case p.excludesOthers():
+			out.Memory[i] = abi.MakeLimit(0)
 		}
 	}
 	if driver == nil {
@@ -75,6 +78,28 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 		p.Warn(fmt.Sprintf("%v; continuing%s", missing, unchecked))
 	}
 	return out, nil
+}
+
+// excludesOthers reports whether the job cannot use the devices that its limits do not name. HAMi-core's
+// variables limit only the devices that they name.
+func (p Plan) excludesOthers() bool {
+	return p.Settings.Memory.OnlyNamed() && p.Sources.Memory != limit.EnvMemory
+}
+
+// checkVisible returns an error if the job can use none of the devices that CUDA_VISIBLE_DEVICES lists. A
+// list with anything but numbers is not checked.
+func (p Plan) checkVisible(visible string) error {
+	if !p.excludesOthers() || visible == "" {
+		return nil
+	}
+	for part := range strings.SplitSeq(visible, ",") {
+		d, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil || d < 0 || d >= limit.MaxDevices || p.Settings.Memory.For(d).IsSet() {
+			return nil
+		}
+	}
+	return p.memoryError(fmt.Errorf("the job has no memory of the devices in CUDA_VISIBLE_DEVICES=%s", visible),
+		"the numbers of these devices, or others=none for no limit on devices that are not named")
 }
 
 const useListed = "a device that nvidia-smi -L lists"

@@ -64,6 +64,9 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	}
 	j.environ, j.ruled = os.Environ(), true
 	if limited {
+		err = p.checkVisible(os.Getenv("CUDA_VISIBLE_DEVICES"))
+	}
+	if limited && err == nil {
 		err = p.takeRun(j)
 	}
 	return j, err

@@ -20,6 +20,7 @@ var (
 	errPolicy    = errors.New("not a policy")
 	errMode      = errors.New("not a mode")
 	errDevice    = errors.New("not a device index")
+	errNothing   = errors.New("not a limit; none means no limit")
 	errDuplicate = errors.New("limit given twice")
 	errNoDevice  = errors.New("no such device")
 	errTwoWays   = errors.New("two ways to name a device (use one of them)")

@@ -24,10 +24,23 @@ type Set[L limit] struct {
 }
 
 // ParseMemorySet parses the value of source as memory limits: a limit for all devices (10g, 25%),
-// limits by device (0=10g,1=20g), or both (10g,1=20g).
+// limits by device (0=10g,1=20g), or both (10g,1=20g or 1=20g,others=10g). 0 is an error: a script that
+// computes 0 must not get everything.
 func ParseMemorySet(source, value string) (Set[Memory], error) {
-	return parseSet(source, value, parseMemory, memoryUse)
+	return parseSet(source, value, parseSomeMemory, memoryUse)
 }
+
+// parseSomeMemory is parseMemory without 0.
+func parseSomeMemory(s string) (Memory, error) {
+	m, err := parseMemory(s)
+	if err == nil && m.none && !isNone(s) {
+		return Memory{}, errNothing
+	}
+	return m, err
+}
+
+// othersName stands for all devices that a list does not name.
+const othersName = "others"
 
 // ParseComputeSet is like [ParseMemorySet] for shares and caps: 30, 0=30,1=50%.
 func ParseComputeSet(source, value string) (Set[Compute], error) {
@@ -50,7 +63,9 @@ func parseSet[L limit](source, value string, parse func(string) (L, error), use 
 // add adds one part of a list to the set. With an error it returns a hint what to use instead.
 func (s *Set[L]) add(part string, parse func(string) (L, error), limitUse string) (use string, err error) {
 	target, text := &s.Default, part
-	if index, rest, ok := strings.Cut(part, "="); ok {
+	if index, rest, ok := strings.Cut(part, "="); ok && index == othersName {
+		text = rest
+	} else if ok {
 		i, err := parseDevice(index)
 		if err != nil {
 			return deviceUse, err
@@ -80,6 +95,9 @@ func parseDevice(s string) (int, error) {
 
 // IsSet reports whether any limit in the set is set.
 func (s Set[L]) IsSet() bool { return s != Set[L]{} }
+
+// OnlyNamed reports whether the set has limits for single devices and none for the others.
+func (s Set[L]) OnlyNamed() bool { return s.IsSet() && !s.Default.IsSet() }
 
 // For returns the limit of one device.
 func (s Set[L]) For(device int) L {

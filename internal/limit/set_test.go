@@ -10,7 +10,7 @@ import (
 
 func TestParseMemorySet(t *testing.T) {
 	for in, exact := range map[string]string{
-		"10g": "10g", "25%": "25%", "0=10g,1=20g": "0=10g,1=20g", "1=20g,0=10240m": "0=10g,1=20g", "15=none,50%": "50%,15=none", "0": "none",
+		"10g": "10g", "25%": "25%", "0=10g,1=20g": "0=10g,1=20g", "1=20g,0=10240m": "0=10g,1=20g", "15=none,50%": "50%,15=none", "0=10g,others=none": "none,0=10g", "others=5g": "5g",
 	} {
 		set, err := ParseMemorySet("--mem", in)
 		expect.True(t, err == nil && set.String() == exact && set.IsSet(), "ParseMemorySet(", in, ")", set, err, exact)
@@ -28,6 +28,10 @@ func TestParseSetRejects(t *testing.T) {
 		{"0=", `--mem="0=": empty`, memoryUse},
 		{"10g,", `--mem="10g,": "": empty`, memoryUse},
 		{"0=10g,1=20x", `--mem="0=10g,1=20x": "1=20x": not a size`, memoryUse},
+		{"0", `--mem="0": not a limit; none means no limit`, memoryUse},
+		{"1g,1=0", `--mem="1g,1=0": "1=0": not a limit; none means no limit`, memoryUse},
+		{"0g,others=1g", `--mem="0g,others=1g": "0g": not a limit; none means no limit`, memoryUse},
+		{"1g,others=2g", `--mem="1g,others=2g": "others=2g": limit given twice`, once},
 		{"16=1g", `--mem="16=1g": not a device index`, deviceUse},
 		{"-1=1g", `--mem="-1=1g": not a device index`, deviceUse},
 		{"=1g", `--mem="=1g": not a device index`, deviceUse},

@@ -82,6 +82,7 @@ var (
 
 	jobsByState       = desc("jobs", "Jobs by their state.", "state")
 	jobsWithoutSeries = desc("jobs_without_series", "Jobs that have not ended and are only in the series of others.")
+	policyRefused     = desc("policy_refused_total", "Rations that the machine's policy refused to the user since boot.", "user")
 	findings          = desc("findings", "What an operator should know of the machine, by kind: ration ps says it in sentences.", "kind")
 )
 
@@ -104,7 +105,7 @@ var (
 )
 
 var ofMachine = []*prometheus.Desc{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceOverLimit, outsideProcesses, rationedJobs,
-	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, findings}
+	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, policyRefused, findings}
 
 var ofJobs = []*prometheus.Desc{jobsWithoutSeries, jobUsed, jobLimit, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
 	jobGaveUp, jobStarted, jobPod}
@@ -191,7 +192,7 @@ func (e emitter) devices(m *machine.Machine) {
 
 // kinds lists all kinds of findings, so that a kind without a finding is exported as 0.
 var kinds = []string{machine.Overbooked, machine.OverLimit, machine.Drift, machine.Unreadable, machine.OutsideJobs, machine.DeadProcesses, machine.ShareUnkept,
-	machine.GaveUp, machine.Unanswering, machine.Flood, machine.DriverSilent}
+	machine.GaveUp, machine.Unanswering, machine.Flood, machine.DriverSilent, machine.PolicyRefused}
 
 func (e emitter) states(m *machine.Machine) {
 	states := map[string]int{machine.Starting: 0, machine.Running: 0, machine.Idle: 0, machine.Ended: m.Hidden}
@@ -202,6 +203,13 @@ func (e emitter) states(m *machine.Machine) {
 	}
 	for state, n := range states {
 		e.gauge(jobsByState, float64(n), state)
+	}
+	refused := map[string]uint64{}
+	for _, d := range m.Denied {
+		refused[d.User] = d.Count // the oldest are first
+	}
+	for user, n := range refused {
+		e.counter(policyRefused, float64(n), label(user))
 	}
 	found := map[string]int{}
 	for _, kind := range kinds {

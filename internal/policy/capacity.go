@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -9,9 +10,11 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/gpu"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/proc"
 	"ration/internal/region"
 )
 
@@ -28,7 +31,7 @@ func (b *booking) add(l region.Limits) {
 }
 
 // fits returns ErrOverbooked for limits that do not fit beside those of other users. To make them
-// fit it may remove jobs that have no process and whose users the file does not name: as few as
+// fit it may remove jobs that have no process and no promise, and whose users the file does not name: as few as
 // necessary, and none if that would not be enough.
 func (r *rations) fits(uid int, l region.Limits) error {
 	if r.policy.Overbook {
@@ -46,14 +49,14 @@ func (r *rations) fits(uid int, l region.Limits) error {
 			return err
 		}
 		for _, other := range remove {
-			if job.Remove(jobOf(other), true) != nil { // a process has joined the job since
+			if evict(other) != nil { // a process has joined the job since, or is about to
 				keep[other] = true
 			}
 		}
 	}
 }
 
-// removable returns the users whose jobs have no process, except users in keep and users that the
+// removable returns the users whose jobs have no process and no promise, except users in keep and users that the
 // file names. If the look-up of a user failed, the job stays, because the file may name its owner.
 func (r *rations) removable(keep map[int]bool) (uids []int) {
 	for _, uid := range Users() {
@@ -112,6 +115,45 @@ func bookedByOthers(uid int) (out []booked) {
 	return out
 }
 
+// noRoom is the error for memory that does not fit beside the rations of other users. It matches
+// ErrOverbooked.
+type noRoom struct {
+	device             int
+	asked, held, total limit.Size
+	holders            []job.DeniedHolder // largest first
+}
+
+func (e *noRoom) Error() string {
+	less := ""
+	if free := e.total - min(e.held, e.total); free >= limit.Least {
+		less = ", or ask for less: ration policy ask --mem " + (free >> 20 << 20).Exact()
+	}
+	return fmt.Sprintf("%v for %s on GPU %d: the rations of %s hold %s of its %s (try again later%s)",
+		ErrOverbooked, e.asked, e.device, humanfmt.Plural(len(e.holders), "other user", "other users"), e.held, e.total, less)
+}
+
+func (e *noRoom) Unwrap() error { return ErrOverbooked }
+
+// holdersOf returns the users with rations on a device, the largest first. The jobs of the users in
+// without do not count, but their runs do.
+func holdersOf(device int, others []booked, without []int) (out []job.DeniedHolder) {
+	for i := range others {
+		o := &others[i]
+		bytes := o.limits.Memory[device].Bytes()
+		if bytes == 0 || !o.run && slices.Contains(without, o.uid) {
+			continue
+		}
+		at := slices.IndexFunc(out, func(h job.DeniedHolder) bool { return h.UID == o.uid })
+		if at < 0 {
+			at = len(out)
+			out = append(out, job.DeniedHolder{UID: o.uid, User: proc.UserName(o.uid)})
+		}
+		out[at].Held += bytes
+	}
+	slices.SortStableFunc(out, func(a, b job.DeniedHolder) int { return cmp.Compare(b.Held, a.Held) })
+	return out
+}
+
 // checkBeside returns ErrOverbooked if the limits, together with those of others, exceed a device.
 // The jobs of the users in without do not count, but their runs do.
 func (r *rations) checkBeside(l region.Limits, others []booked, without []int) error {
@@ -125,15 +167,10 @@ func (r *rations) checkBeside(l region.Limits, others []booked, without []int) e
 	all.add(l)
 	for d, total := range r.totals() {
 		if all.memory[d] > uint64(total) {
-			less := ""
-			if free := total - min(limit.Size(held.memory[d]), total); free >= limit.Least {
-				less = ", or ask for less: ration policy ask --mem " + (free >> 20 << 20).Exact()
-			}
-			return fmt.Errorf("%w for %s on GPU %d: the rations of other users hold %s of its %s (try again later%s; the operator can set overbook = true)",
-				ErrOverbooked, limit.Size(l.Memory[d].Bytes()), d, limit.Size(held.memory[d]), total, less)
+			return &noRoom{d, limit.Size(l.Memory[d].Bytes()), limit.Size(held.memory[d]), total, holdersOf(d, others, without)}
 		}
 		if all.share[d] > 100 {
-			return fmt.Errorf("%w for a share of %d %% of GPU %d: other users have %d %% (try again later, or ask for less: ration policy ask --compute; the operator can set overbook = true)",
+			return fmt.Errorf("%w for a share of %d %% of GPU %d: other users have %d %% (try again later, or ask for less: ration policy ask --compute)",
 				ErrOverbooked, abi.Percent(l.Compute[d]), d, held.share[d])
 		}
 	}

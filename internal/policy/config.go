@@ -285,6 +285,9 @@ func (r *reader) ration(path string, t rationText) (out limit.Limits) {
 // unlimited reports whether a device has no limit.
 func unlimited(m limit.Set[limit.Memory]) bool {
 	for d := range limit.MaxDevices {
+		if !m.For(d).IsSet() && m.OnlyNamed() {
+			continue // the device cannot be used
+		}
 		if size, err := m.For(d).Of(0); err == nil && size == 0 {
 			return true
 		}
@@ -313,12 +316,19 @@ func excesses(has, most limit.Limits, totals []limit.Size) (out []excess) {
 // typicalTotal is the assumed size of an unknown device when a percentage is compared with a size.
 const typicalTotal = limit.Size(80) << 30
 
-// moreMemory reports whether a is more than b on any device. An unset limit is no limit.
+// moreMemory reports whether a is more than b on any device. An unset limit is no limit, unless the set names
+// other devices: then it is nothing.
 func moreMemory(a, b limit.Set[limit.Memory], totals []limit.Size) bool {
 	for d := range limit.MaxDevices {
 		total := typicalTotal
 		if d < len(totals) {
 			total = totals[d]
+		}
+		if a.OnlyNamed() && !a.For(d).IsSet() {
+			continue // nothing of this device
+		}
+		if b.OnlyNamed() && !b.For(d).IsSet() {
+			return true
 		}
 		x, err1 := a.For(d).Of(total)
 		y, err2 := b.For(d).Of(total)

@@ -62,9 +62,13 @@ func lockJobs() (*os.File, error) {
 	return lock, nil
 }
 
-// open finds the devices. It changes nothing.
+// open finds the devices, and completes what a service that died had begun. The caller holds the lock of
+// lockJobs.
 func (p *Policy) open(warn func(string)) (*rations, error) {
 	r := &rations{policy: p, warn: warn}
+	if err := keepLeaving(); err != nil {
+		return nil, err
+	}
 	if r.driver, r.missing = launch.KnownDevices(); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
 		return nil, r.missing
 	}

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +25,7 @@ import (
 	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/safepath"
+	"ration/internal/termtext"
 )
 
 // ErrKept is returned if another process runs the service of the policy.
@@ -44,12 +44,21 @@ const (
 
 // keeper is the service of a policy.
 type keeper struct {
-	log   *slog.Logger
-	lines *connlimit.Lines // of log, because of requests
+	log     *slog.Logger
+	lines   *connlimit.Lines // of log, because of requests
+	records *connlimit.Lines // refusals that have an entry of their own
 
-	mu     sync.Mutex // held while jobs are made or changed
-	policy *Policy    // in force; guarded by mu
+	turn   turn    // held while jobs are made or changed
+	policy *Policy // in force; guarded by turn
 }
+
+// turn is a lock that serves the first caller first. A sync.Mutex may serve a later caller before one
+// that waits.
+type turn chan struct{}
+
+// A send that waits on a full channel is completed by the next receive, in the order of the sends.
+func (t turn) lock()   { t <- struct{}{} }
+func (t turn) unlock() { <-t }
 
 // maxLines bounds how many lines the log gets in logSpan because of one user's requests: a user can make any
 // number.
@@ -58,8 +67,12 @@ const (
 	maxLines = 120
 )
 
+// maxRecords bounds how many refusals of one user get an entry of their own in logSpan; the rest are
+// counted.
+const maxRecords = 6
+
 func newKeeper(log *slog.Logger, p *Policy) *keeper {
-	return &keeper{log: log, policy: p, lines: connlimit.NewLines(maxLines, logSpan, func(owner string, n int) {
+	return &keeper{log: log, policy: p, turn: make(turn, 1), records: connlimit.NewLines(maxRecords, logSpan, func(string, int) {}), lines: connlimit.NewLines(maxLines, logSpan, func(owner string, n int) {
 		log.Warn(fmt.Sprintf("%d lines about requests of user %s were not written: there were more than %d in %v", n, owner, maxLines, logSpan), "left_out", n)
 	})}
 }
@@ -179,8 +192,8 @@ func watchFolder(path string) (changes <-chan []inotify.Event, stop func(), err 
 
 // reload puts the operator's file in force. If the file is not valid, the current policy stays.
 func (k *keeper) reload() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.turn.lock()
+	defer k.turn.unlock()
 	warn := func(text string) { k.log.Warn(text) }
 	p := k.policy
 	now, err := Check(ConfigFile)
@@ -247,80 +260,110 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	if err != nil {
 		return
 	}
-	var run *os.File
-	var created int64
+	var text string
+	var held *os.File
 	c.User.Begin()
-	c.User.Do(func() { run, created, err = k.handle(c.UID, strings.TrimSuffix(line, "\n")) })
+	c.User.Do(func() { text, held, err = k.handle(c.UID, strings.TrimSuffix(line, "\n")) })
 	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // also after a request that took longer
 	switch {
 	case err != nil:
 		if k.mayLog(c.UID) {
-			k.log.Warn("refused", "uid", c.UID, "error", err)
+			k.log.Warn("refused", "user", proc.UserName(c.UID), "uid", c.UID, "error", err)
 		}
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
-	case run != nil:
-		// If the client does not receive the file, closing it here ends the use of the run.
-		_, _, _ = c.Conn.(*net.UnixConn).WriteMsgUnix(fmt.Appendf(nil, "ok %d\n", created), unix.UnixRights(int(run.Fd())), nil)
-		_ = run.Close()
+	case held != nil:
+		// If the client does not receive the file, closing it here ends the use of the job.
+		_, _, _ = c.Conn.(*net.UnixConn).WriteMsgUnix([]byte(text), unix.UnixRights(int(held.Fd())), nil)
+		_ = held.Close()
 	default:
-		_, _ = io.WriteString(c, "ok\n")
+		_, _ = io.WriteString(c, text)
 	}
 }
 
-// handle handles a request of user peer. For a run it returns the file whose lock keeps the run in
-// use.
-func (k *keeper) handle(peer int, line string) (run *os.File, created int64, err error) {
+// handle handles a request of user peer, and returns the answer. held is a file whose lock keeps the run
+// or the user's job until its last copy is closed.
+func (k *keeper) handle(peer int, line string) (answer string, held *os.File, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
-		return nil, 0, errors.New("empty request")
+		return "", nil, errors.New("empty request")
 	}
 	// A set-uid program of root may make a request for the user that it runs for. Other users may
 	// make requests only for themselves, because each job uses memory.
 	uid, err := strconv.Atoi(words[0])
 	if err != nil || uid < 0 || peer != 0 && uid != peer {
-		return nil, 0, fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
+		return "", nil, fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
 	}
 	r, done, err := k.open()
 	if err != nil {
-		return nil, 0, err
+		return "", nil, err
 	}
 	defer done()
 	if err := checkInForce(); err != nil {
-		return nil, 0, err
+		return "", nil, err
 	}
+	defer func() { k.record(uid, err) }()
 	has := usable(uid)
-	if !has {
+	if !has || len(words) > 1 && words[1] == launch.RunRequest {
 		if err := checkSubordinate(uid); err != nil {
-			return nil, 0, err
+			return "", nil, err
 		}
 	}
-	if len(words) == 1 {
-		if has {
-			return nil, 0, nil
+	const ok = "ok\n"
+	switch {
+	case len(words) == 1:
+		if !has {
+			err = r.ensure(uid)
 		}
-		return nil, 0, r.ensure(uid)
-	}
-	name := ""
-	if words[1] == launch.RunRequest && len(words) > 3 {
-		name, words = words[2], words[2:]
+		if err == nil {
+			held, err = promise(uid)
+		}
+		return ok, held, err
+	case words[1] == launch.RunRequest && len(words) > 3:
+		return k.handleRun(r, uid, words[2], words[3:])
 	}
 	ration, err := limit.ParseLimits(strings.Join(words[1:], " "))
+	if err == nil {
+		err = r.ask(uid, ration)
+	}
+	return ok, nil, err
+}
+
+// maxHolders bounds the users that a recorded refusal names.
+const maxHolders = 8
+
+// record records that a user was refused a ration, for ration why, events and ps. Malformed requests are
+// not recorded. The caller holds the lock of lockJobs.
+func (k *keeper) record(uid int, refused error) {
+	known := []error{ErrOverbooked, ErrTooMuch, ErrRun, ErrRule}
+	if !slices.ContainsFunc(known, func(e error) bool { return errors.Is(refused, e) }) {
+		return
+	}
+	d := job.Denied{Time: time.Now().UTC(), UID: uid, User: proc.UserName(uid), Device: -1, Text: termtext.Printable(refused.Error())}
+	var room *noRoom
+	if errors.As(refused, &room) {
+		d.Device, d.Asked, d.Held, d.Total = room.device, uint64(room.asked), uint64(room.held), uint64(room.total)
+		d.Holders = room.holders[:min(len(room.holders), maxHolders)]
+	}
+	if err := job.AddDenied(d, k.records.Allow(proc.Account(uid), strconv.Itoa(uid), d.Time)); err != nil {
+		k.log.Error("a refusal could not be recorded", "uid", uid, "error", err)
+	}
+}
+
+// handleRun makes a run of a user. held is the file whose lock keeps the run in use.
+func (k *keeper) handleRun(r *rations, uid int, name string, words []string) (answer string, held *os.File, err error) {
+	ration, err := limit.ParseLimits(strings.Join(words, " "))
 	if err != nil {
-		return nil, 0, err
+		return "", nil, err
 	}
-	if name == "" {
-		return nil, 0, r.ask(uid, ration)
+	held, created, err := r.carve(uid, name, ration)
+	if err != nil {
+		return "", nil, err
 	}
-	if err := checkSubordinate(uid); err != nil {
-		return nil, 0, err
+	if k.mayLog(uid) {
+		k.log.Info("a run has its ration", "uid", uid, "run", name, "ration", ration.String())
 	}
-	if run, created, err = r.carve(uid, name, ration); err == nil {
-		if k.mayLog(uid) {
-			k.log.Info("a run has its ration", "uid", uid, "run", name, "ration", ration.String())
-		}
-		go k.awaitEnd(uid, runOf(uid, name))
-	}
-	return run, created, err
+	go k.awaitEnd(uid, runOf(uid, name))
+	return fmt.Sprintf("ok %d\n", created), held, nil
 }
 
 // resume ends the runs without processes, and waits for the end of the others.
@@ -395,7 +438,7 @@ func (k *keeper) giveBack(uid int, run job.Job) error {
 
 // open takes the locks that protect the jobs of users. done releases them.
 func (k *keeper) open() (r *rations, done func(), err error) {
-	k.mu.Lock()
+	k.turn.lock()
 	lock, err := lockJobs()
 	if err == nil {
 		if r, err = k.policy.open(func(string) {}); err != nil {
@@ -403,13 +446,13 @@ func (k *keeper) open() (r *rations, done func(), err error) {
 		}
 	}
 	if err != nil {
-		k.mu.Unlock()
+		k.turn.unlock()
 		return nil, nil, err
 	}
 	return r, func() {
 		r.close()
 		_ = lock.Close()
-		k.mu.Unlock()
+		k.turn.unlock()
 	}, nil
 }
 

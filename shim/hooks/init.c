@@ -22,7 +22,9 @@ int cuInit(unsigned flags)
 	 * it has: a process without a driver must leave nothing in the region. */
 	enum attach_state s = attach_prepare();
 	int result = REAL_UNLESS(s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS, cuInit, flags);
-	if (result == CUDA_SUCCESS && s == ATTACH_COLD && attach_join(init_reset) == ATTACH_BROKEN)
+	if (result != CUDA_SUCCESS)
+		attach_end_promise();
+	else if (s == ATTACH_COLD && attach_join(init_reset) == ATTACH_BROKEN)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	return result;
 }

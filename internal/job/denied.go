@@ -1,0 +1,98 @@
+package job
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/safepath"
+)
+
+// PolicyRefused is a file in root's folder of jobs: the latest rations that the policy's service refused.
+// Only root can write it. Everybody can read it, as the limits of all users' jobs.
+const PolicyRefused = "policy.refused"
+
+// Denied is a ration that the policy's service refused to a user. Sizes are bytes.
+type Denied struct {
+	Time    time.Time      `json:"at"`
+	UID     int            `json:"uid"`
+	User    string         `json:"user"`              // the UID if the user has no name
+	Count   uint64         `json:"count"`             // refusals of this user since boot, with this one
+	Device  int            `json:"device"`            // -1 if the refusal is not about one device
+	Asked   uint64         `json:"asked,omitempty"`   // memory of that device
+	Held    uint64         `json:"held,omitempty"`    // of it that is in the rations of other users
+	Total   uint64         `json:"total,omitempty"`   // size of the device
+	Holders []DeniedHolder `json:"holders,omitempty"` // users with the largest rations, largest first
+	Text    string         `json:"text"`              // a sentence without a period
+}
+
+// DeniedHolder is a user whose ration was on the device then.
+type DeniedHolder struct {
+	UID  int    `json:"uid"`
+	User string `json:"user"`
+	Held uint64 `json:"held"`
+}
+
+// maxDenied bounds how many refusals are kept, and maxDeniedFile their size in bytes.
+const (
+	maxDenied     = 256
+	maxDeniedFile = 1 << 20
+)
+
+// ReadDenied returns the latest refusals of the policy's service, oldest first: those of all users, or of
+// this process's.
+func ReadDenied(all bool) (out []Denied, err error) {
+	out, err = readDenied()
+	if !all {
+		out = slices.DeleteFunc(out, func(d Denied) bool { return d.UID != os.Getuid() })
+	}
+	return out, err
+}
+
+func readDenied() (out []Denied, err error) {
+	f, err := os.OpenFile(filepath.Join(RootFolder, PolicyRefused), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxDeniedFile))
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	return out, err
+}
+
+// AddDenied records a refusal. If entry is false, it only counts it in the user's latest entry. The caller
+// holds the lock of PolicyLock.
+func AddDenied(d Denied, entry bool) error {
+	all, _ := readDenied() // a file that cannot be read is replaced
+	last := -1
+	for i := range all {
+		if all[i].UID == d.UID {
+			last = i
+		}
+	}
+	d.Count = 1
+	if last >= 0 {
+		d.Count = all[last].Count + 1
+	}
+	if entry || last < 0 {
+		all = append(all, d)
+	} else {
+		all[last].Count = d.Count
+	}
+	text, err := json.Marshal(all[max(0, len(all)-maxDenied):])
+	if err != nil {
+		return err
+	}
+	return safepath.Replace(filepath.Join(RootFolder, PolicyRefused), text, 0o644)
+}

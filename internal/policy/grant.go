@@ -1,0 +1,65 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"ration/internal/job"
+)
+
+// Granting is a protocol of three steps: promise, join, lapse. PROTOCOL.md gives the invariant, the
+// steps, and the state after a crash between any two steps. Callers of these functions hold the lock of
+// lockJobs.
+
+// leavingName is the name that CreatedName has in a job's folder while the service takes the job back.
+const leavingName = "leaving"
+
+// promise returns a descriptor for the process that asked for the job of a user. The job stays while any
+// process has it open: the kernel closes it when the asking process dies. It is nil for a user without a
+// job, who is exempt.
+func promise(uid int) (*os.File, error) {
+	if !usable(uid) {
+		return nil, nil
+	}
+	return job.HandOn(jobOf(uid))
+}
+
+// evict takes back the job of a user without processes. It is an error if a process has joined the job, or
+// has a promise.
+func evict(uid int) error {
+	if err := job.CheckRemovable(jobOf(uid), true); err != nil {
+		return err
+	}
+	// A process locks a slot and then looks for this file. So a process that still finds it has its slot
+	// locked before Remove looks for locks.
+	if err := renameMark(uid, job.CreatedName, leavingName); err != nil {
+		return err
+	}
+	passed("leaving")
+	if err := job.Remove(jobOf(uid), true); err != nil {
+		return errors.Join(err, renameMark(uid, leavingName, job.CreatedName))
+	}
+	passed("evicted")
+	return nil
+}
+
+func renameMark(uid int, from, to string) error {
+	folder := folderOf(uid)
+	err := os.Rename(filepath.Join(folder, from), filepath.Join(folder, to))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("taking back the job of user %d: %w", uid, err)
+	}
+	return nil
+}
+
+// keepLeaving lets users keep the jobs that a service was taking back when it died.
+func keepLeaving() error {
+	var all []error
+	for _, uid := range Users() {
+		all = append(all, renameMark(uid, leavingName, job.CreatedName))
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,97 @@
+package machine
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+)
+
+// Denied is a ration that the machine's policy refused to a user. It is an event of kind RequestRefused.
+type Denied = job.Denied
+
+// deniedRecent is how long a refusal by the policy is a finding.
+const deniedRecent = 10 * time.Minute
+
+// readDenied reads the refusals of the policy's service, if the file has changed. It reports whether it
+// has.
+func (s *scanner) readDenied(m *Machine) (changed bool) {
+	st, err := os.Lstat(filepath.Join(job.RootFolder, job.PolicyRefused))
+	if err != nil || s.denied != nil && os.SameFile(st, s.denied) { // each change is a new file
+		return false
+	}
+	all, err := job.ReadDenied(s.allUsers())
+	if err != nil {
+		return false
+	}
+	s.denied, m.Denied = st, all
+	return true
+}
+
+// deniedSince returns the events of refusals that were not there before.
+func deniedSince(before, after []Denied) (out []Event) {
+	type key struct {
+		time time.Time
+		uid  int
+	}
+	seen := map[key]bool{}
+	for i := range before {
+		seen[key{before[i].Time, before[i].UID}] = true
+	}
+	for i := range after {
+		if d := &after[i]; !seen[key{d.Time, d.UID}] {
+			out = append(out, Event{Time: d.Time, Kind: RequestRefused, Owner: d.User, UID: d.UID, Path: job.OfUserPath(d.UID), Denied: d, Text: DeniedSentence(d)})
+		}
+	}
+	return out
+}
+
+// DeniedSentence returns a refusal by the policy as a sentence without a period.
+func DeniedSentence(d *Denied) string {
+	text := fmt.Sprintf("the policy refused %s a ration: %s", d.User, d.Text)
+	var holders []string
+	for _, h := range d.Holders {
+		holders = append(holders, fmt.Sprintf("%s %s", h.User, humanfmt.Bytes(h.Held)))
+	}
+	if len(holders) > 0 {
+		text += "; the largest rations there: " + strings.Join(holders, ", ")
+	}
+	return text
+}
+
+// recentlyDenied returns the latest refusal of each user that was refused lately, with the number of the
+// user's refusals in that time.
+func recentlyDenied(all []Denied, now time.Time) (out []Denied) {
+	latest, before := map[int]Denied{}, map[int]uint64{}
+	for _, d := range all {
+		if now.Sub(d.Time) > deniedRecent {
+			before[d.UID] = d.Count
+		} else {
+			latest[d.UID] = d
+		}
+	}
+	for uid, d := range latest {
+		d.Count -= min(before[uid], d.Count)
+		out = append(out, d)
+	}
+	slices.SortFunc(out, func(a, b Denied) int { return cmp.Compare(a.UID, b.UID) })
+	return out
+}
+
+// deniedFinding returns the finding of a user's latest refusal.
+func deniedFinding(d *Denied) Finding {
+	f := Finding{Kind: PolicyRefused, Device: d.Device, Text: DeniedSentence(d), Remedy: "try again later, or ask for less with ration policy ask"}
+	if d.Count > 1 {
+		f.Text = fmt.Sprintf("%s; %s times in ten minutes", f.Text, humanfmt.Count(int(d.Count)))
+	}
+	if job.AllUsers() {
+		f.Remedy = "give users smaller rations, or allow overbook, in the policy's file"
+	}
+	return f
+}
