@@ -16,11 +16,13 @@ const (
 	JobEnded       = "end"     // the job's command and all its processes have ended, or the job was removed
 	RequestRefused = "refusal" // a request was refused
 	ProcessDied    = "death"   // a process died without leaving, and its memory was returned to the job
-	Changed        = "change"  // Machine has changed; only from Watch, after the events of the same read
+	// ProcessesStopped means that the agent has ended processes of a job that is over its limit, or is about to.
+	ProcessesStopped = "stop"
+	Changed          = "change" // Machine has changed; only from Watch, after the events of the same read
 )
 
 // EventKinds lists the kinds of events of jobs: all but Changed.
-var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied}
+var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped}
 
 // Event is something that happened to a job, or a new state of the machine (Changed).
 type Event struct {
@@ -34,6 +36,7 @@ type Event struct {
 	Exit    *Exit     `json:"exit,omitempty"`      // for the end of a job, if known
 	Refusal *Refusal  `json:"refusal,omitempty"`
 	Death   *Death    `json:"death,omitempty"`
+	Stop    *Stop     `json:"stop,omitempty"`
 	Missed  uint64    `json:"missed,omitempty"` // earlier refusals that are lost, because a region keeps only the latest
 	Text    string    `json:"text"`             // a sentence without a period
 
@@ -47,7 +50,7 @@ type Event struct {
 type EventID struct {
 	Kind      string
 	Job       JobID
-	Time      time.Time // of a refusal or a death
+	Time      time.Time // of a refusal, a death or a stop
 	Slot, PID int
 }
 
@@ -63,6 +66,8 @@ func (e *Event) ID() EventID {
 		id.Time, id.Slot, id.PID = e.Refusal.Time, e.Refusal.Slot, e.Refusal.PID
 	case e.Death != nil:
 		id.Time, id.Slot, id.PID = e.Death.Time, e.Death.Slot, e.Death.PID
+	case e.Stop != nil:
+		id.Time, id.Slot = e.Stop.Time, e.Stop.Device
 	}
 	return id
 }

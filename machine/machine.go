@@ -82,6 +82,10 @@ type Machine struct {
 	Outside  []Outside `json:"outside"` // processes that hold device memory and belong to no job in Jobs
 	Findings []Finding `json:"findings"`
 	Hidden   int       `json:"hidden,omitempty"` // ended jobs that are left out of Jobs; Read returns all
+
+	// Escapes are the operator's jobs that are over their limits. Only a process that has read the machine
+	// itself has them.
+	Escapes []Escape `json:"-"`
 }
 
 // Values of Job.State.
