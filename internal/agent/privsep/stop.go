@@ -145,11 +145,9 @@ func signalAs(uid uint32, to []*proc.Handle, signal syscall.Signal) (signalled [
 	if len(to) == 0 {
 		return nil, nil
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this function
+	onOwnThread(func() {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, noUser, uintptr(uid), noUser); errno != 0 {
-			done <- fmt.Errorf("acting as user %d: %w", uid, errno)
+			err = fmt.Errorf("acting as user %d: %w", uid, errno)
 			return
 		}
 		var errs []error
@@ -161,8 +159,24 @@ func signalAs(uid uint32, to []*proc.Handle, signal syscall.Signal) (signalled [
 				errs = append(errs, fmt.Errorf("sending %s to process %d: %w", unix.SignalName(signal), h.PID(), err))
 			}
 		}
-		done <- errors.Join(errs...)
-	}()
-	err = <-done
+		err = errors.Join(errs...)
+	})
 	return signalled, err
+}
+
+// onOwnThread calls f on a thread that ends after it. That is never the main thread, which would stay as f
+// leaves it: it ends only with the process.
+func onOwnThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			onOwnThread(f) // on another thread, because this one is taken
+			runtime.UnlockOSThread()
+			return
+		}
+		f() // the thread is never unlocked: it ends with this function
+	}()
+	<-done
 }

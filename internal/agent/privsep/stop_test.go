@@ -202,8 +202,10 @@ func TestHostileStopAfterCheck(t *testing.T) {
 		h := holding(t, uid, "", "")
 		handle, err := proc.Open(h.PID)
 		expect.OK(t, err)
-		pids, err := signalAs(tenant, []*proc.Handle{handle}, syscall.SIGKILL)
-		expect.True(t, len(pids) == 0 && err != nil && h.lives(), uid, pids, err)
+		for range 20 { // sooner or later one is on the main thread
+			pids, err := signalAs(tenant, []*proc.Handle{handle}, syscall.SIGKILL)
+			expect.True(t, len(pids) == 0 && err != nil && h.lives(), uid, pids, err)
+		}
 		expect.OK(t, handle.Close())
 	}
 	deadline := time.Now().Add(10 * time.Second)
