@@ -23,7 +23,8 @@ type driverAnswer struct {
 	devices   []gpu.Device
 	status    map[int]gpu.Status // of the devices that report one
 	processes []gpu.Process
-	err       error // why there is no list of processes
+	asked     uint64 // before the driver was asked for processes: in ticks since boot, as proc.Started
+	err       error  // why there is no list of processes
 }
 
 // driver is the part of gpu.Driver that this package uses.
@@ -58,6 +59,7 @@ func answerOf(d driver) *driverAnswer {
 			a.status[device.Index] = s
 		}
 	}
+	a.asked = proc.Now()
 	a.processes, a.err = d.Processes()
 	return a
 }
@@ -167,7 +169,7 @@ func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
 		m.addAmounts(a.processes, job.AllUsers())
 		return
 	}
-	m.addProcesses(a.processes, lockers)
+	m.addProcesses(a, lockers)
 }
 
 // DeviceOf returns the index in m.Devices of a job's device, or -1. It compares UUIDs or, until a
@@ -210,26 +212,19 @@ type use struct{ device, pid int }
 // A process that has a region locked is in that job, even if the region, which the process can write, does
 // not list it. A process with locks of several jobs is in each of them: otherwise it could choose the job that
 // is compared.
-func (m *Machine) addProcesses(reported []gpu.Process, lockers map[int][]job.FileID) {
-	ours := map[use]*Holding{}
+func (m *Machine) addProcesses(a *driverAnswer, lockers map[int][]job.FileID) {
+	ours, held := map[use]*Holding{}, holders{}
 	jobsOf := m.jobsOf(lockers)
 	for i := range m.Jobs {
 		m.addHoldings(&m.Jobs[i], ours)
 	}
-	elsewhere := map[*Job]map[int]uint64{} // by machine device, of jobs that do not name that device
-	for _, r := range reported {
+	for _, r := range a.processes {
 		h := ours[use{r.Device, r.PID}]
 		if h != nil {
 			h.Driver, h.DriverNow = r.Used, true
 		}
 		for _, j := range jobsOf[r.PID] {
-			if m.addReported(j, r, h == nil) {
-				continue
-			}
-			if elsewhere[j] == nil {
-				elsewhere[j] = map[int]uint64{}
-			}
-			elsewhere[j][r.Device] += min(r.Used, ^elsewhere[j][r.Device])
+			held.add(j, m.addReported(j, r, h == nil), holder{Process: r})
 		}
 		if len(jobsOf[r.PID]) > 0 {
 			continue
@@ -245,16 +240,14 @@ func (m *Machine) addProcesses(reported []gpu.Process, lockers map[int][]job.Fil
 			continue
 		}
 		m.Outside = append(m.Outside, out)
-		if j := m.addEscaped(out); j != nil {
-			if elsewhere[j] == nil {
-				elsewhere[j] = map[int]uint64{}
-			}
-			elsewhere[j][r.Device] += min(r.Used, ^elsewhere[j][r.Device])
+		if j, n := m.addEscaped(out); j != nil {
+			held.add(j, n, holder{r, true})
 		}
 	}
-	for j, used := range elsewhere {
-		m.addUnnamed(j, used)
+	for j, of := range held {
+		m.addUnnamed(j, of)
 	}
+	m.addEscapes(held, a.asked)
 }
 
 // jobsOf returns the jobs of processes, by PID, by the kernel's word.
@@ -308,55 +301,53 @@ func (m *Machine) addHoldings(j *Job, ours map[use]*Holding) {
 }
 
 // addReported adds what the driver counts for a process of a job to the job. If the process's own account
-// has nothing of that device, it gets a holding, so that the difference is seen. named is false if the job has
-// no such device.
-func (m *Machine) addReported(j *Job, r gpu.Process, unaccounted bool) (named bool) {
+// has nothing of that device, it gets a holding, so that the difference is seen. It returns the index of the
+// device in j.Devices, or unnamed.
+func (m *Machine) addReported(j *Job, r gpu.Process, unaccounted bool) (n int) {
 	device := r.Device
-	n := m.deviceIn(j, r.Device)
-	if n >= 0 {
+	if n = m.deviceIn(j, r.Device); n != unnamed {
 		j.Devices[n].Driver += min(r.Used, ^j.Devices[n].Driver)
 		device = j.Devices[n].Device
 	}
 	if i := slices.IndexFunc(j.Processes, func(p Process) bool { return p.Verified && p.driverPID() == r.PID }); unaccounted && i >= 0 {
 		j.Processes[i].Holdings = append(j.Processes[i].Holdings, Holding{Device: device, Driver: r.Used, DriverNow: true})
 	}
-	return n >= 0
+	return n
 }
 
 // addEscaped adds what a process of no job holds to its user's job under a policy: all processes of the user
-// belong in that job. It returns the job if that does not name the device.
-func (m *Machine) addEscaped(o Outside) (unnamed *Job) {
+// belong in that job. It returns the job, or nil, and the index of the device in its Devices, or unnamed.
+func (m *Machine) addEscaped(o Outside) (j *Job, n int) {
 	i := slices.IndexFunc(m.Jobs, func(j Job) bool { return o.UID >= 0 && j.Path == job.OfUserPath(o.UID) })
 	if i < 0 {
-		return nil
+		return nil, unnamed
 	}
-	n := m.deviceIn(&m.Jobs[i], o.Device)
-	if n < 0 {
-		return &m.Jobs[i]
+	if n = m.deviceIn(&m.Jobs[i], o.Device); n != unnamed {
+		d := &m.Jobs[i].Devices[n]
+		d.Driver += min(o.Used, ^d.Driver)
+		d.Escaped += min(o.Used, ^d.Escaped)
 	}
-	d := &m.Jobs[i].Devices[n]
-	d.Driver += min(o.Used, ^d.Driver)
-	d.Escaped += min(o.Used, ^d.Escaped)
-	return nil
+	return &m.Jobs[i], n
 }
 
 // addUnnamed adds what the driver counts for a job on devices of the machine that the job does not name. Which
 // device of the job that is can only be guessed: the job's processes write the UUIDs, and the limits are
 // the operator's. A process that keeps to the rules writes the UUID of a device before it uses it, so this one
 // does not, and is compared with the lowest limit.
-func (m *Machine) addUnnamed(j *Job, used map[int]uint64) {
-	at := -1
+func (m *Machine) addUnnamed(j *Job, of map[int][]holder) {
+	at := unnamed
 	for n := range j.Devices {
-		if d := &j.Devices[n]; d.Limited && (at < 0 || d.Limit < j.Devices[at].Limit) {
+		if d := &j.Devices[n]; d.Limited && (at == unnamed || d.Limit < j.Devices[at].Limit) {
 			at = n
 		}
 	}
-	if at < 0 {
+	if at == unnamed {
 		return // it has no limit
 	}
-	for device, bytes := range used {
-		if !m.isMIG(device) { // the driver counts by the whole device, and the job names an instance of it
-			j.Devices[at].Driver += min(bytes, ^j.Devices[at].Driver)
+	for _, h := range of[unnamed] {
+		if !m.isMIG(h.Device) { // the driver counts by the whole device, and the job names an instance of it
+			j.Devices[at].Driver += min(h.Used, ^j.Devices[at].Driver)
+			of[at] = append(of[at], h)
 		}
 	}
 }
@@ -365,17 +356,17 @@ func (m *Machine) isMIG(device int) bool {
 	return slices.ContainsFunc(m.Devices, func(g GPU) bool { return g.Device == device && g.MIG })
 }
 
-// deviceIn returns the index in a job's devices of a device of the machine, or -1; of several that claim to be
-// that device the one with the lowest limit.
+// deviceIn returns the index in a job's devices of a device of the machine, or unnamed; of several that claim
+// to be that device the one with the lowest limit.
 func (m *Machine) deviceIn(j *Job, device int) int {
-	found := -1
+	found := unnamed
 	for n := range j.Devices {
 		d := &j.Devices[n]
 		at := m.DeviceOf(d)
 		if at < 0 || m.Devices[at].Device != device {
 			continue
 		}
-		if found < 0 || d.Limited && (!j.Devices[found].Limited || d.Limit < j.Devices[found].Limit) {
+		if found == unnamed || d.Limited && (!j.Devices[found].Limited || d.Limit < j.Devices[found].Limit) {
 			found = n
 		}
 	}

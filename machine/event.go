@@ -16,11 +16,13 @@ const (
 	JobEnded       = "end"     // the job's command and all its processes have ended, or the job was removed
 	RequestRefused = "refusal" // a request was refused
 	ProcessDied    = "death"   // a process died without leaving, and its memory was returned to the job
-	Changed        = "change"  // Machine has changed; only from Watch, after the events of the same read
+	// ProcessesStopped means that the agent has ended processes of a job that is over its limit, or is about to.
+	ProcessesStopped = "stop"
+	Changed          = "change" // Machine has changed; only from Watch, after the events of the same read
 )
 
 // EventKinds lists the kinds of events of jobs: all but Changed.
-var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied}
+var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped}
 
 // Event is something that happened to a job, or a new state of the machine (Changed).
 type Event struct {
@@ -35,8 +37,9 @@ type Event struct {
 	Refusal *Refusal  `json:"refusal,omitempty"`
 	Death   *Death    `json:"death,omitempty"`
 	Denied  *Denied   `json:"policy_refusal,omitempty"` // for a refusal by the policy, which has no job
-	Missed  uint64    `json:"missed,omitempty"`         // earlier refusals that are lost, because a region keeps only the latest
-	Text    string    `json:"text"`                     // a sentence without a period
+	Stop    *Stop     `json:"stop,omitempty"`
+	Missed  uint64    `json:"missed,omitempty"` // earlier refusals that are lost, because a region keeps only the latest
+	Text    string    `json:"text"`             // a sentence without a period
 
 	// Machine is the machine as of the read that noticed the event. Only Watch sets it. Several
 	// events share it: do not modify it.
@@ -48,7 +51,7 @@ type Event struct {
 type EventID struct {
 	Kind      string
 	Job       JobID
-	Time      time.Time // of a refusal or a death
+	Time      time.Time // of a refusal, a death or a stop
 	Slot, PID int
 }
 
@@ -66,6 +69,8 @@ func (e *Event) ID() EventID {
 		id.Time, id.Slot, id.PID = e.Death.Time, e.Death.Slot, e.Death.PID
 	case e.Denied != nil:
 		id.Time = e.Denied.Time
+	case e.Stop != nil:
+		id.Time, id.Slot = e.Stop.Time, e.Stop.Device
 	}
 	return id
 }

@@ -169,10 +169,17 @@ func jobFindings(j *Job, add func(Finding)) {
 // Over returns how far what the driver counts for the job is beyond the limit, if that is more than the two
 // can differ for a program that keeps to its limit; 0 if it is not, or if that is not known.
 func (d *Device) Over() uint64 {
-	if !d.Limited || d.Driver <= d.Limit || d.Driver-d.Limit <= driftBound(d.Limit) {
+	if !d.Limited {
 		return 0
 	}
-	return d.Driver - d.Limit
+	return overBy(d.Driver, d.Limit)
+}
+
+func overBy(driver, limit uint64) uint64 {
+	if driver <= limit || driver-limit <= driftBound(limit) {
+		return 0
+	}
+	return driver - limit
 }
 
 func addOverLimit(of Finding, d *Device, add func(Finding)) {

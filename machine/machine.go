@@ -83,6 +83,10 @@ type Machine struct {
 	Findings []Finding `json:"findings"`
 	Denied   []Denied  `json:"policy_refusals,omitempty"` // rations that the policy refused: of all users for root, else this user's; oldest first
 	Hidden   int       `json:"hidden,omitempty"`          // ended jobs that are left out of Jobs; Read returns all
+
+	// Escapes are the operator's jobs that are over their limits. Only a process that has read the machine
+	// itself has them.
+	Escapes []Escape `json:"-"`
 }
 
 // Values of Job.State.

@@ -11,6 +11,7 @@
 //     Go (docs/adr/0009-c-in-a-guest.md);
 //   - no line of prose in a page is wider than 100 columns, unless the page is generated;
 //   - every link of a page to a file or a heading of this repository leads there;
+//   - every promise about security names tests that exist;
 //   - no comment marks unfinished work, which belongs in an issue;
 //   - no merge has left its marks;
 //   - no package of the product declares what only tests use.
@@ -103,6 +104,7 @@ func (c *checker) checkFile(name string, text []byte) error {
 	case ".md":
 		c.checkLinks(name, text)
 		c.checkWidth(name, text)
+		c.checkPromises(name, text)
 	case ".c", ".h":
 		c.readC(name, text)
 		if top, _, _ := strings.Cut(name, "/"); top == "internal" || top == "cmd" {

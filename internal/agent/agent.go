@@ -27,12 +27,14 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
 
+	"ration/internal/agent/privsep"
 	"ration/internal/feed"
 	"ration/internal/job"
 	"ration/internal/metrics"
@@ -66,6 +68,10 @@ type Options struct {
 	Reap func(ctx context.Context, paths []string, uid int) error
 	// PolicyUp returns whether the policy's service answers, or nil if no policy is in force. It may be nil.
 	PolicyUp func() *bool
+	// Stop ends processes of a job that is over its limit for Grace, and returns the PIDs of those that got
+	// the signal. With nil, such jobs are only reported.
+	Stop  func(ctx context.Context, s privsep.Stop) ([]int, error)
+	Grace time.Duration
 }
 
 // Agent watches one machine.
@@ -75,6 +81,7 @@ type Agent struct {
 	watcher *watcher
 	pids    *pidWatch
 	reaper  *reaper
+	stopper *stopper
 	history *history
 	events  *eventRing
 	feed    *feed.Feed // its version advances with each snapshot or event
@@ -128,6 +135,7 @@ func New(opts Options) (*Agent, error) {
 		opts.Log.Warn("events that were logged before may be logged again", "error", err)
 	}
 	a.reaper = newReaper(opts.Reap, hint, opts.Log)
+	a.stopper = newStopper(opts.Stop, opts.Grace, hint, opts.Log)
 	a.snapshot.Store(&snapshot{})
 	return a, nil
 }
@@ -192,6 +200,7 @@ func (a *Agent) close() {
 	a.watcher.close()
 	a.pids.close()
 	a.reaper.close()
+	a.stopper.close()
 	a.scanner.Close()
 	a.log.end()
 	a.journal.close()
@@ -208,12 +217,13 @@ func (a *Agent) scan() error {
 		a.deferred = time.After(time.Until(a.scanner.Deferred()))
 	}
 	a.reaper.reap(r.Machine.Jobs) // first, because it takes longest and runs in the background
+	a.stopper.check(r.Machine.Escapes, began)
 	if r.Changed {
 		a.watcher.set(a.scanner.Folders())
 		a.pids.set(r.Machine.Jobs)
 		a.snapshot.Store(newSnapshot(*r.Machine, a.snapshot.Load()))
 	}
-	fresh := a.events.add(append(r.Events, a.journal.ends(r.Machine, began)...))
+	fresh := a.events.add(slices.Concat(r.Events, a.journal.ends(r.Machine, began), a.stopper.take()))
 	if r.Changed || len(fresh) > 0 {
 		a.feed.Advance() // followers now see the snapshot and the events
 	}

@@ -243,10 +243,14 @@ func (a *Agent) publicHandler(at net.Addr) http.Handler {
 		metrics.AgentCollector(a.Stats), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+	serve := func(w http.ResponseWriter, r *http.Request) {
 		connlimit.Protect(r)
 		all.ServeHTTP(connlimit.UnprotectWriter{ResponseWriter: w, Request: r}, r)
-	})
+	}
+	if isLoopback(at) { // as for the page: a site that a user of the machine opens must not read it by DNS rebinding
+		serve = web.LocalOnly(serve)
+	}
+	mux.HandleFunc("GET /metrics", serve)
 	mux.Handle("/", web.New(web.Options{Source: publicSource{a}, Public: true, Version: a.opts.Version, MaxStreams: maxPublicStreams, AnyHost: !isLoopback(at)}))
 	return mux
 }

@@ -62,10 +62,16 @@ func TestPublicPage(t *testing.T) {
 		status, text := get(path, "localhost")
 		expect.True(t, status == http.StatusNotFound && !strings.Contains(text, "secretjob"), path, status)
 	}
-	status, _ := get("/", "evil.example")
-	expect.Equal(t, status, http.StatusForbidden, "by another name")
-	status, _ = get("/metrics", "gpu1.example")
-	expect.Equal(t, status, http.StatusOK, "metrics by another name") // Prometheus may use any
+	for _, path := range []string{"/", "/metrics"} {
+		status, text := get(path, "evil.example")
+		expect.True(t, status == http.StatusForbidden && len(text) < 100, path, "by another name", status)
+		status, _ = get(path, "127.0.0.1:9410")
+		expect.Equal(t, status, http.StatusOK, path)
+		// At an address that other machines can reach, Prometheus may use any name.
+		answer := httptest.NewRecorder()
+		a.publicHandler(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}).ServeHTTP(answer, httptest.NewRequest("GET", "http://gpu1.example"+path, nil))
+		expect.Equal(t, answer.Code, http.StatusOK, path, "at a public address")
+	}
 	for address, is := range map[string]bool{"127.0.0.1": true, "::1": true, "0.0.0.0": false, "192.0.2.1": false} {
 		expect.Equal(t, isLoopback(&net.TCPAddr{IP: net.ParseIP(address)}), is, address)
 	}

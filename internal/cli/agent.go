@@ -18,6 +18,7 @@ import (
 	"ration/internal/agent/privsep"
 	"ration/internal/job"
 	"ration/internal/policy"
+	"ration/internal/region"
 )
 
 // defaultListen is the address of the metrics of root's agent.
@@ -27,6 +28,8 @@ type agentFlags struct {
 	listen     string
 	jobMetrics bool
 	logJSON    bool
+	onEscape   string
+	grace      time.Duration
 	reader     bool // hidden: this process is the reader of root's agent
 }
 
@@ -62,6 +65,14 @@ as the list of processes has. --job-metrics=false leaves them out; then there
 are no alerts about single jobs. At most 256 jobs have metrics of their own,
 the largest of each user in turn; ration_jobs_without_series counts the others.
 
+With --on-escape=stop, root's agent ends processes that go around a limit which
+root owns: of a policy, of root's ration run --keep, of containers and clusters.
+If the driver counts more than the limit for a job's processes, or for all
+processes of a policy's user, for as long as --grace, they get SIGTERM. After
+the same time again they get SIGKILL. A job whose limit was lowered below what
+it holds is over its limit as well. A process of root is never ended, nor one of
+another user than the job's. See docs/security.md before you use it.
+
 The log goes to standard error; in systemd's journal each line has its priority.
 
 Exit status: 0 when it was asked to end; 1 if it could not start, for example
@@ -73,9 +84,38 @@ because another agent runs.`,
 	cmd.Flags().StringVar(&f.listen, "listen", "", "serve metrics at this `address`; 'none' for nowhere (default "+defaultListen+" for root, none for others)")
 	cmd.Flags().BoolVar(&f.jobMetrics, "job-metrics", true, "serve the metrics of each job there, too")
 	cmd.Flags().BoolVar(&f.logJSON, "log-json", false, "write the log as JSON, a line each")
+	cmd.Flags().StringVar(&f.onEscape, "on-escape", onEscapeReport, "what to do about a job that holds more than its limit: `report|stop` (stop: root only)")
+	cmd.Flags().DurationVar(&f.grace, "grace", defaultGrace, "how long a job may be over its limit before SIGTERM, and again before SIGKILL")
 	cmd.Flags().BoolVar(&f.reader, "reader", false, "run as the reader of root's agent")
 	_ = cmd.Flags().MarkHidden("reader") // cannot fail: the flag exists
 	return cmd
+}
+
+// Values of --on-escape.
+const (
+	onEscapeReport = "report"
+	onEscapeStop   = "stop"
+)
+
+// defaultGrace is the default of --grace, and minGrace the least: the driver is asked every five seconds.
+const (
+	defaultGrace = 30 * time.Second
+	minGrace     = time.Second
+)
+
+// checkEscape checks the flags about jobs over their limits, and reports whether to end their processes.
+func (f *agentFlags) checkEscape() (stop bool, err error) {
+	switch {
+	case f.onEscape == onEscapeReport:
+		return false, nil
+	case f.onEscape != onEscapeStop:
+		return false, usageError("--on-escape=%s: there are report and stop", f.onEscape)
+	case f.grace < minGrace:
+		return false, usageError("--grace=%v: at least %v", f.grace, minGrace)
+	case !f.reader && !job.AllUsers():
+		return false, usageError("--on-escape=stop: only root's agent ends processes (a limit of your own job is yours to keep)")
+	}
+	return true, nil
 }
 
 // checkListen checks the form of an address before anything is started.
@@ -105,6 +145,18 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	ctx, stop := untilSignal()
 	defer stop()
 	opts := agent.Options{Folder: job.Folder(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs, PolicyUp: policy.ServiceUp}
+	ends, err := f.checkEscape()
+	if err != nil {
+		return err
+	}
+	opts.Grace = f.grace
+	if ends && !region.OnHost() {
+		ends = false
+		opts.Log.Warn("no process of a job over its limit is ended: the driver lists the PIDs of the host, which this PID namespace does not have (run the agent outside of containers)")
+	}
+	if ends {
+		opts.Stop = func(_ context.Context, s privsep.Stop) ([]int, error) { return s.Do() }
+	}
 	if f.reader {
 		return runReader(ctx, stop, opts)
 	}

@@ -59,8 +59,11 @@ func runParent(ctx context.Context, claim *agent.Claim, opts agent.Options, stde
 	if logJSON {
 		args = append(args, "--log-json")
 	}
+	if opts.Stop != nil {
+		args = append(args, "--on-escape="+onEscapeStop, "--grace="+opts.Grace.String())
+	}
 	err = privsep.Run(ctx, privsep.Options{UID: uid, GID: gid, Groups: append(driverGroups("/dev/nvidiactl"), procGroups("/proc/self/mounts")...), Args: args, Socket: socket, Lock: claim.Lock, Listen: opts.Listen,
-		Stderr: logWriter(stderr), Reap: reapAs, Ready: func() { agent.Notify("READY=1") }, Stopping: func() { agent.Notify("STOPPING=1") }})
+		Stderr: logWriter(stderr), Reap: reapAs, Stop: opts.Stop != nil, Ready: func() { agent.Notify("READY=1") }, Stopping: func() { agent.Notify("STOPPING=1") }})
 	var exit *exec.ExitError
 	switch {
 	case errors.Is(err, privsep.ErrNotStarted):
@@ -92,6 +95,9 @@ func runReader(ctx context.Context, stop func(), opts agent.Options) error {
 	}()
 	region.InspectBy(parent.Inspector)
 	opts.Folder, opts.Reap, opts.OpenListen = agent.StateFolder, parent.Reap, parent.Inspector.Listen
+	if opts.Stop != nil {
+		opts.Stop = parent.Stop
+	}
 	return watch(ctx, stop, opts, socket, parent.Ready, func() {})
 }
 

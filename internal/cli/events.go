@@ -28,10 +28,11 @@ func newEventsCommand(a *app) *cobra.Command {
 		Use:        "events [JOB...]",
 		SuggestFor: []string{"log", "logs"},
 		Short:      "Print what happens to jobs",
-		Long: `Print events of jobs, the oldest first: starts, ends, refusals, and deaths of
-processes, as far as they are still known. With --follow, also print new events
-until it is interrupted. With JOBs, which are names or paths of regions, print
-only their events.
+		Long: `Print events of jobs, the oldest first: starts, ends, refusals, deaths of
+processes, and stops (processes that the agent has ended because their job was
+over its limit), as far as they are still known. With --follow, also print new
+events until it is interrupted. With JOBs, which are names or paths of regions,
+print only their events.
 
 A region keeps its latest 256 refusals and 64 deaths. Only an agent (ration
 agent) also has events of removed jobs, and ends of jobs that no launcher saw.
@@ -49,7 +50,7 @@ Exit status: 0; 3 if the jobs could not be listed.`,
 		RunE:              func(_ *cobra.Command, args []string) error { return a.runEvents(f, args) },
 	}
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "also print new events")
-	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death")
+	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death, stop")
 	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not use an agent")
 	return cmd
 }
@@ -57,7 +58,7 @@ Exit status: 0; 3 if the jobs could not be listed.`,
 func (a *app) runEvents(f eventsFlags, names []string) error {
 	for _, kind := range f.kinds {
 		if !slices.Contains(machine.EventKinds, kind) {
-			return usageError("--kind %s: there are start, end, refusal and death", kind)
+			return usageError("--kind %s: there are start, end, refusal, death and stop", kind)
 		}
 	}
 	p := &eventPrinter{a: a, f: f, names: names, seen: map[machine.EventID]bool{}}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"os/signal"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,10 +27,16 @@ import (
 //	slot     ledger, and the first slots have no processes
 //	uuid     ledger, and device 0 is no device of this machine
 //
+// hostile lease REGION READY takes a lease on a region, says so by the file READY, and keeps it until it is
+// ended.
+//
 // hostile ATTACK once does not wait, and makes no file.
 func hostile(args []string) int {
 	attacks := map[string]func(tenantFile) error{"names": attackNames, "locks": attackLocks, "threads": attackThreads, "joins": attackJoins,
 		"ledger": attackLedger, "account": attackAccounts, "slot": attackSlots, "uuid": attackUUID}
+	if args[0] == "lease" {
+		return exitWith(attackLease(args[1], args[2]))
+	}
 	return exitWith(func() error {
 		f, err := os.OpenFile(job.WellKnown+"/region", os.O_RDWR, 0)
 		if err != nil {
@@ -208,4 +215,21 @@ func attackSlots(f tenantFile) error {
 
 func attackUUID(f tenantFile) error {
 	return errors.Join(attackAccounts(f), f.words(0x0123456789abcdef, 2, "Limits", "Device", 0, "UUID"))
+}
+
+// attackLease takes a lease, and does not give it back when the kernel asks for it.
+func attackLease(path, ready string) error {
+	signal.Ignore(unix.SIGIO)
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		return err
+	}
+	if err := os.WriteFile(ready, nil, 0o644); err != nil {
+		return err
+	}
+	time.Sleep(time.Hour)
+	return f.Close()
 }

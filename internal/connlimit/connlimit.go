@@ -20,7 +20,7 @@ import (
 )
 
 // Limiter bounds the connections of each user and of all users. Several listeners may share one.
-// All UIDs of one range in /etc/subuid count as one user (proc.Account).
+// A user and the UIDs of that user's ranges in /etc/subuid count as one (proc.Account).
 type Limiter struct {
 	perUser, total int
 	account        func(uid int) int // proc.Account, except in tests

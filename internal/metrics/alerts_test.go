@@ -52,6 +52,7 @@ var alerts = []alertCase{
 	{"RationJobUnreadable", func(s *scene) { s.found(machine.Unreadable) }},
 	{"RationUserNotAnswering", func(s *scene) { s.found(machine.Unanswering) }},
 	{"RationDriverSilent", func(s *scene) { s.found(machine.DriverSilent) }},
+	{"RationUsersRefused", func(s *scene) { s.found(machine.PolicyRefused) }},
 	{"RationShareNotEnforced", func(s *scene) { s.found(machine.ShareUnkept) }},
 	{"RationJobRefused", func(s *scene) { s.device().Refused = 3 }},
 	{"RationJobRefused", func(s *scene) { s.young().Devices[0].Refused = 1 }},

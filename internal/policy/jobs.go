@@ -190,7 +190,9 @@ func usable(uid int) bool {
 	}
 	reader, err := region.OpenReadOnly(j.Path)
 	if err != nil {
-		return false
+		// The user has a lease on the file. Its limits can be changed all the same, and must: with a lease no
+		// user keeps a ration that was lowered.
+		return errors.Is(err, unix.EAGAIN)
 	}
 	defer reader.Close()
 	return reader.Created() == created

@@ -10,9 +10,12 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Stopped reports whether a signal or a debugger has stopped a process.
@@ -34,6 +37,16 @@ func Started(pid int) (ticks uint64, err error) {
 		return 0, fmt.Errorf("reading the start of process %d: %d fields", pid, len(field))
 	}
 	return strconv.ParseUint(string(field[start]), 10, 64)
+}
+
+// ticksPerSecond is the unit of /proc/PID/stat on every Linux that this program runs on.
+const ticksPerSecond = 100
+
+// Now returns the present time in the unit of Started.
+func Now() (ticks uint64) {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // cannot fail: the clock is there since Linux 2.6.39
+	return uint64(now.Sec)*ticksPerSecond + uint64(now.Nsec)/(1e9/ticksPerSecond)
 }
 
 // maxName is the length to which the kernel cuts a process's name.
@@ -66,6 +79,24 @@ func Owner(pid int) (uid int, name string, own int, err error) {
 	}
 	comm, err := readStart("/proc/"+strconv.Itoa(pid)+"/comm", 64)
 	return uid, strings.TrimSuffix(string(comm), "\n"), own, err
+}
+
+// OnlyUser returns the UID of a process that acts for one user alone: its real, effective, saved and file
+// system UID are the same. Otherwise one is false, as for a set-uid program that another user has started.
+func OnlyUser(pid int) (uid int, one bool, err error) {
+	status, err := readStart("/proc/"+strconv.Itoa(pid)+"/status", 4096) // they are in the first lines
+	if err != nil {
+		return 0, false, err
+	}
+	_, line, _ := bytes.Cut(status, []byte("\nUid:\t"))
+	line, _, _ = bytes.Cut(line, []byte("\n"))
+	uids := bytes.Fields(line)
+	if len(uids) != 4 {
+		return 0, false, fmt.Errorf("reading the users of process %d: %d fields", pid, len(uids))
+	}
+	uid, err = strconv.Atoi(string(uids[0]))
+	one = err == nil && !slices.ContainsFunc(uids, func(u []byte) bool { return !bytes.Equal(u, uids[0]) })
+	return uid, one, err
 }
 
 // parseStatus returns the real UID and the PID in the innermost namespace from /proc/PID/status.

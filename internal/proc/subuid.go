@@ -17,6 +17,7 @@ const subUIDFile = "/etc/subuid"
 type subUIDRange struct {
 	owner       string // name or number
 	from, count int
+	account     int // under which its UIDs are counted
 }
 
 // subUIDs has the ranges as of the last read of the file.
@@ -29,21 +30,40 @@ var subUIDs struct {
 // SubUIDOwner returns the user that a UID in /etc/subuid is delegated to, as a name or number like
 // in the file. is is false for any other UID. It does not query a directory service.
 func SubUIDOwner(uid int) (owner string, is bool) {
-	r, _, is := subUIDRangeOf(uid)
+	r, is := subUIDRangeOf(uid)
 	return r.owner, is
 }
 
 // Account returns the number under which a user is counted where each user may have a bounded part.
-// It is the UID or, for a UID in /etc/subuid, a number below -1 for its whole range. Otherwise a
-// user would get as many parts as delegated UIDs.
+// It is the UID or, for a UID in /etc/subuid, the UID of the user that it is delegated to. Otherwise a user
+// would get as many parts as delegated UIDs.
 func Account(uid int) int {
-	if _, line, is := subUIDRangeOf(uid); is {
-		return -2 - line
+	if r, is := subUIDRangeOf(uid); is {
+		return r.account
 	}
 	return uid
 }
 
-func subUIDRangeOf(uid int) (r subUIDRange, line int, is bool) {
+// countRanges sets the account of each range: the owner's UID, if the owner is a number or in /etc/passwd. For
+// another owner it is a number below -1 for all ranges of that owner: a directory service might not
+// respond. So it is for root, which has no bounds: what runs in root's containers has.
+func countRanges(ranges []subUIDRange) {
+	uids := map[string]int{}
+	for i := range ranges {
+		r := &ranges[i]
+		if _, known := uids[r.owner]; !known {
+			uids[r.owner] = -2 - i
+			if uid, err := strconv.ParseUint(r.owner, 10, 32); err == nil && uid != 0 {
+				uids[r.owner] = int(uid)
+			} else if uid, _, err := LocalUser(r.owner); err == nil && uid != 0 {
+				uids[r.owner] = int(uid)
+			}
+		}
+		r.account = uids[r.owner]
+	}
+}
+
+func subUIDRangeOf(uid int) (r subUIDRange, is bool) {
 	subUIDs.Lock()
 	defer subUIDs.Unlock()
 	if file, err := os.Stat(subUIDFile); err != nil {
@@ -53,6 +73,7 @@ func subUIDRangeOf(uid int) (r subUIDRange, line int, is bool) {
 		if f, err := os.Open(subUIDFile); err == nil {
 			subUIDs.ranges = parseSubUIDs(f)
 			_ = f.Close()
+			countRanges(subUIDs.ranges)
 		}
 	}
 	return findSubUID(subUIDs.ranges, uid)
@@ -68,17 +89,17 @@ func parseSubUIDs(text io.Reader) (out []subUIDRange) {
 		from, err := strconv.Atoi(field[1])
 		count, err2 := strconv.Atoi(strings.TrimSpace(field[2]))
 		if err == nil && err2 == nil && from >= 0 && count > 0 {
-			out = append(out, subUIDRange{field[0], from, count})
+			out = append(out, subUIDRange{owner: field[0], from: from, count: count})
 		}
 	}
 	return out
 }
 
-func findSubUID(ranges []subUIDRange, uid int) (r subUIDRange, line int, is bool) {
-	for line, r := range ranges {
+func findSubUID(ranges []subUIDRange, uid int) (r subUIDRange, is bool) {
+	for _, r := range ranges {
 		if uid >= r.from && uid-r.from < r.count {
-			return r, line, true
+			return r, true
 		}
 	}
-	return r, 0, false
+	return r, false
 }

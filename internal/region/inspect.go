@@ -78,6 +78,12 @@ func (Kernel) Locks(pid int, of FileKey, at int64, looks int) Locks {
 	return out
 }
 
+// HasLock reports whether a process itself has locked a part of a file for writing. A descriptor that another
+// process has handed to it brings no such lock.
+func (k Kernel) HasLock(pid int, of FileKey) bool {
+	return len(k.Locks(pid, of, -1, maxHolderLooks).Ranges) > 0
+}
+
 // maxOpened is how many descriptors of a process are searched for a file.
 const maxOpened = 4096
 

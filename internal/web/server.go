@@ -74,13 +74,26 @@ func (s *server) guarded(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		switch {
 		case !s.opts.AnyHost && !isLocalName(r.Host):
-			refuse(w, "this page is not served under that name (use localhost)")
+			refuse(w, otherName)
 		case !sameOrigin(r):
 			refuse(w, "another site asks (open this page by its own address)")
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+const otherName = "this page is not served under that name (use localhost)"
+
+// LocalOnly returns a handler that refuses a request under a name that may be another host's.
+func LocalOnly(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if isLocalName(r.Host) {
+			next(w, r)
+		} else {
+			refuse(w, otherName)
+		}
+	}
 }
 
 func refuse(w http.ResponseWriter, text string) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -33,6 +34,8 @@ type Options struct {
 	Stderr io.Writer
 	// Reap runs ration reap as the given user, for the regions at paths. It ends with the context.
 	Reap func(ctx context.Context, paths []string, uid int) error
+	// Stop lets the reader end processes of jobs over their limits.
+	Stop bool
 	// Ready is called after the reader's first scan. Stopping is called once, when the reader is
 	// asked to end or has ended.
 	Ready, Stopping func()
@@ -221,7 +224,13 @@ func serve(ctx context.Context, own net.Conn, opts Options) error {
 		}
 		wait.Go(func() {
 			a := answer{ID: m.ID}
-			if err := m.reap(ctx, opts); err != nil {
+			var err error
+			if len(m.Stop) > 0 {
+				a.Stopped, err = m.stop(opts)
+			} else {
+				err = m.reap(ctx, opts)
+			}
+			if err != nil {
 				a.Error = firstOf(err.Error())
 			}
 			writing <- struct{}{}
@@ -244,6 +253,18 @@ func (m *message) reap(ctx context.Context, opts Options) error {
 	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
 	defer cancel()
 	return opts.Reap(ctx, m.Paths, int(m.UID))
+}
+
+// stop ends processes, for a valid request.
+func (m *message) stop(opts Options) ([]int, error) {
+	if !opts.Stop {
+		return nil, fmt.Errorf("%w: the operator has not chosen to end processes (ration agent --on-escape=stop)", ErrRefused)
+	}
+	if m.UID < 0 || m.UID >= math.MaxUint32 || len(m.Paths) != 1 {
+		return nil, fmt.Errorf("%w: processes of user %d in %d jobs", ErrRefused, m.UID, len(m.Paths))
+	}
+	s := Stop{Region: m.Paths[0], UID: int(m.UID), Processes: m.Stop, Kill: m.Kill}
+	return s.Do()
 }
 
 // firstOf returns at most maxError bytes of a text, without cutting a character.

@@ -12,7 +12,10 @@
 //
 //	reader   {"ready":true}                          the first scan is done
 //	         {"id":7,"uid":1000,"paths":["/..."]}    run ration reap for these regions, as that user
-//	parent   {"id":7,"error":"..."}                  ration reap has ended, with or without an error
+//	         {"id":8,"uid":1000,"paths":["/..."],    end these processes of the job, which is over its
+//	          "stop":[{"pid":9,"started":10}]}       limit, as that user; if the operator has chosen so
+//	parent   {"id":7,"error":"..."}                  done, with or without an error
+//	         {"id":8,"stopped":[9]}
 //
 // On a second pair the reader asks questions that need the right to trace a process (inspect.go).
 //
@@ -75,12 +78,15 @@ type message struct {
 	ID    uint64   `json:"id,omitempty"`
 	UID   int64    `json:"uid"`
 	Paths []string `json:"paths,omitempty"`
+	Stop  []Target `json:"stop,omitempty"` // end these processes; the job's region is the only path
+	Kill  bool     `json:"kill,omitempty"` // by SIGKILL
 }
 
 // answer is a line from the parent.
 type answer struct {
-	ID    uint64 `json:"id"`
-	Error string `json:"error,omitempty"`
+	ID      uint64 `json:"id"`
+	Error   string `json:"error,omitempty"`
+	Stopped []int  `json:"stopped,omitempty"` // PIDs of the processes that got the signal
 }
 
 // ErrRefused is returned for a request that the parent refuses.

@@ -32,8 +32,11 @@ const testReader = 65533
 
 func TestMain(m *testing.M) {
 	if os.Args[0] == "probe" {
-		if os.Args[1] == "wait" {
+		switch os.Args[1] {
+		case "wait":
 			os.Exit(waitForEnd())
+		case "hold":
+			os.Exit(hold(os.Args[2], os.Args[3]))
 		}
 		os.Exit(probe(os.Args[1]))
 	}

@@ -23,8 +23,8 @@ type Channel struct {
 	ended     chan struct{}
 
 	mu      sync.Mutex
-	next    uint64                  // ID of the next request; guarded by mu
-	waiting map[uint64]chan<- error // by ID; guarded by mu
+	next    uint64                   // ID of the next request; guarded by mu
+	waiting map[uint64]chan<- answer // by ID; guarded by mu
 	writing sync.Mutex
 }
 
@@ -65,7 +65,7 @@ func connAt(fd int) (*net.UnixConn, error) {
 }
 
 func newChannel(conn *net.UnixConn) *Channel {
-	c := &Channel{conn: conn, ended: make(chan struct{}), waiting: map[uint64]chan<- error{}}
+	c := &Channel{conn: conn, ended: make(chan struct{}), waiting: map[uint64]chan<- answer{}}
 	go c.read()
 	return c
 }
@@ -79,25 +79,40 @@ func (c *Channel) Ready() { _ = c.send(message{Ready: true}) } // fails if the p
 
 // Reap asks the parent to run ration reap as the given user, for the regions at paths.
 func (c *Channel) Reap(ctx context.Context, paths []string, uid int) error {
-	done := make(chan error, 1)
+	_, err := c.ask(ctx, message{UID: int64(uid), Paths: paths})
+	return err
+}
+
+// Stop asks the parent to end processes, and returns the PIDs of those that got the signal.
+func (c *Channel) Stop(ctx context.Context, s Stop) ([]int, error) {
+	a, err := c.ask(ctx, message{UID: int64(s.UID), Paths: []string{s.Region}, Stop: s.Processes, Kill: s.Kill})
+	return a.Stopped, err
+}
+
+// ask sends a request, and waits for the answer to it.
+func (c *Channel) ask(ctx context.Context, m message) (answer, error) {
+	done := make(chan answer, 1)
 	c.mu.Lock()
 	c.next++
-	id := c.next
-	c.waiting[id] = done
+	m.ID = c.next
+	c.waiting[m.ID] = done
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
-		delete(c.waiting, id)
+		delete(c.waiting, m.ID)
 		c.mu.Unlock()
 	}()
-	if err := c.send(message{ID: id, UID: int64(uid), Paths: paths}); err != nil {
-		return err
+	if err := c.send(m); err != nil {
+		return answer{}, err
 	}
 	select {
-	case err := <-done:
-		return err
+	case a := <-done:
+		if a.Error != "" {
+			return a, errors.New(a.Error)
+		}
+		return a, nil
 	case <-ctx.Done(): // also when the parent has asked this process to end
-		return ctx.Err()
+		return answer{}, ctx.Err()
 	}
 }
 
@@ -129,12 +144,8 @@ func (c *Channel) read() {
 		done := c.waiting[a.ID]
 		delete(c.waiting, a.ID)
 		c.mu.Unlock()
-		switch {
-		case done == nil: // Reap has stopped waiting
-		case a.Error != "":
-			done <- errors.New(a.Error)
-		default:
-			done <- nil
+		if done != nil { // otherwise ask has stopped waiting
+			done <- a
 		}
 	}
 }

@@ -106,14 +106,14 @@
     }
   }
 
-  // announce tells screen readers about refusals and deaths.
+  // announce tells screen readers about refusals, deaths and stops.
   let heard = newest();
   function newest() {
     const first = document.querySelector("#events .event");
     return first ? first.dataset.when : "";
   }
   function announce() {
-    const news = [...document.querySelectorAll("#events .refusal, #events .death")].filter((li) => li.dataset.when > heard).slice(0, 3);
+    const news = [...document.querySelectorAll("#events .refusal, #events .death, #events .stop")].filter((li) => li.dataset.when > heard).slice(0, 3);
     if (news.length) byId("said").textContent = news.map((li) => li.querySelector(".what").textContent + ": " + li.querySelector("p").textContent).join(" ");
     heard = newest() || heard;
   }
