@@ -182,6 +182,7 @@ void batch_close(struct meter *m, struct meter_stream *e, uint64_t now, bool lau
 	e->burst += b->launches;
 	b->guess_ns = gaps ? batch_lost(m, e, b->launches) : batch_guess(m, e, b->launches);
 	b->at = e->recorded = now;
+	b->first = relaxed(&e->first);
 	e->after = AFTER_END;
 	e->ends++;
 	if (!m->closed)
