@@ -61,14 +61,9 @@ uint64_t meter_uncharged(const struct meter *m, const struct device *d)
  * mark. */
 static uint64_t meter_since(const struct meter *m)
 {
-	uint64_t since = UINT64_MAX;
+	uint64_t since = m->closed ? m->first : UINT64_MAX;
 	if (relaxed(&m->state) == CONTEXT_ENDED)
 		return 0;
-	for (uint32_t i = 0; i < m->closed; i++) {
-		uint64_t until = event_clock_cpu(&m->clock, m->stream[m->batch[i].stream].until), first = m->batch[i].first;
-		first = first > until ? first : until;
-		since = first < since ? first : since;
-	}
 	for (const struct meter_stream *e = m->stream; e < m->stream + m->streams; e++) {
 		if (e->ends || !e->context || !__atomic_load_n(&e->pending, __ATOMIC_SEQ_CST))
 			continue;
@@ -474,7 +469,8 @@ void meter_ends(CUstream stream)
 	struct meter_stream *e = *meter_cached(stream);
 	struct meter *m = e ? e->meter : NULL;
 	int cancel;
-	if (!m || meter_captured(stream) || !mark_take(&m->mark, &cancel))
+	/* Before the launch the stream was asked whether it is captured. */
+	if (!m || (capture_any() && meter_captured(stream)) || !mark_take(&m->mark, &cancel))
 		return;
 	if (m->handle && relaxed(&m->state) == CONTEXT_LIVES && meter_is_stream(e, stream, m->handle)) {
 		batch_close(m, e, clock_exact(), true);

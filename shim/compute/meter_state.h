@@ -90,6 +90,7 @@ struct meter {
 	uint32_t under_way;                /* launches in the closed batches; atomic */
 	uint64_t flight_ns;                /* estimated time of these launches, in ns; atomic */
 	uint64_t oldest;                   /* when the first closed batch was closed; atomic */
+	uint64_t first;                    /* when the work of the closed batches began */
 	uint32_t given_up;                 /* see meter_give_up; atomic */
 	uint64_t uncharged;                /* since when the context has had work that is not counted yet; 0: it has none; atomic */
 	uint32_t streams;                  /* entries of stream[] below this were used at some time */

@@ -223,6 +223,18 @@ static void noticed_late(void)
 	EQ(charged(), RATION_UNCHARGED_NS);
 }
 
+/* At its exit a process is charged until then. */
+static void exited_late(void)
+{
+	OK(cuInit(0));
+	machine_clock = true;
+	EQ(run_after("end_by_exit"), 0);
+	later(1000 * SECOND);
+	unsigned reaped;
+	EQ(region_reap(region_here(), &reaped), REGION_OK);
+	CHECK(charged() >= 200 * MS && charged() <= 202 * MS);
+}
+
 static void end_idle(void)
 {
 	start_after();
@@ -251,7 +263,7 @@ static const struct cap_test tests[] = {
 	{"other_boot", other_boot, "50"},   {"beyond_used", beyond_used, "50"},   {"time_namespace", time_namespace, "20"},
 	{"killed_ones", killed_ones, "20"}, {"exiting_ones", exiting_ones, "20"}, {"ending_ones", ending_ones, "20"},
 	{"exec_ones", exec_ones, "20"},     {"beside_ones", beside_ones, "20"},   {"noticed_late", noticed_late, "20"},
-	{"idle_end", idle_end, "50"},
+	{"exited_late", exited_late, "20"}, {"idle_end", idle_end, "50"},
 };
 
 /* Processes that the tests above start. */
