@@ -25,7 +25,7 @@ struct engine_books *books_open(unsigned device, enum books_look look)
 		looked[device] = now;
 		books_bury(b, look == BOOKS_ALL);
 	}
-	engine_advance(e, b, now, machine_switch());
+	engine_advance(e, b, now, machine_costs());
 	return b;
 }
 

@@ -179,11 +179,11 @@ static void engine_run(struct engine *e, struct engine_books *b, uint64_t ns)
 	}
 }
 
-void engine_advance(struct engine *e, struct engine_books *b, uint64_t now, uint64_t switch_ns)
+void engine_advance(struct engine *e, struct engine_books *b, uint64_t now, struct engine_costs costs)
 {
 	while (b->now < now) {
 		uint64_t left = engine_until(b, now) - b->now;
-		if (b->loaded == ENGINE_NONE || b->slice_left == 0 || !engine_has_work(&b->context[b->loaded])) {
+		if (b->loaded == ENGINE_NONE || (b->slice_left == 0 && b->switch_left == 0) || !engine_has_work(&b->context[b->loaded])) {
 			unsigned next = engine_next(b);
 			if (next == ENGINE_NONE) {
 				b->idle += left;
@@ -191,12 +191,14 @@ void engine_advance(struct engine *e, struct engine_books *b, uint64_t now, uint
 				engine_wake(e, b);
 				continue;
 			}
+			b->slice_left = b->context[next].slice;
 			if (next != b->loaded) {
-				b->switch_left = switch_ns;
+				uint64_t lost = costs.resume_ns < b->slice_left ? costs.resume_ns : b->slice_left;
+				b->switch_left = costs.switch_ns + lost;
+				b->slice_left -= lost;
 				b->switches++;
 			}
 			b->loaded = next;
-			b->slice_left = b->context[next].slice;
 			b->context[next].turns++;
 		}
 		if (b->switch_left > 0) {
@@ -266,7 +268,7 @@ void engine_submit(struct engine *e, struct engine_books *b, unsigned i, struct 
 		engine_reach(e, c, i, c->done, b->now); /* where all before it is done, so is it */
 }
 
-uint64_t engine_soonest(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number, uint64_t switch_ns)
+uint64_t engine_soonest(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number, struct engine_costs costs)
 {
 	const struct engine_context *c = &b->context[i], *other;
 	uint64_t end = e->queue[i][number % ENGINE_QUEUE].end;
@@ -276,7 +278,7 @@ uint64_t engine_soonest(const struct engine *e, const struct engine_books *b, un
 		return c->front != 0 && b->now + c->left < c->wake ? b->now + c->left : c->wake;
 	if (b->loaded == i)
 		return at + b->switch_left;
-	at += switch_ns;
+	at += costs.switch_ns + costs.resume_ns;
 	if (b->loaded == ENGINE_NONE || !engine_has_work(&b->context[b->loaded]))
 		return at;
 	other = &b->context[b->loaded];

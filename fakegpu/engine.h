@@ -31,7 +31,8 @@
 enum { ENGINE_CONTEXTS = 256, ENGINE_QUEUE = 1024, ENGINE_NONE = ENGINE_CONTEXTS };
 
 /* The slice that a group of channels has before libcuda sets it, and the time that an H200 needs
- * for a switch between contexts. */
+ * for a switch between contexts. After a switch it does no work in the first 40 microseconds of the
+ * slice either; the stand-in leaves that out unless FAKEGPU_RESUME says so. */
 enum { ENGINE_FIRST_SLICE = 1024 * 1000, ENGINE_SWITCH = 180 * 1000 }; /* ns */
 
 enum engine_state { ENGINE_FREE, ENGINE_LIVE, ENGINE_ENDED };
@@ -102,7 +103,14 @@ void engine_close(struct engine *e, struct engine_books *b, bool keep);
 
 /* The functions below take books that engine_open has returned. */
 
-void engine_advance(struct engine *e, struct engine_books *b, uint64_t now, uint64_t switch_ns);
+/* What it costs to go from one context to another, in ns: the switch, and the part of the next
+ * context's slice in which it does no work yet. A context with a slice no longer than that does
+ * nothing as long as another context has work. */
+struct engine_costs {
+	uint64_t switch_ns, resume_ns;
+};
+
+void engine_advance(struct engine *e, struct engine_books *b, uint64_t now, struct engine_costs costs);
 
 /* Returns an entry for a context; ENGINE_NONE if live contexts have all entries. */
 unsigned engine_join(struct engine *e, struct engine_books *b, unsigned slot, uint64_t identity, uint32_t pid);
@@ -121,6 +129,6 @@ bool engine_is_reached(const struct engine *e, const struct engine_books *b, uns
 /* Returns the earliest time at which entry `number` of a context can be reached, if no other
  * context runs before it after the current turn. For a context that is apart: the earliest time at
  * which any entry can be reached. */
-uint64_t engine_soonest(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number, uint64_t switch_ns);
+uint64_t engine_soonest(const struct engine *e, const struct engine_books *b, unsigned i, uint64_t number, struct engine_costs costs);
 
 #endif

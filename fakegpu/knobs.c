@@ -62,6 +62,9 @@ static void knob_read_all(void)
 	knob_values.switch_set = knob_size("FAKEGPU_SWITCH", &n);
 	if (knob_values.switch_set)
 		knob_values.switch_ns = n * 1000;
+	knob_values.resume_set = knob_size("FAKEGPU_RESUME", &n);
+	if (knob_values.resume_set)
+		knob_values.resume_ns = n * 1000;
 	knob_size("FAKEGPU_COPY", &knob_values.copy);
 	if (knob_size("FAKEGPU_HOST_FUNCTION", &n))
 		knob_values.host_ns = n * 1000;

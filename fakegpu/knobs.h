@@ -18,6 +18,8 @@ struct knobs {
 	uint64_t clock;      /* FAKEGPU_CLOCK, thousandths */
 	bool switch_set;     /* FAKEGPU_SWITCH was given */
 	uint64_t switch_ns;  /* FAKEGPU_SWITCH */
+	bool resume_set;     /* FAKEGPU_RESUME was given */
+	uint64_t resume_ns;  /* FAKEGPU_RESUME */
 	uint64_t copy;       /* FAKEGPU_COPY: bytes in a microsecond; 0: copies take no time */
 	uint64_t host_ns;    /* FAKEGPU_HOST_FUNCTION */
 };

@@ -181,6 +181,8 @@ static void machine_set_time(void)
 	}
 	if (knobs()->switch_set || alone)
 		store_relaxed(&m->switch_ns, knobs()->switch_set ? knobs()->switch_ns : ENGINE_SWITCH);
+	if (knobs()->resume_set || alone)
+		store_relaxed(&m->resume_ns, knobs()->resume_ns);
 }
 
 static int machine_claim_locked(void)
@@ -422,7 +424,10 @@ bool machine_gone(unsigned s, uint64_t identity)
 
 struct clock *machine_clock(void) { return &machine_file.map->clock; }
 struct engine *machine_engine(unsigned device) { return &machine_file.map->engine[device]; }
-uint64_t machine_switch(void) { return load_relaxed(&machine_file.map->switch_ns); }
+struct engine_costs machine_costs(void)
+{
+	return (struct engine_costs){load_relaxed(&machine_file.map->switch_ns), load_relaxed(&machine_file.map->resume_ns)};
+}
 uint32_t machine_pid(void) { return machine_file.map->record[machine_own_slot].outer_pid; }
 
 int machine_control(void)

@@ -93,9 +93,9 @@ bool machine_gone(unsigned slot, uint64_t identity);
 struct clock *machine_clock(void);
 void machine_add_time(uint64_t ns); /* sets the clock forward */
 struct engine *machine_engine(unsigned device);
-uint64_t machine_switch(void); /* ns that an engine takes to go from one context to another */
-int machine_control(void);     /* opens the file that stands for the control device; -1 if that fails */
-uint32_t machine_pid(void);    /* of this process, as NVML shows it */
+struct engine_costs machine_costs(void);
+int machine_control(void);  /* opens the file that stands for the control device; -1 if that fails */
+uint32_t machine_pid(void); /* of this process, as NVML shows it */
 
 /* Fills up to max entries with live processes that have a context on the device;
  * returns how many there are. */

@@ -54,7 +54,7 @@ struct state {
 	struct ledger_word device[MAX_DEVICES];
 	struct record record[MAX_PROCESSES];
 	struct clock clock;
-	uint64_t switch_ns; /* time that an engine needs to switch between contexts */
+	uint64_t switch_ns, resume_ns; /* struct engine_costs */
 	struct engine engine[MAX_DEVICES];
 	uint64_t shares; /* records below this were used at some time */
 	struct share share[MAX_SHARES];

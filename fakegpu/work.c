@@ -178,7 +178,7 @@ static bool work_sleep(struct work *w, uint64_t entry, bool all)
 	if (!work_enter(w, BOOKS_WITH_WORK, &b))
 		return false;
 	more = b->context[w->index].head <= entry && (all || !engine_is_reached(machine_engine(w->device), b, w->index, entry));
-	until = more ? engine_soonest(machine_engine(w->device), b, w->index, entry, machine_switch()) : 0;
+	until = more ? engine_soonest(machine_engine(w->device), b, w->index, entry, machine_costs()) : 0;
 	books_close(w->device, b);
 	if (more) {
 		pthread_mutex_unlock(&work_lock);

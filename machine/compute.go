@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/region"
@@ -124,10 +122,4 @@ func hasWork(w abi.Work, now uint64) bool {
 }
 
 // monotonic returns the clock that signs of work use, in microseconds.
-func monotonic() uint64 {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		return 0
-	}
-	return uint64(t.Nano() / 1000)
-}
+func monotonic() uint64 { return region.Monotonic() / 1000 }

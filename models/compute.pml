@@ -1,5 +1,6 @@
 /* A device's time (shim/compute/PROTOCOLS.md): the lease of work, by which a job's share is divided among the
- * processes that have work; with CAP, the word that launches wait for; and with PARTS, what of the time is charged already.
+ * processes that have work; with CAP, the word that launches wait for; with PARTS, what of the time is charged already; with BOOT, how
+ * the words of an earlier boot are cleared; and with ENDS, how work is charged that is under way when its process ends.
  *
  * Of PROCESSES each has a thread that launches, and the first one another that waits for the device, for a while or until the
  * end; a process may die before any step. Time is not modelled: a lease runs out at any moment, and once more when all is quiet. Then every
@@ -67,6 +68,173 @@ init {
 		for (i : 0 .. PROCESSES - 1) { run claimant(i) }
 		run death()
 	}
+}
+
+#else
+#ifdef BOOT
+
+/* The machine was booted again: the word and the clock that is noted are of the earlier boot. Every process that uses the word
+ * first clears it, if the clock that is noted is not its own, and then charges one unit. Any of them may die before any step. */
+#define OLD 100
+
+byte due = OLD, noted = 1;	/* the cap's word, and of which boot's clock it is: now it is the second */
+byte charged;			/* not in the region */
+
+proctype user(byte me)
+{
+	byte d, n, before;
+	STEP(before = noted);
+	if
+	:: before == 2 -> skip
+	:: else ->
+#ifdef NOTE_FIRST
+		STEP(if :: noted == before -> noted = 2 :: else fi);
+#endif
+#ifdef NOTE_UNREAD
+		STEP(n = noted);
+		STEP(d = due);
+#else
+		STEP(d = due);
+		STEP(n = noted);
+#endif
+#ifdef CLEAR_UNREAD
+		STEP(due = 0);
+#else
+		if
+		:: n == before -> STEP(if :: due == d -> due = 0 :: else fi)
+		:: else
+		fi;
+#endif
+		STEP(if :: noted == before -> noted = 2 :: else fi)
+	fi;
+	STEP(assert(due < OLD));	/* a launch waits for nothing of the earlier boot */
+	do
+	:: STEP(d = due);
+	   if
+	   :: atomic { alive[me] && due == d -> due = d + 1; charged++ }; break
+	   :: alive[me] && due != d
+	   :: !alive[me] -> goto end
+	   fi
+	od;
+end:	skip
+}
+
+proctype death()
+{
+	byte j, n;
+	do
+	:: n < DEATHS -> select(j : 0 .. PROCESSES - 1); alive[j] = false; n++
+	:: break
+	od
+}
+
+init {
+	byte i;
+	atomic {
+		for (i : 0 .. PROCESSES - 1) { run user(i) }
+		run death()
+	}
+	(_nr_pr == 1) -> assert(noted == 1 || due == charged)	/* nothing that was charged in this boot is lost */
+}
+
+#else
+#ifdef ENDS
+
+/* A process with two threads, each with a stream of its own. A launch that passes counts itself, makes sure that the word of the
+ * process's account says that there is work that is not charged, and goes to the device. A thread that has waited measures its
+ * stream's work, and publishes whether there is other work. Then the process ends, and two reapers notice it, one of which may die. */
+#define ROUNDS 2
+
+bool pending[2];		/* in the process's own memory, by stream: launches that are not measured */
+bool since;			/* the same: what the meter has published */
+bool mark;			/* the same: a thread holds the meter's mark */
+bool word;			/* the account's word */
+bool flying[2];			/* not in the region: the device has work of the stream that is not measured */
+byte resting, reapers;
+byte charged;			/* not in the region: how often a reaper charged what was under way */
+bool lost;			/* not in the region: a reaper died that had taken it over */
+
+/* cap_show_uncharged: the thread that stores last has read again. */
+inline show_word()
+{
+	do
+	:: t = since;
+	   word = t;
+#ifndef SHOWN_ONCE
+	   if :: since == t -> break :: else fi
+#else
+	   break
+#endif
+	od
+}
+
+/* meter_publish */
+inline publish()
+{
+	do
+	:: s = pending[0];
+	   s = s || pending[1];
+	   if :: s == since -> break :: else fi;
+	   since = s;
+	   show_word();
+#ifdef PUBLISHED_ONCE
+	   break
+#endif
+	od
+}
+
+proctype thread(byte me)
+{
+	byte n;
+	bool s, t;
+	do
+	:: n < ROUNDS ->
+#ifdef COUNTED_LATE
+		s = since;
+		pending[me] = true;
+#else
+		pending[me] = true;
+		s = since;
+#endif
+		if
+		:: !s -> since = true; show_word()
+		:: else
+		fi;
+		flying[me] = true;
+		n++
+	:: n < ROUNDS ->
+		atomic { !mark -> mark = true };
+		atomic { pending[me] = false; flying[me] = false };
+		publish();
+		mark = false;
+		n++
+	:: break
+	od;
+	resting++
+}
+
+proctype reaper(byte me)
+{
+	bool took;
+	(resting == 2);
+#ifdef TAKEN_BLINDLY
+	took = word;
+	word = false;
+#else
+	atomic { took = word; word = false };
+#endif
+	if
+	:: took -> if :: charged++ :: me == 0 -> lost = true fi
+	:: else
+	fi;
+	reapers++
+}
+
+init {
+	atomic { run thread(0); run thread(1); run reaper(0); run reaper(1) }
+	(reapers == 2);
+	assert(charged <= 1);
+	assert(!(flying[0] || flying[1]) || charged == 1 || lost)
 }
 
 #else
@@ -278,6 +446,7 @@ byte rate = 2;			/* the limit: a cap of one half; CHANGES of it, to all and back
 byte now;			/* the clock */
 byte due, due_rate = 2;		/* the cap's word: when, and by which rate that was reckoned */
 bool stopped;			/* the clock goes no further here */
+byte counted;			/* all time that was measured: no more can be owed */
 byte charged, used;		/* not in the region */
 byte earned;			/* not in the region, in halves: what was allowed by now; all where there is no debt: at which rate
 				 * that counts is known when it is charged */
@@ -285,10 +454,11 @@ byte resting;
 
 /* What the word d, w stands for at rate r. */
 #ifdef DEBT_UNSCALED
-#define AT(d, w, r) (d)
+#define SCALED(d, w, r) (d)
 #else
-#define AT(d, w, r) ((d) > now -> now + (((d) - now) * (r) + (w) - 1) / (w) : (d))
+#define SCALED(d, w, r) ((d) > now -> now + (((d) - now) * (r) + (w) - 1) / (w) : (d))
 #endif
+#define AT(d, w, r) (SCALED(d, w, r) > now + counted * (r) -> now + counted * (r) : SCALED(d, w, r))
 
 /* A launch begins: all that was charged is due. */
 #define LAUNCHES assert(charged * 2 <= earned)
@@ -318,7 +488,11 @@ proctype user(byte me)
 		if :: STEP(u = 1) :: STEP(u = MOST) fi;
 		used = used + u;
 		/* Measured, some time after, at the cap as it is read then. */
+#ifdef COUNTED_AFTER
 		STEP(r = rate);
+#else
+		STEP(r = rate; counted = counted + u);
+#endif
 		do
 		:: STEP(d = due; w = due_rate; t = now;
 			from = (now > u + CREDIT -> now - u - CREDIT : 0);
@@ -341,6 +515,9 @@ proctype user(byte me)
 		   fi
 #endif
 		od;
+#ifdef COUNTED_AFTER
+		STEP(counted = counted + u);
+#endif
 		n++; u = 0; d = 0; w = 0; r = 0; t = 0; from = 0; next = 0
 	:: n == BATCHES -> break
 	od;
@@ -383,5 +560,7 @@ init {
 	}
 }
 
+#endif
+#endif
 #endif
 #endif

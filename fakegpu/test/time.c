@@ -497,6 +497,32 @@ static int sharing(void)
 	return checks_failed > 0;
 }
 
+/* The same where the beginning of a slice is lost after each switch: what three busy processes with
+ * short slices, and eight with longer ones, do together, as measured on an H200. */
+static int short_slices(void)
+{
+	start();
+	shares(3, LIST(char *const, "2000", "2000", "2000"), LIST(unsigned, 333, 333, 333), 899);
+	shares(3, LIST(char *const, "500", "500", "500"), LIST(unsigned, 333, 333, 333), 670);
+	shares(3, LIST(char *const, "200", "200", "200"), LIST(unsigned, 333, 333, 333), 420);
+	shares(3, LIST(char *const, "100", "100", "100"), LIST(unsigned, 333, 333, 333), 220);
+	shares(2, LIST(char *const, "1024", "1024"), LIST(unsigned, 500, 500), 820);
+	shares(8, LIST(char *const, "600", "600", "600", "600", "600", "600", "600", "600"),
+	       LIST(unsigned, 125, 125, 125, 125, 125, 125, 125, 125), 720);
+	/* Too short for anything, beside another one; alone it does all. */
+	struct child c[2] = {spawn("busy", "10"), spawn("busy", "10")};
+	later(1000 * MS);
+	EQ(books((uint32_t)c[0].pid, 0).got_ns + books((uint32_t)c[1].pid, 0).got_ns, 0);
+	EQ(end(c[1], SIGKILL), SIGKILL);
+	later(MS);
+	CHECK(fakegpu_engine(0, NULL, NULL, 0) >= 0);
+	uint64_t before = books((uint32_t)c[0].pid, 0).got_ns;
+	later(100 * MS);
+	EQ(books((uint32_t)c[0].pid, 0).got_ns - before, 100 * MS);
+	EQ(end(c[0], 0), 0);
+	return checks_failed > 0;
+}
+
 /* The kernel passes an engine's lock on where its owner is killed: robust futexes, of which qemu's
  * emulation of Linux has none. It refuses to be told of them. */
 static bool locks_end_with_owners(void)
@@ -727,9 +753,19 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(void);
-	} roles[] = {{"alone", alone},  {"waiting", waiting}, {"sharing", sharing}, {"neighbours", neighbours},
-		     {"stuck", stuck},  {"idle", idle},       {"busy", busy},       {"fast", fast},
-		     {"load", load},    {"killing", killing}, {"many", many},       {"smi", smi},
+	} roles[] = {{"alone", alone},
+		     {"waiting", waiting},
+		     {"sharing", sharing},
+		     {"short_slices", short_slices},
+		     {"neighbours", neighbours},
+		     {"stuck", stuck},
+		     {"idle", idle},
+		     {"busy", busy},
+		     {"fast", fast},
+		     {"load", load},
+		     {"killing", killing},
+		     {"many", many},
+		     {"smi", smi},
 		     {"beside", beside}};
 
 	for (size_t i = 0; argc > 1 && i < sizeof roles / sizeof *roles; i++)
@@ -742,6 +778,7 @@ int main(int argc, char **argv)
 	EQ(AGAIN("beside", "FAKEGPU_COPY", "1000", "FAKEGPU_HOST_FUNCTION", "2000"), 0);
 	EQ(AGAIN("waiting", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("sharing", "FAKEGPU_QUIET", "1"), 0);
+	EQ(AGAIN("short_slices", "FAKEGPU_QUIET", "1", "FAKEGPU_RESUME", "40"), 0);
 	EQ(AGAIN("neighbours", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("smi", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("fast", "FAKEGPU_CLOCK", "10"), 0);

@@ -66,8 +66,11 @@ const (
 	// and of a device's time.
 	WorkShown   // a sign of work is shown
 	CapMeasured // a batch is measured; its time is not charged
-	CapCharged  // its time is charged, but not counted
+	CapCounted  // its time is counted, but not charged
+	CapCharged  // its time is charged
 	CapWaiting  // a launch is about to wait
+	CapTaken    // the uncharged time of a process that ended is taken over; it is not charged
+	CapCleared  // the words of another boot's clock are cleared; the clock is not noted
 
 	Failpoints
 )
@@ -84,7 +87,7 @@ var failpointNames = [Failpoints]string{
 	"leave-returned", "leave-freed", "leave-unlocked",
 	"limit-set",
 	"hostpid-taken", "hostpid-listed", "hostpid-read", "hostpid-checked", "hostpid-found", "hostpid-left",
-	"work-shown", "cap-measured", "cap-charged", "cap-waiting",
+	"work-shown", "cap-measured", "cap-counted", "cap-charged", "cap-waiting", "cap-taken", "cap-cleared",
 }
 
 func (p Failpoint) String() string {

@@ -181,11 +181,12 @@ type Device struct {
 
 // Compute is a job's use of one device's time, if it has a cap.
 type Compute struct {
-	_   structs.HostLayout
-	Due uint64 // packed by Due
-	_   [7]uint64
+	_     structs.HostLayout
+	Due   uint64 // packed by Due
+	Clock uint64 // Unix nanoseconds at which the monotonic clock of Due and Parts was zero, about: another boot has another clock
+	_     [6]uint64
 
-	Used   uint64 // nanoseconds of the device's time, as measured and charged
+	Used   uint64 // nanoseconds of the device's time, as measured and charged; it bounds Due
 	Waited uint64 // nanoseconds that launches waited, summed over all threads
 	_      [6]uint64
 
@@ -225,7 +226,8 @@ type Account struct {
 	Slice      uint64 // packed by Slice: the time slice of its contexts; zeroed with Gen
 	TimeUsed   uint64 // nanoseconds of the device's time, measured for a cap; zeroed with Gen
 	TimeWaited uint64 // nanoseconds that its launches waited because of a cap; zeroed with Gen
-	_          [3]uint64
+	Uncharged  uint64 // when the oldest work that is not charged to a cap yet began, by the clock of Due; zero if there is none; zeroed with Gen
+	_          [2]uint64
 }
 
 // Usage is bytes by kind and their sum.
@@ -309,4 +311,6 @@ const (
 	WorkLeaseUS   = 100_000   // microseconds for which a sign of work counts
 	PartNS        = 1 << 20   // nanoseconds of one TimePart
 	Parts         = 1024      // number of TimeParts that are kept
+
+	UnchargedNS = 10_000_000_000 // nanoseconds that a dead process is charged at most for Account.Uncharged
 )

@@ -113,3 +113,75 @@ func TestProcessCompute(t *testing.T) {
 	expect.True(t, err == nil && got == (ProcessCompute{}), "of another generation", got, err)
 	a.Gen--
 }
+
+// The work that a dead process had under way is charged to its job's cap, once, by the process that
+// returns its memory: from when it began until now, and ten seconds at most.
+func TestADeadProcessIsChargedForItsWork(t *testing.T) {
+	const second = 1_000_000_000
+	now := Monotonic()
+	for _, c := range []struct {
+		name        string
+		ago, charge uint64
+		percent     uint64
+		gen         uint64 // added to the account's generation
+	}{
+		{"half a second", second / 2, second / 2, 20, 0},
+		{"more than ten seconds", 60 * second, 10 * second, 20, 0},
+		{"no work", now, 0, 20, 0},
+		{"no cap", second / 2, 0, 0, 0},
+		{"an earlier process's work", second / 2, 0, 20, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, m := overHeap(t)
+			if c.percent > 0 {
+				must(t, r.SetComputeMax(1, c.percent))
+			}
+			s := claim(t, r)
+			words, a := &r.m.Compute[1], &r.m.Accounts[1][s.Index()]
+			a.Gen = s.status.Gen() + c.gen
+			a.Uncharged = now - c.ago
+			// What another process has claimed of it is not charged again.
+			words.Clock = clockZero()
+			claimed := uint64(0)
+			if c.ago == second/2 {
+				claimed = capWords{words}.claim(now-second/4, now-second/8)
+			}
+			m.kill(s.Index())
+			for range 2 {
+				_, err := r.Reap()
+				must(t, err)
+			}
+			want, slack := c.charge-min(claimed, c.charge), uint64(second/20)
+			if c.percent == 0 || c.gen > 0 {
+				want, slack = 0, 0
+			}
+			expect.True(t, words.Used >= want && words.Used <= want+slack, "charged", words.Used, "want", want)
+			debt := abi.Due(words.Due).Time()
+			expect.True(t, (want > 0) == (debt > now), "due in", int64(debt-now))
+			expect.True(t, want == 0 || debt <= now+want*100/20, "due in", int64(debt-now), "more than was charged")
+		})
+	}
+}
+
+// Words of another boot's clock are cleared, once; those of this boot stay.
+func TestWordsOfAnotherBootAreCleared(t *testing.T) {
+	zero := clockZero()
+	for _, c := range []struct {
+		clock   uint64
+		cleared bool
+	}{
+		{zero, false},
+		{zero + clockApart/2, false},
+		{zero - clockApart/2, false},
+		{zero + 2*clockApart, true},
+		{zero - 2*clockApart, true},
+		{0, true},
+	} {
+		words := &abi.Compute{Clock: c.clock, Due: 5, Used: 7}
+		words.Parts[3], words.Parts[abi.Parts-1] = 1, 2
+		capWords{words}.renew()
+		expect.Equal(t, words.Due == 0 && words.Parts[3] == 0 && words.Parts[abi.Parts-1] == 0, c.cleared)
+		expect.True(t, sameClock(words.Clock, zero), "the clock that is noted")
+		expect.Equal(t, words.Used, 7)
+	}
+}

@@ -76,6 +76,7 @@ func (r *Region) reapSlot(slot int) bool {
 	}
 	state, left := abi.SlotFree, r.left(slot, st)
 	for d := range abi.Devices {
+		r.settleTime(d, slot, st)
 		switch r.settle(d, slot, st) {
 		case taken:
 			return false

@@ -69,6 +69,21 @@ static void batch_measure(struct meter *m, struct meter_stream *e, struct meter_
 	m->lately_launches = m->lately_launches * 7 / 8 + b->launches;
 }
 
+static void batch_swap(struct meter_batch *a, struct meter_batch *b)
+{
+	struct meter_batch c = *a;
+	*a = *b;
+	*b = c;
+}
+
+/* batch_began keeps in m->first when the oldest closed batch began. A batch that was launched while
+ * its stream had other work began when that ended. */
+static void batch_began(struct meter *m, const struct meter_batch *b)
+{
+	uint64_t until = event_clock_cpu(&m->clock, m->stream[b->stream].until), first = b->first > until ? b->first : until;
+	m->first = first < m->first ? first : m->first;
+}
+
 void batch_sweep(struct meter *m)
 {
 	bool busy[METER_STREAMS] = {false};
@@ -76,29 +91,35 @@ void batch_sweep(struct meter *m)
 	int mode = capture_relax_always();
 	uint64_t now = clock_exact();
 	for (uint32_t i = 0; i < n; i++) {
-		struct meter_batch b = m->batch[i];
-		struct meter_stream *e = &m->stream[b.stream];
-		int result = busy[b.stream] ? CUDA_ERROR_NOT_READY : REAL(cuEventQuery, b.end);
+		struct meter_batch *b = &m->batch[i];
+		struct meter_stream *e = &m->stream[b->stream];
+		int result = busy[b->stream] ? CUDA_ERROR_NOT_READY : REAL(cuEventQuery, b->end);
 		if (result == CUDA_ERROR_NOT_READY) {
-			busy[b.stream] = true;
-			m->batch[i] = m->batch[kept];
-			m->batch[kept++] = b;
+			busy[b->stream] = true;
+			if (kept != i)
+				batch_swap(b, &m->batch[kept]); /* the other one's events are recorded again */
+			kept++;
 			continue;
 		}
 		if (result == CUDA_SUCCESS) {
-			batch_measure(m, e, &m->batch[i], now);
+			batch_measure(m, e, b, now);
 		} else {
 			e->until = -1;
-			busy_claim(&m->busy, now, b.guess_ns);
+			busy_claim(&m->busy, now, b->guess_ns);
 		}
 		e->ends--;
-		set(&m->under_way, m->under_way - b.launches);
-		set(&m->flight_ns, m->flight_ns - b.guess_ns);
+		set(&m->under_way, m->under_way - b->launches);
+		set(&m->flight_ns, m->flight_ns - b->guess_ns);
 		set(&m->given_up, 0);
 	}
 	capture_restore(mode);
 	set(&m->closed, kept);
 	set(&m->oldest, kept ? m->batch[0].at : UINT64_MAX);
+	if (kept == n)
+		return;
+	m->first = UINT64_MAX;
+	for (uint32_t i = 0; i < kept; i++)
+		batch_began(m, &m->batch[i]);
 }
 
 /* batch_last returns the time of a stream's last event, in ms; < 0 if it is not known. */
@@ -182,10 +203,14 @@ void batch_close(struct meter *m, struct meter_stream *e, uint64_t now, bool lau
 	e->burst += b->launches;
 	b->guess_ns = gaps ? batch_lost(m, e, b->launches) : batch_guess(m, e, b->launches);
 	b->at = e->recorded = now;
+	b->first = relaxed(&e->first);
 	e->after = AFTER_END;
 	e->ends++;
-	if (!m->closed)
+	if (!m->closed) {
 		set(&m->oldest, now);
+		m->first = UINT64_MAX;
+	}
+	batch_began(m, b);
 	set(&m->closed, m->closed + 1);
 	set(&m->under_way, m->under_way + b->launches);
 	set(&m->flight_ns, m->flight_ns + b->guess_ns);

@@ -24,10 +24,21 @@ static void cap_charge(const struct device *d, uint64_t ns)
 		region_cap_charge(attach_region(), d->index, ns, percent, clock_exact());
 }
 
+/* cap_show_uncharged publishes since when this process has had work on a device that is not charged
+ * yet. Of two threads, one may store an older time over a newer one, and then reads again. */
+static void cap_show_uncharged(const struct device *d)
+{
+	for (uint64_t since = meter_table_uncharged(d), again;; since = again) {
+		region_show_uncharged(attach_region(), d->index, since);
+		if ((again = meter_table_uncharged(d)) == since)
+			return;
+	}
+}
+
 void cap_reset(void)
 {
 	meter_table_reset();
-	meter_reset(cap_charge);
+	meter_reset(cap_charge, cap_show_uncharged);
 	cap_devices = 0;
 }
 

@@ -252,3 +252,19 @@ void compute_copy_begins(CUstream stream)
 	if (unlikely(cap_any()))
 		cap_copies(stream);
 }
+
+void compute_event_wait_begins(CUstream stream, CUevent event)
+{
+	if (likely(!cap_any()))
+		return;
+	/* The stream does not stop for an event that has been reached. To ask costs less than to
+	 * measure the launches before and after it apart. Not while a stream may be captured: the
+	 * event may be part of the capture. */
+	if (!capture_any()) {
+		int mode = capture_relax_always(), result = REAL(cuEventQuery, event);
+		capture_restore(mode);
+		if (result == CUDA_SUCCESS)
+			return;
+	}
+	cap_copies(stream);
+}

@@ -72,8 +72,9 @@ bool compute_launch_begins(CUstream stream, bool graph);
 void compute_launch_ended(CUstream stream);
 
 /* compute_copy_begins is called before work that is not a kernel is put into a stream: a copy, a
- * host function, a wait for an event. */
+ * host function. compute_event_wait_begins is called before a stream is made to wait for an event. */
 void compute_copy_begins(CUstream stream);
+void compute_event_wait_begins(CUstream stream, CUevent event);
 
 /* compute_reset clears the state that a fork child inherited, in a process that has just opened the
  * region. */

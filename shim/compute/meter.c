@@ -29,14 +29,16 @@ enum {
 
 static uint32_t meter_crowded; /* atomic */
 static void (*meter_used)(const struct device *d, uint64_t ns);
+static void (*meter_changed)(const struct device *d);
 
 static __thread struct meter_stream *meter_cache[METER_CACHE] __attribute__((tls_model("initial-exec")));
 
-void meter_reset(void (*used)(const struct device *d, uint64_t ns))
+void meter_reset(void (*used)(const struct device *d, uint64_t ns), void (*uncharged)(const struct device *d))
 {
 	memset(meter_cache, 0, sizeof meter_cache);
 	meter_crowded = 0;
 	meter_used = used;
+	meter_changed = uncharged;
 }
 
 void meter_crowd(void) { set(&meter_crowded, 1); }
@@ -49,9 +51,45 @@ static void meter_tell(struct meter *m)
 		meter_used(m->device, ns);
 }
 
+uint64_t meter_uncharged(const struct meter *m, const struct device *d)
+{
+	return relaxed(&m->device) == d ? __atomic_load_n(&m->uncharged, __ATOMIC_SEQ_CST) : 0;
+}
+
+/* meter_since returns since when the context has had work that is not counted yet, or 0. Work that
+ * was launched while its stream had other work began when that ended. The caller holds the meter's
+ * mark. */
+static uint64_t meter_since(const struct meter *m)
+{
+	uint64_t since = m->closed ? m->first : UINT64_MAX;
+	if (relaxed(&m->state) == CONTEXT_ENDED)
+		return 0;
+	for (const struct meter_stream *e = m->stream; e < m->stream + m->streams; e++) {
+		if (e->ends || !e->context || !__atomic_load_n(&e->pending, __ATOMIC_SEQ_CST))
+			continue;
+		uint64_t until = event_clock_cpu(&m->clock, e->until), first = relaxed(&e->first);
+		first = first > until ? first : until;
+		since = first < since ? first : since;
+	}
+	return since == UINT64_MAX ? 0 : since;
+}
+
+/* meter_publish publishes since when there is work that is not counted yet. A launch that passes
+ * meanwhile counts itself before it reads what is published, so one of the two sees the other. The
+ * caller holds the meter's mark. */
+static void meter_publish(struct meter *m)
+{
+	for (uint64_t since = meter_since(m), again; since != relaxed(&m->uncharged); since = again) {
+		__atomic_store_n(&m->uncharged, since, __ATOMIC_SEQ_CST);
+		meter_changed(m->device);
+		again = meter_since(m);
+	}
+}
+
 static void meter_give(struct meter *m, int cancel)
 {
 	meter_tell(m);
+	meter_publish(m);
 	mark_give(&m->mark, cancel);
 }
 
@@ -137,6 +175,10 @@ static void meter_evict(struct meter *m)
 static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 {
 	__atomic_store_n(&m->handle, NULL, __ATOMIC_RELEASE);
+	if (relaxed(&m->uncharged)) {
+		__atomic_store_n(&m->uncharged, 0, __ATOMIC_SEQ_CST);
+		meter_changed(m->device);
+	}
 	for (struct meter_stream *e = m->stream; e < m->stream + METER_STREAMS; e++) {
 		e->meter = m;
 		set(&e->context, NULL);
@@ -145,6 +187,7 @@ static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 		e->ends = 0;
 	}
 	memset(m->batch, 0, sizeof m->batch);
+	m->streams = 0;
 	set(&m->closed, 0);
 	set(&m->under_way, 0);
 	set(&m->flight_ns, 0);
@@ -152,7 +195,7 @@ static void meter_renew(struct meter *m, CUcontext handle, struct device *d)
 	m->lately_ns = m->lately_launches = 0;
 	event_clock_begin(&m->clock);
 	busy_begin(&m->busy, d);
-	m->device = d;
+	set(&m->device, d);
 	set(&m->state, CONTEXT_LIVES);
 	__atomic_store_n(&m->handle, handle, __ATOMIC_RELEASE);
 }
@@ -197,6 +240,7 @@ void meter_context_ended(struct meter *m)
 	int cancel;
 	if (mark_take(&m->mark, &cancel)) {
 		meter_settle(m, UINT64_MAX);
+		set(&m->state, CONTEXT_ENDED);
 		meter_give(m, cancel);
 	}
 	set(&m->state, CONTEXT_ENDED);
@@ -246,6 +290,8 @@ static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint6
 	set(&free->look, 0);
 	set(&free->pause, 0);
 	set(&free->pending, 0);
+	if (m->streams <= (uint32_t)(free - m->stream))
+		m->streams = (uint32_t)(free - m->stream) + 1;
 	set(&free->copied, 0);
 	free->after = AFTER_NOTHING;
 	free->recorded = free->missed = now;
@@ -328,6 +374,24 @@ static void meter_allow(struct meter_stream *e)
 	set(&e->look, e->recorded + METER_BATCH);
 }
 
+/* meter_add counts a launch that was made without an event. If two threads do this at once, one
+ * launch may not be counted: the batch is only a little longer. */
+static inline void meter_add(struct meter_stream *e, uint64_t now)
+{
+	uint32_t n = relaxed(&e->pending);
+	uint64_t none = 0;
+	if (likely(n)) {
+		set(&e->pending, n + 1);
+		return;
+	}
+	set(&e->first, now);
+	/* Sequentially consistent, both: see meter_publish. */
+	__atomic_store_n(&e->pending, 1, __ATOMIC_SEQ_CST);
+	if (unlikely(!__atomic_load_n(&e->meter->uncharged, __ATOMIC_SEQ_CST)) &&
+	    __atomic_compare_exchange_n(&e->meter->uncharged, &none, now, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		meter_changed(e->meter->device);
+}
+
 /* meter_enter counts a launch that is looked at. It returns true if an event must be recorded after
  * it. The caller holds the meter's mark. */
 static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, bool alone, bool idle)
@@ -353,6 +417,8 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	bool measured = alone || copied || !e->sampled || chosen || e->wary;
 	if (anew && measured)
 		batch_start(m, e, now, copied);
+	if (!relaxed(&e->pending))
+		set(&e->first, now);
 	uint32_t n = __atomic_add_fetch(&e->pending, 1, __ATOMIC_RELAXED);
 	e->wary -= e->wary > 0;
 	e->run = paused ? 0 : e->run + n;
@@ -369,7 +435,7 @@ bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alon
 	*ends = false;
 	if (!mark_take(&m->mark, &cancel)) {
 		if (e && meter_is_stream(e, stream, context))
-			__atomic_fetch_add(&e->pending, 1, __ATOMIC_RELAXED);
+			meter_add(e, clock_exact());
 		return true;
 	}
 	uint64_t now = clock_exact();
@@ -394,9 +460,7 @@ bool meter_passes(CUstream stream, bool alone)
 	    (REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || context != relaxed(&e->context)))
 		return meter_captured(stream);
 	set(&e->last, now);
-	/* If two threads do this at once, one launch may not be counted: the batch is only a little
-	 * longer. */
-	set(&e->pending, relaxed(&e->pending) + 1);
+	meter_add(e, now);
 	return true;
 }
 
@@ -405,7 +469,8 @@ void meter_ends(CUstream stream)
 	struct meter_stream *e = *meter_cached(stream);
 	struct meter *m = e ? e->meter : NULL;
 	int cancel;
-	if (!m || meter_captured(stream) || !mark_take(&m->mark, &cancel))
+	/* Before the launch the stream was asked whether it is captured. */
+	if (!m || (capture_any() && meter_captured(stream)) || !mark_take(&m->mark, &cancel))
 		return;
 	if (m->handle && relaxed(&m->state) == CONTEXT_LIVES && meter_is_stream(e, stream, m->handle)) {
 		batch_close(m, e, clock_exact(), true);

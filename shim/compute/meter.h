@@ -39,8 +39,13 @@
 #include "compute/meter_state.h"
 
 /* meter_reset clears all state, in a process that has just opened the region. used will be called
- * with the time, in ns, that kernels have used on a device. */
-void meter_reset(void (*used)(const struct device *d, uint64_t ns));
+ * with the time, in ns, that kernels have used on a device; uncharged, whenever the time has changed
+ * since when a context on a device has had work that is not counted yet (meter_uncharged). */
+void meter_reset(void (*used)(const struct device *d, uint64_t ns), void (*uncharged)(const struct device *d));
+
+/* meter_uncharged returns since when a meter's context on this device has had work that is not
+ * counted yet, in ns; 0 if it has none. If the process ends now, that time is charged instead. */
+uint64_t meter_uncharged(const struct meter *m, const struct device *d);
 
 /* meter_is returns true if the meter belongs to this context and the context is alive;
  * meter_is_free, if it belongs to no context. */

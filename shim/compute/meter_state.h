@@ -36,6 +36,7 @@ struct meter_batch {
 	uint64_t sure;      /* not 0: the stream had work from this time on for certain, and before that for guess_ns at most */
 	uint64_t handed_ns; /* time from start to the start of its first launch, if known; otherwise 0 */
 	uint64_t at;        /* when end was recorded */
+	uint64_t first;     /* when its first launch was made */
 };
 
 /* A stream of a context. Every launch reads the atomic fields without the mark; the other fields
@@ -50,6 +51,7 @@ struct meter_stream {
 	uint64_t pause;     /* so is a launch that comes this long after the last one; atomic */
 	uint32_t allowance; /* and one that makes this many launches since the last event; atomic */
 	uint32_t pending;   /* launches since the last event; atomic */
+	uint64_t first;     /* when the first of the pending launches was made; atomic */
 	uint32_t copied;    /* a copy came after the last launch; atomic */
 	enum {
 		AFTER_NOTHING,
@@ -88,7 +90,10 @@ struct meter {
 	uint32_t under_way;                /* launches in the closed batches; atomic */
 	uint64_t flight_ns;                /* estimated time of these launches, in ns; atomic */
 	uint64_t oldest;                   /* when the first closed batch was closed; atomic */
+	uint64_t first;                    /* when the work of the closed batches began */
 	uint32_t given_up;                 /* see meter_give_up; atomic */
+	uint64_t uncharged;                /* since when the context has had work that is not counted yet; 0: it has none; atomic */
+	uint32_t streams;                  /* entries of stream[] below this were used at some time */
 	uint32_t pauses;                   /* how often the cap made a thread wait until nothing was under way */
 	double lately_ns, lately_launches; /* sums of the time and the number of measured launches, older ones with less weight */
 	struct event_clock clock;

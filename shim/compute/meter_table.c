@@ -97,6 +97,17 @@ void meter_table_context_ended(CUcontext context)
 		meter_context_ended(m);
 }
 
+uint64_t meter_table_uncharged(const struct device *d)
+{
+	uint64_t since = UINT64_MAX;
+	const struct meter *end = meter_table_end();
+	for (struct meter *m = meter_table; m < end; m++) {
+		uint64_t at = meter_uncharged(m, d);
+		since = at && at < since ? at : since;
+	}
+	return since == UINT64_MAX ? 0 : since;
+}
+
 void meter_table_stream_ends(CUstream stream)
 {
 	struct meter *end = meter_table_end();

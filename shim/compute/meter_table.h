@@ -26,6 +26,10 @@ void meter_table_context_ends(CUcontext context);
 void meter_table_context_lives(CUcontext context);
 void meter_table_context_ended(CUcontext context);
 
+/* meter_table_uncharged returns since when any context on a device has had work that is not counted
+ * yet, in ns; 0 if none has. */
+uint64_t meter_table_uncharged(const struct device *d);
+
 /* meter_table_stream_ends is called before a stream is destroyed. */
 void meter_table_stream_ends(CUstream stream);
 

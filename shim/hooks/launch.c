@@ -68,6 +68,17 @@
 		return call_ ARGUMENTS_##symbol;                                 \
 	}
 
+#define TIMED_EVENT_WAIT(symbol, per_thread, params, stream_)                                 \
+	int entry_##symbol params                                                             \
+	{                                                                                     \
+		real_##symbol call_ = RATION_REAL(symbol);                                    \
+		if (unlikely(!call_))                                                         \
+			return ration_absent(CALL_##symbol);                                  \
+		if (unlikely(attach_compute()))                                               \
+			compute_event_wait_begins(LAUNCH_STREAM(stream_, per_thread), event); \
+		return call_ ARGUMENTS_##symbol;                                              \
+	}
+
 #define TIMED_STREAM_END(symbol, per_thread, params, stream_) \
 	int entry_##symbol params                             \
 	{                                                     \

@@ -49,6 +49,7 @@
 #define RATION_WORK_LEASE_US 0x186a0u
 #define RATION_PART_NS 0x100000u
 #define RATION_PARTS 0x400u
+#define RATION_UNCHARGED_NS 0x2540be400ull
 #define RATION_WORD_SEQ_BITS 0x16u
 #define RATION_WORD_SLOT_BITS 0xau
 #define RATION_WORD_SLOT_SHIFT 0x16u
@@ -141,8 +142,11 @@ enum ration_failpoint {
 	RATION_FAILPOINT_HOSTPID_LEFT = 46,
 	RATION_FAILPOINT_WORK_SHOWN = 47,
 	RATION_FAILPOINT_CAP_MEASURED = 48,
-	RATION_FAILPOINT_CAP_CHARGED = 49,
-	RATION_FAILPOINT_CAP_WAITING = 50,
+	RATION_FAILPOINT_CAP_COUNTED = 49,
+	RATION_FAILPOINT_CAP_CHARGED = 50,
+	RATION_FAILPOINT_CAP_WAITING = 51,
+	RATION_FAILPOINT_CAP_TAKEN = 52,
+	RATION_FAILPOINT_CAP_CLEARED = 53,
 };
 #define RATION_FAILPOINT_NAMES \
 	"none", \
@@ -194,8 +198,11 @@ enum ration_failpoint {
 	"hostpid-left", \
 	"work-shown", \
 	"cap-measured", \
+	"cap-counted", \
 	"cap-charged", \
-	"cap-waiting",
+	"cap-waiting", \
+	"cap-taken", \
+	"cap-cleared",
 
 struct ration_counters {
 	uint64_t reads;
@@ -323,18 +330,20 @@ _Static_assert(offsetof(struct ration_device, pad6) == 96, "device.pad6");
 
 struct ration_compute {
 	uint64_t due;
-	uint64_t pad1[7];
+	uint64_t clock;
+	uint64_t pad2[6];
 	uint64_t used;
 	uint64_t waited;
-	uint64_t pad4[6];
+	uint64_t pad5[6];
 	uint64_t parts[1024];
 };
 _Static_assert(sizeof(struct ration_compute) == 8320, "compute");
 _Static_assert(offsetof(struct ration_compute, due) == 0, "compute.due");
-_Static_assert(offsetof(struct ration_compute, pad1) == 8, "compute.pad1");
+_Static_assert(offsetof(struct ration_compute, clock) == 8, "compute.clock");
+_Static_assert(offsetof(struct ration_compute, pad2) == 16, "compute.pad2");
 _Static_assert(offsetof(struct ration_compute, used) == 64, "compute.used");
 _Static_assert(offsetof(struct ration_compute, waited) == 72, "compute.waited");
-_Static_assert(offsetof(struct ration_compute, pad4) == 80, "compute.pad4");
+_Static_assert(offsetof(struct ration_compute, pad5) == 80, "compute.pad5");
 _Static_assert(offsetof(struct ration_compute, parts) == 128, "compute.parts");
 
 struct ration_slot {
@@ -443,7 +452,8 @@ struct ration_account {
 	uint64_t slice;
 	uint64_t time_used;
 	uint64_t time_waited;
-	uint64_t pad13[3];
+	uint64_t uncharged;
+	uint64_t pad14[2];
 };
 _Static_assert(sizeof(struct ration_account) == 192, "account");
 _Static_assert(offsetof(struct ration_account, phase) == 0, "account.phase");
@@ -459,7 +469,8 @@ _Static_assert(offsetof(struct ration_account, work) == 136, "account.work");
 _Static_assert(offsetof(struct ration_account, slice) == 144, "account.slice");
 _Static_assert(offsetof(struct ration_account, time_used) == 152, "account.time_used");
 _Static_assert(offsetof(struct ration_account, time_waited) == 160, "account.time_waited");
-_Static_assert(offsetof(struct ration_account, pad13) == 168, "account.pad13");
+_Static_assert(offsetof(struct ration_account, uncharged) == 168, "account.uncharged");
+_Static_assert(offsetof(struct ration_account, pad14) == 176, "account.pad14");
 
 struct ration_tail {
 	uint64_t magic;

@@ -163,6 +163,8 @@ static int claim_leave(struct region *r, bool freed)
 	}
 	if (!freed)
 		store_release(&r->m->slots[slot].left, status_gen(status));
+	for (unsigned d = 0; d < RATION_DEVICES; d++)
+		region_cap_settle(r, d, slot, status);
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		int err = claim_return_all(r, d, claim, freed);
 		if (err)

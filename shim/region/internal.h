@@ -17,6 +17,16 @@ struct stat;
  * device are returned. */
 void region_keep_peak(struct region *r, unsigned device);
 
+/* clock.c: region_clock_differs returns true if times of a clock that was zero at the Unix time
+ * *zero are of another clock than the machine's, and then sets *zero to when this one was zero. */
+bool region_clock_differs(struct region *r, uint64_t *zero);
+
+/* cap.c: region_own_account returns this process's account, or NULL if it has none yet.
+ * region_cap_settle charges a job with a cap for the work of a process that has ended,
+ * or is ending, up to now. status is the slot's; the slot is condemned, or the caller's own. */
+struct ration_account *region_own_account(struct region *r, unsigned device);
+void region_cap_settle(struct region *r, unsigned device, unsigned slot, uint64_t status);
+
 /* file.c */
 int region_file_open(struct region *r, unsigned flags);
 int region_file_inspect(struct region *r, bool *fresh);

@@ -162,6 +162,7 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 		return;
 	bool left = region_left(r, slot, status_gen(status));
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
+		region_cap_settle(r, d, slot, status);
 		enum reap_outcome o = reap_settle(r, d, slot, status);
 		if (o == REAP_TAKEN)
 			return;

@@ -73,11 +73,13 @@ struct region {
 	bool limits_beside; /* the limits are in an operator's file beside the region */
 	bool any_owner;     /* only an operator can put files at the path: do not check their owner */
 	enum region_role role;
-	unsigned slot;   /* ours, while m->status[slot] == status */
-	uint64_t status; /* zero: none claimed */
-	uint64_t claim;  /* slot and status in one word, for threads that charge while another thread claims or leaves */
-	void *keep;      /* the mapping of region_keep */
-	uint32_t former; /* not zero: the bytes that this process held before an exec have been returned */
+	unsigned slot;        /* ours, while m->status[slot] == status */
+	uint64_t status;      /* zero: none claimed */
+	uint64_t claim;       /* slot and status in one word, for threads that charge while another thread claims or leaves */
+	void *keep;           /* the mapping of region_keep */
+	uint64_t clock_zero;  /* Unix time of the zero of the machine's monotonic clock, in ns; 0: not known yet */
+	uint64_t clock_shift; /* this process's monotonic clock less the machine's, in ns modulo 2^64 */
+	uint32_t former;      /* not zero: the bytes that this process held before an exec have been returned */
 	/* After REGION_LOCKED: how many slots are free but locked, and the PID of a process that
 	 * has locked one of them, in this process's PID namespace; 0 if it is not visible. */
 	unsigned locked;
@@ -253,8 +255,13 @@ void region_show_slice(struct region *r, unsigned device, uint64_t slice);
  * whether the process had ended. It may ask the kernel about a process, and reap it. */
 unsigned region_workers(struct region *r, unsigned device, uint64_t now_us, uint32_t asked[RATION_SLOTS]);
 
-/* The cap's word: shim/compute/PROTOCOLS.md. All times are in ns; points in time are of the
- * monotonic clock; percent is the cap.
+/* region_clock returns what must be subtracted from a time of this process's monotonic clock to get
+ * the machine's, in ns modulo 2^64. Processes in different time namespaces have different monotonic
+ * clocks. The times in the region are of the machine's clock. */
+uint64_t region_clock(struct region *r);
+
+/* The cap's word: shim/compute/PROTOCOLS.md. All times are in ns; points in time are of this
+ * process's monotonic clock; percent is the cap.
  *
  * region_cap_due returns the time until which launches must wait. region_cap_ahead returns what
  * that time would be if under_way_ns more were used from now on. region_cap_claim returns how much
@@ -266,6 +273,11 @@ uint64_t region_cap_ahead(uint64_t due, uint64_t under_way_ns, unsigned percent,
 uint64_t region_cap_claim(struct region *r, unsigned device, uint64_t from_ns, uint64_t to_ns);
 void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsigned percent, uint64_t now_ns);
 void region_cap_waited(struct region *r, unsigned device, uint64_t ns);
+
+/* region_show_uncharged publishes since when this process has had work that is not charged yet; 0
+ * if it has none. If it ends before it is charged, the process that notices it is (and at an
+ * orderly end this process itself) calls region_cap_settle, in reap.c and claim.c. */
+void region_show_uncharged(struct region *r, unsigned device, uint64_t since_ns);
 
 /* region_cause_text returns a text that tells how a death was noticed. */
 const char *region_cause_text(unsigned cause);

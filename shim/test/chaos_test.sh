@@ -25,7 +25,7 @@ fi
 
 # And at those of a device's time: the next process of the job has its cap, no more and no less.
 if [ -z "$san" ] && [ -f "$faults" ]; then
-	for point in work-shown cap-measured cap-charged cap-waiting; do
+	for point in work-shown cap-measured cap-counted cap-charged cap-waiting; do
 		for k in 1 20; do
 			where="killed at $point:$k with a cap"
 			fresh caps
@@ -38,6 +38,24 @@ if [ -z "$san" ] && [ -f "$faults" ]; then
 			)
 			is $? 0
 		done
+	done
+fi
+
+# A process that dies with work, and one that dies when it has taken the charge of it over; and one
+# that dies when it has cleared the words of another boot.
+if [ -z "$san" ] && [ -f "$faults" ]; then
+	for point in cap-taken cap-cleared; do
+		where="killed at $point"
+		fresh caps
+		(
+			. "$here/compute_caps.env"
+			export RATION_COMPUTE_MAX=50 RATION_TEST_NOW=1000000000000
+			[ $point = cap-cleared ] || timeout 20 env LD_PRELOAD="$preload" "$tests/compute_ends" end_by_kill >/dev/null 2>&1
+			RATION_FAULT=$point:1 timeout 20 env LD_PRELOAD="$faults" "$tests/compute_caps" small >/dev/null 2>&1
+			[ $? -eq 137 ] || exit 1
+			timeout 20 env LD_PRELOAD="$preload" "$tests/compute_caps" survivor || exit 2
+		)
+		is $? 0
 	done
 fi
 

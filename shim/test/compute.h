@@ -26,6 +26,11 @@
 /* The machine's clock starts at 0, and a library may think little of such a time. */
 #define CLOCK_OFFSET (1000 * SECOND)
 
+/* The time of day at which it was booted. */
+#define CLOCK_BOOTED (1000000000 * SECOND)
+
+static uint64_t namespace_ns;               /* by which the clock of this process's time namespace differs */
+static uint64_t early_ns;                   /* the machine's time, while this process has not called cuInit */
 static bool machine_clock;                  /* the machine is up */
 static __thread bool asking_machine;        /* its own question about the wall's time */
 static uint64_t slept_ns, longest_sleep;    /* by the library */
@@ -38,15 +43,15 @@ static inline uint64_t machine_now(uint64_t add)
 	asking_machine = true;
 	int64_t at = fakegpu_clock(add);
 	asking_machine = false;
-	return (uint64_t)at + CLOCK_OFFSET;
+	return (at < 0 ? early_ns : (uint64_t)at + CLOCK_OFFSET) + namespace_ns;
 }
 
 __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *t)
 {
-	if (!machine_clock || asking_machine || (id != CLOCK_MONOTONIC && id != CLOCK_MONOTONIC_COARSE))
+	if (!machine_clock || asking_machine || (id != CLOCK_MONOTONIC && id != CLOCK_MONOTONIC_COARSE && id != CLOCK_REALTIME))
 		return (int)syscall(SYS_clock_gettime, id, t);
 	static __thread unsigned looks;
-	uint64_t now = machine_now(0);
+	uint64_t now = id == CLOCK_REALTIME ? machine_now(0) - namespace_ns + CLOCK_BOOTED : machine_now(0);
 	clock_looks += id == CLOCK_MONOTONIC;
 	/* With whatever it has taken, as on a busy machine. The machine's time stands still meanwhile. */
 	if (preempted && ++looks % preempted == 0)

@@ -109,7 +109,10 @@ static void scribble(void)
 {
 	start_timed();
 	CUfunction f = kernel("one");
-	store_release(&region_here()->m->compute[0].due, UINT64_MAX);
+	struct ration_compute *words = &region_here()->m->compute[0];
+	store_release(&words->clock, CLOCK_BOOTED);
+	store_release(&words->due, UINT64_MAX);
+	store_release(&words->used, UINT64_MAX / 2);
 	on_sleep = end_the_cap;
 	OK(launch(f, NULL));
 	EQ(sleeps, 3);
@@ -325,6 +328,7 @@ static void captures(void)
 	for (unsigned i = 0; i < 4; i++) /* with a batch open on the stream */
 		OK(launch(thread_kernel, s));
 	later(20 * MS);
+	store_release(&region_here()->m->compute[0].used, 10 * SECOND);
 	store_release(&region_here()->m->compute[0].due, make_due(machine_now(0) + 10 * SECOND, 50));
 	uint64_t slept = slept_ns;
 	CUgraphExec exec = captured_graph(thread_kernel, 600, s);
