@@ -56,6 +56,11 @@ func isOfPolicy(name string) bool {
 // RunOfUser returns the name of a user's run.
 func RunOfUser(uid int, run string) string { return OfUser(uid) + "-" + run }
 
+// RunPath returns the path of the region of a user's run, which need not exist.
+func RunPath(uid int, run string) string {
+	return filepath.Join(RootFolder, RunOfUser(uid, run), RegionName)
+}
+
 // RunsOf returns the runs of a user, or of all users if uid is negative, by their folders.
 func RunsOf(uid int) (runs []Job) {
 	entries, _ := os.ReadDir(RootFolder)

@@ -110,6 +110,8 @@ func StateText(s machine.Job, now time.Time) string {
 		text += fmt.Sprintf(" by signal %d (%v)", s.Exit.Signal, syscall.Signal(s.Exit.Signal))
 	} else if s.Exit != nil {
 		text += fmt.Sprintf(" with exit status %d", s.Exit.Status)
+	} else if s.NoExit {
+		text += ", ration run was killed"
 	}
 	return text
 }
