@@ -130,6 +130,20 @@ func argumentOf(j *machine.Job) string {
 	return j.Path
 }
 
+// shownName returns the name of a job for people: its name or, for another user's job, USER/NAME.
+func shownName(j *machine.Job) string {
+	switch {
+	case j.Name == "":
+		return j.Path
+	case isOwn(j) || j.Owner == "":
+		return j.Name
+	}
+	return ownerAndName(j)
+}
+
+// callerUID returns the user who asks.
+func callerUID() int { return job.User() }
+
 // shownRows bounds the processes that are printed for a job of another user when all jobs are
 // listed.
 const shownRows = 64
@@ -229,11 +243,11 @@ func (a *app) printOutside(all []machine.Outside) {
 	}
 }
 
-// printFindings prints the findings, except those that a job's own lines show.
-func (a *app) printFindings(all []machine.Finding) {
+// printFindings prints the findings, except those that the jobs' own lines show.
+func (a *app) printFindings(all []machine.Finding, table bool) {
 	blank := true
 	for _, f := range all {
-		if f.Kind == machine.Unreadable || f.Kind == machine.DeadProcesses || f.Kind == machine.ShareUnkept {
+		if f.Kind == machine.DeadProcesses || !table && (f.Kind == machine.Unreadable || f.Kind == machine.ShareUnkept) {
 			continue
 		}
 		if blank {
