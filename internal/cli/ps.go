@@ -57,11 +57,11 @@ that have ended. This comes from locks in the kernel: a job's processes, and
 its command with everything that it starts, hold locks on its files. How a job
 ended is unknown only if its ration run was killed.
 
-The columns of a block: SLOT is the number of a process's account in the region. HOLDS is
-the sum of CONTEXT, DATA and the others. DRIFT is how much more the driver
-counts for the process now; it is shown only if there is a driver. A ? marks a
-PID or name that only the job's own file claims: the process has ended, or
-cannot be seen from here. All others are confirmed by the kernel.
+The columns of a block: SLOT is the number of a process's account in the region.
+HOLDS is the sum of CONTEXT, DATA and the others. DRIFT is how much more the
+driver counts for the process now; it is shown only if there is a driver. A ?
+marks a PID or name that only the job's own file claims: the process has ended,
+or cannot be seen from here. All others are confirmed by the kernel.
 
 If there is a driver, its devices come first, with the sum of the limits on
 each. Processes that hold memory and belong to no job come last, followed by

@@ -46,8 +46,8 @@ the same name is another job. A job of ration create has no command: wait
 returns when no process is in it, prints nothing and ends with 0.
 
 Exit status: that of the job's command, 128 and the signal's number if a signal
-ended it; ` + fmt.Sprint(exitTimeout) + ` if the time of --timeout has passed; ` + fmt.Sprint(exitUnknown) + ` if ration run was killed, so
-that nothing knows how the command ended; 3 if there is no such job. With
+ended it; ` + fmt.Sprint(exitTimeout) + ` if the time of --timeout has passed; ` + fmt.Sprint(exitUnknown) + ` if ration run was killed,
+so that nothing knows how the command ended; 3 if there is no such job. With
 --json the reason is in the output.`,
 		Example: `  ration wait train
   ration wait train && ration run --mem 10g -- python evaluate.py
