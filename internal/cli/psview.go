@@ -124,18 +124,21 @@ func mapStrings(all []string, f func(string) string) []string {
 // argumentOf returns the form in which other commands accept a job: its name or, for another user's
 // job, the path of its region, which that user cannot change.
 func argumentOf(j *machine.Job) string {
-	if j.Name != "" && isOwn(j) {
+	if j.Name != "" && (isOwn(j) || isOfPolicy(j)) {
 		return j.Name
 	}
 	return j.Path
 }
+
+// isOfPolicy reports whether a policy made a job. Its name, USER or USER/NAME, is root's word.
+func isOfPolicy(j *machine.Job) bool { return job.ShownName("", j.Path) != "" }
 
 // shownName returns the name of a job for people: its name or, for another user's job, USER/NAME.
 func shownName(j *machine.Job) string {
 	switch {
 	case j.Name == "":
 		return j.Path
-	case isOwn(j) || j.Owner == "":
+	case isOwn(j) || isOfPolicy(j) || j.Owner == "":
 		return j.Name
 	}
 	return ownerAndName(j)

@@ -80,8 +80,9 @@ func Members(j Job) (out []Member) {
 		if unix.Stat(file, &st) != nil {
 			continue
 		}
-		var owner unix.Stat_t
-		if unix.Lstat(j.Path, &owner) == nil {
+		// The owner is that of the region: under a policy `alive` is root's. A record has no region.
+		owner := st
+		if err := unix.Lstat(j.Path, &owner); err == nil || errors.Is(err, unix.ENOENT) {
 			uids[int(owner.Uid)] = true
 		}
 		id := FileOf(&st)
