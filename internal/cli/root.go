@@ -167,6 +167,7 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 			completionCommand(c)
 		}
 	}
+	groupCommands(root)
 	completeFlags(root)
 	withStatuses(root)
 	return root
