@@ -99,16 +99,17 @@ const (
 
 // Job is a job, as described by its folder and its region. Sizes are bytes.
 type Job struct {
-	Name     string    `json:"job,omitempty"`   // empty for a region outside the folder of jobs
-	Path     string    `json:"path"`            // path of the region
-	Owner    string    `json:"owner"`           // owner of the region; the UID if it has no name
-	UID      int       `json:"uid"`             // the owner's UID; -1 if unknown
-	Launcher string    `json:"launcher"`        // user that started it; empty if unknown
-	State    string    `json:"state"`           // Starting, Running, Idle or Ended, from the locks that its processes hold
-	Command  []string  `json:"command"`         // with its arguments; empty if unknown. A long command is cut
-	Exit     *Exit     `json:"exit,omitempty"`  // how its command ended, if known
-	Error    string    `json:"error,omitempty"` // why the region could not be read; then only the fields above and living processes are known
-	ReadOnly bool      `json:"read_only"`       // the job could not be read, or has dead processes whose memory was not returned to it
+	Name     string    `json:"job,omitempty"`          // empty for a region outside the folder of jobs
+	Path     string    `json:"path"`                   // path of the region
+	Owner    string    `json:"owner"`                  // owner of the region; the UID if it has no name
+	UID      int       `json:"uid"`                    // the owner's UID; -1 if unknown
+	Launcher string    `json:"launcher"`               // user that started it; empty if unknown
+	State    string    `json:"state"`                  // Starting, Running, Idle or Ended, from the locks that its processes hold
+	Command  []string  `json:"command"`                // with its arguments; empty if unknown. A long command is cut
+	Exit     *Exit     `json:"exit,omitempty"`         // how its command ended, if known
+	NoExit   bool      `json:"exit_unknown,omitempty"` // it has ended, and its ration run was killed before it could record how
+	Error    string    `json:"error,omitempty"`        // why the region could not be read; then only the fields above and living processes are known
+	ReadOnly bool      `json:"read_only"`              // the job could not be read, or has dead processes whose memory was not returned to it
 	Created  time.Time `json:"created_at,omitzero"`
 	Started  time.Time `json:"started_at,omitzero"` // when its command was started; zero if unknown
 	Ended    time.Time `json:"ended_at,omitzero"`   // zero if unknown

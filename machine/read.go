@@ -46,7 +46,7 @@ func ReadJob(nameOrPath string) (Job, error) {
 		return Job{}, err
 	}
 	j, err := readRegion(found.Path, budgetForAll())
-	j.Name = found.Name
+	j.Name = job.ShownName(found.Name, found.Path)
 	return j, err
 }
 

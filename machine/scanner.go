@@ -216,7 +216,7 @@ func (s *scanner) Scan(all bool) (out scan.Result[Machine, Event], err error) {
 // readOnly reads the only job that the options name.
 func (s *scanner) readOnly() Job {
 	j, _ := readRegion(s.opts.Only, budgetForAll()) // Job.Err returns the error
-	j.Name = s.opts.Name
+	j.Name = job.ShownName(s.opts.Name, s.opts.Only)
 	j.reap(s.opts.Reap)
 	return j
 }

@@ -28,7 +28,11 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	j.Started = timeOf(l.Info.Started)
 	j.Kubernetes = kubernetesOf(l.Kubernetes)
 	j.State = j.stateWith(l, time.Now())
-	if j.State == Ended && l.End != nil {
+	switch {
+	case j.State != Ended:
+	case l.End == nil:
+		j.NoExit = len(l.Info.Command) > 0
+	default:
 		j.Exit, j.Ended = &Exit{Status: l.End.Status, Signal: l.End.Signal}, timeOf(l.End.Ended)
 	}
 }

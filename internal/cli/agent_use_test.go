@@ -157,7 +157,7 @@ func TestSilentStream(t *testing.T) {
 	folder := agentFolder(t)
 	line := `{"kind": "end", "path": "/gone", "job": "gone", "text": "job gone has ended"}` + "\n"
 	silentAgent(t, folder, fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", len(line), line))
-	_, lines := start(t, environ(folder), "ration", "events", "--follow")
+	_, lines := start(t, environ(folder), "ration", "events", "--follow", "--since", "all")
 	for _, want := range []string{"job gone has ended", "the agent does not answer: this command reads the jobs every second instead", "job train of "} {
 		expect.Must(t, lines.Scan() && strings.Contains(lines.Text(), want), lines.Text(), want)
 	}

@@ -20,6 +20,9 @@ type eventsFlags struct {
 	follow  bool
 	noAgent bool
 	kinds   []string
+	since   string
+
+	from time.Time // events before it are not printed
 }
 
 func newEventsCommand(a *app) *cobra.Command {
@@ -30,9 +33,11 @@ func newEventsCommand(a *app) *cobra.Command {
 		Short:      "Print what happens to jobs",
 		Long: `Print events of jobs, the oldest first: starts, ends, refusals, deaths of
 processes, and stops (processes that the agent has ended because their job was
-over its limit), as far as they are still known. With --follow, also print new
-events until it is interrupted. With JOBs, which are names or paths of regions,
-print only their events.
+over its limit), as far as they are still known. With --follow, print new events
+until it is interrupted, and no earlier ones. --since also limits or extends
+that: it is a time ago (10m, 2h), or a time (2026-01-31, 2026-01-31 15:04,
+2026-01-31T15:04:05Z); all is everything that is known. With JOBs, which are
+names or paths of regions, print only their events.
 
 A region keeps its latest 256 refusals and 64 deaths. Only an agent (ration
 agent) also has events of removed jobs, and ends of jobs that no launcher saw.
@@ -44,12 +49,13 @@ without it, and says so on standard error.
 With --json each event is a line.
 
 Exit status: 0; 3 if the jobs could not be listed.`,
-		Example:           "  ration events --follow\n  ration events --kind refusal train\n  ration events --follow --json | jq .text",
+		Example:           "  ration events --follow\n  ration events --since 1h --follow\n  ration events --kind refusal train\n  ration events --follow --json | jq .text",
 		Args:              argCount(0, -1, "jobs"),
 		ValidArgsFunction: completeJobs(1 << 10),
 		RunE:              func(_ *cobra.Command, args []string) error { return a.runEvents(f, args) },
 	}
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "also print new events")
+	cmd.Flags().StringVar(&f.since, "since", "", "print events since this `time`, or since so long ago; all is every known event")
 	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death, stop")
 	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not use an agent")
 	return cmd
@@ -60,6 +66,10 @@ func (a *app) runEvents(f eventsFlags, names []string) error {
 		if !slices.Contains(machine.EventKinds, kind) {
 			return usageError("--kind %s: there are start, end, refusal, death and stop", kind)
 		}
+	}
+	var err error
+	if f.from, err = f.parseSince(time.Now()); err != nil {
+		return err
 	}
 	p := &eventPrinter{a: a, f: f, names: names, seen: map[machine.EventID]bool{}}
 	if !f.follow {
@@ -79,6 +89,25 @@ func (a *app) runEvents(f eventsFlags, names []string) error {
 		}
 	}
 	return p.err
+}
+
+// parseSince returns the time from which on events are printed.
+func (f eventsFlags) parseSince(now time.Time) (time.Time, error) {
+	switch {
+	case f.since == "" && f.follow:
+		return now, nil
+	case f.since == "" || f.since == "all":
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(f.since); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, f.since, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usageError("--since %q: not a time (use 10m, 2h, 2026-01-31, or 2026-01-31T15:04:05Z)", f.since)
 }
 
 // maxSeen bounds the events that are remembered so that none is printed twice. It is twice as many
@@ -187,7 +216,7 @@ func (p *eventPrinter) print(e machine.Event) {
 		p.order = p.order[1:]
 	}
 	named := len(p.names) == 0 || slices.Contains(p.names, e.Path) || e.Job != "" && slices.Contains(p.names, e.Job)
-	if !named || len(p.f.kinds) > 0 && !slices.Contains(p.f.kinds, e.Kind) {
+	if !named || !e.Time.IsZero() && e.Time.Before(p.f.from) || len(p.f.kinds) > 0 && !slices.Contains(p.f.kinds, e.Kind) {
 		return
 	}
 	out := p.a.out

@@ -56,6 +56,8 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 		switch {
 		case strings.Contains(argument, "/") && j.Path == argument:
 			return i, nil
+		case j.Name != "" && (j.Name == argument || job.ShownName("", j.Path) == proc.UserName(os.Geteuid())+"/"+argument):
+			found = append(found, i)
 		case ofUser && j.Name == name && j.UID >= 0 && isUsers(j.UID, j.Owner), !ofUser && j.Name != "" && j.Name == argument:
 			found = append(found, i)
 		}
@@ -158,6 +160,9 @@ func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (
 		}
 	}
 	if ofUser && job.AllUsers() {
+		if j, is := job.OfPolicy(argument); is {
+			return j, nil
+		}
 		if j, err := jobOfUser(argument, user, name); err != nil || j.Path != "" {
 			return job.Job{Path: j.Path}, err
 		}

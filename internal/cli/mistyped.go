@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"slices"
 	"strings"
@@ -27,9 +28,7 @@ func similar(cmd *cobra.Command, name string) []string {
 // unknownCommand returns an error that suggests the command that may be meant.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	hint := fmt.Sprintf("see %s --help", cmd.CommandPath())
-	if name == "kill" || name == "stop" {
-		hint = "ration ends no processes; kill does, and ration ps shows their PIDs"
-	} else if found := similar(cmd, name); len(found) > 0 {
+	if found := similar(cmd, name); len(found) > 0 {
 		hint = "did you mean " + strings.Join(found, " or ") + "?"
 	} else if _, err := exec.LookPath(name); err == nil && !cmd.HasParent() {
 		hint = fmt.Sprintf("to start the program of that name: ration run --mem 10g -- %s", name)
@@ -75,10 +74,11 @@ func unknownFlag(cmd *cobra.Command, missing *pflag.NotExistError) error {
 // newHelpCommand is cobra's help, except that an unknown topic is an error.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [COMMAND]",
+		Use:   "help [COMMAND | all]",
 		Short: "Help about any command",
-		Long:  "Print the help of ration, or of one of its commands.",
+		Long:  "Print the help of ration, or of one of its commands. all lists all commands.",
 		Example: `  ration help
+  ration help all
   ration help run`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			var names []cobra.Completion
@@ -92,6 +92,10 @@ func newHelpCommand() *cobra.Command {
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && args[0] == "all" {
+				printAllCommands(cmd.OutOrStdout(), cmd.Root())
+				return nil
+			}
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
 				return unknownCommand(cmd.Root(), args[0])
@@ -99,5 +103,39 @@ func newHelpCommand() *cobra.Command {
 			about.InitDefaultHelpFlag()
 			return about.Help()
 		},
+	}
+}
+
+// helpGroups are the commands that ration --help shows, in groups. ration help all lists the others too.
+var helpGroups = []struct {
+	title    string
+	commands []string
+}{
+	{"Start here", []string{"learn", "doctor"}},
+	{"Run programs, and see them", []string{"run", "ps", "top", "why", "limit", "wait", "stop"}},
+	{"Share a machine with others", []string{"policy", "web"}},
+}
+
+// groupCommands puts commands into the groups of the help. The others are left out of it.
+func groupCommands(root *cobra.Command) {
+	for _, g := range helpGroups {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
+		for _, c := range root.Commands() {
+			if slices.Contains(g.commands, c.Name()) {
+				c.GroupID = g.title
+			}
+		}
+	}
+	before, rest, _ := strings.Cut(root.UsageTemplate(), "{{if not .AllChildCommandsHaveGroup}}")
+	_, after, _ := strings.Cut(rest, "{{end}}{{end}}{{end}}{{end}}{{end}}")
+	root.SetUsageTemplate(before + "\n\nMore commands: ration help all{{end}}{{end}}" + after)
+}
+
+// printAllCommands prints a line for each command.
+func printAllCommands(out io.Writer, root *cobra.Command) {
+	for _, c := range root.Commands() {
+		if c.IsAvailableCommand() {
+			fmt.Fprintf(out, "  %-*s  %s\n", root.NamePadding(), c.Name(), c.Short)
+		}
 	}
 }

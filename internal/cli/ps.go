@@ -23,8 +23,11 @@ type psFlags struct {
 	readOnly bool
 	all      bool // include ended jobs
 	quiet    bool // only names
+	long     bool // a block for each job
+	wide     bool
 	format   string
 	watch    watchFlags
+	psSelection
 }
 
 func newPsCommand(a *app) *cobra.Command {
@@ -33,21 +36,32 @@ func newPsCommand(a *app) *cobra.Command {
 		Use:        "ps [JOB...]",
 		SuggestFor: []string{"list", "ls", "status", "show", "jobs"},
 		Short:      "Show jobs, their limits and their processes",
-		Long: `Show each job, its devices with their limits and usage, and its processes with
-the memory that each holds. With JOBs, which are names, paths of regions, or
-for root USER/NAME, only those are shown.
+		Long: `Show the jobs in a table, one line each. With JOBs, which are names, paths of
+regions, or for root USER/NAME, show each of them in a block: its devices with
+their limits and usage, and its processes with the memory that each holds.
+--long shows all jobs in blocks.
+
+USED is what the job holds on all its GPUs, and LIMIT what it may: 2x10G is
+10 GiB on each of two. GPU any is a job whose processes have not found out yet
+which GPUs exist. STATE is also how the command of an ended job ended (exit 0,
+signal 9). NOTE says what needs attention. --wide adds columns and cuts nothing;
+otherwise lines are cut at the width of the terminal. --sort mem, name, user,
+age or gpu sorts the jobs. --user and --filter select jobs, also for --json,
+--quiet and --format: name and state must be equal (* and ? are wildcards of
+a name), a command must contain the value, and gpu=0 is every job that may use
+GPU 0. Several filters must all match.
 
 A job is starting until a process has joined it. It is running while one of
 those lives, and idle while its command runs without any. --all also shows jobs
 that have ended. This comes from locks in the kernel: a job's processes, and
 its command with everything that it starts, hold locks on its files. How a job
-ended is known only with ration run --summary.
+ended is unknown only if its ration run was killed.
 
-The columns: SLOT is the number of a process's account in the region. HOLDS is
-the sum of CONTEXT, DATA and the others. DRIFT is how much more the driver
-counts for the process now; it is shown only if there is a driver. A ? marks a
-PID or name that only the job's own file claims: the process has ended, or
-cannot be seen from here. All others are confirmed by the kernel.
+The columns of a block: SLOT is the number of a process's account in the region.
+HOLDS is the sum of CONTEXT, DATA and the others. DRIFT is how much more the
+driver counts for the process now; it is shown only if there is a driver. A ?
+marks a PID or name that only the job's own file claims: the process has ended,
+or cannot be seen from here. All others are confirmed by the kernel.
 
 If there is a driver, its devices come first, with the sum of the limits on
 each. Processes that hold memory and belong to no job come last, followed by
@@ -80,6 +94,8 @@ points.
 Exit status: 0, also without any job; 3 if a region could not be read, or there
 is no such job. The other jobs are shown all the same.`,
 		Example: `  ration ps
+  ration ps --sort mem --filter state=running
+  ration ps --user anna --filter 'name=fold*'
   ration ps -a train
   ration ps -q
   ration ps --format '{{.Name}} {{.State}} {{len .Processes}}'
@@ -91,6 +107,9 @@ is no such job. The other jobs are shown all the same.`,
 	}
 	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "show also jobs that have ended")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print names only, as other commands take them")
+	cmd.Flags().BoolVarP(&f.long, "long", "l", false, "show a block for each job, with its processes")
+	cmd.Flags().BoolVar(&f.wide, "wide", false, "show more columns, and cut nothing")
+	f.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&f.format, "format", "", "print this Go `template` for each job")
 	cmd.Flags().BoolVarP(&f.watch.enabled, "watch", "w", false, "show the jobs repeatedly")
 	cmd.Flags().DurationVarP(&f.watch.interval, "interval", "i", time.Second, "how long --watch waits in between")
@@ -106,6 +125,9 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags, names []string) error {
 	}
 	if f.quiet && (a.json || f.format != "") || a.json && f.format != "" {
 		return usageError("--quiet, --format and --json: each says what to print (use one of them)")
+	}
+	if err := f.psSelection.check(); err != nil {
+		return err
 	}
 	format, err := parseJobTemplate(f.format)
 	if err != nil {
@@ -164,8 +186,8 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		return err
 	}
 	if len(names) == 0 {
-		sortJobs(m.Jobs)
-		if !f.all {
+		m.Jobs = f.apply(m.Jobs)
+		if !f.all && !slices.Contains(f.filters, "state="+machine.Ended) {
 			hideEnded(&m)
 		}
 	}
@@ -187,7 +209,17 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	if len(m.Jobs) == 0 && m.Hidden == 0 {
 		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", m.Folder)
 	}
+	table := len(names) == 0 && !f.long
+	if table && len(m.Jobs) > 0 {
+		if len(m.Devices) > 0 {
+			a.out.printf("\n")
+		}
+		a.printJobTable(m.Jobs, f.wide)
+	}
 	for i, s := range m.Jobs {
+		if table {
+			break
+		}
 		if i > 0 || len(names) == 0 && len(m.Devices) > 0 {
 			a.out.printf("\n")
 		}
@@ -198,9 +230,9 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	}
 	if len(names) == 0 {
 		a.printOutside(m.Outside)
-		a.printFindings(m.Findings)
+		a.printFindings(m.Findings, table)
 	}
-	a.printClaimNote(slices.ContainsFunc(m.Jobs, showsClaims))
+	a.printClaimNote(!table && slices.ContainsFunc(m.Jobs, showsClaims))
 	a.printHidden(&m)
 	return err
 }

@@ -124,11 +124,28 @@ func mapStrings(all []string, f func(string) string) []string {
 // argumentOf returns the form in which other commands accept a job: its name or, for another user's
 // job, the path of its region, which that user cannot change.
 func argumentOf(j *machine.Job) string {
-	if j.Name != "" && isOwn(j) {
+	if j.Name != "" && (isOwn(j) || isOfPolicy(j)) {
 		return j.Name
 	}
 	return j.Path
 }
+
+// isOfPolicy reports whether a policy made a job. Its name, USER or USER/NAME, is root's word.
+func isOfPolicy(j *machine.Job) bool { return job.ShownName("", j.Path) != "" }
+
+// shownName returns the name of a job for people: its name or, for another user's job, USER/NAME.
+func shownName(j *machine.Job) string {
+	switch {
+	case j.Name == "":
+		return j.Path
+	case isOwn(j) || isOfPolicy(j) || j.Owner == "":
+		return j.Name
+	}
+	return ownerAndName(j)
+}
+
+// callerUID returns the user who asks.
+func callerUID() int { return job.User() }
 
 // shownRows bounds the processes that are printed for a job of another user when all jobs are
 // listed.
@@ -229,11 +246,11 @@ func (a *app) printOutside(all []machine.Outside) {
 	}
 }
 
-// printFindings prints the findings, except those that a job's own lines show.
-func (a *app) printFindings(all []machine.Finding) {
+// printFindings prints the findings, except those that the jobs' own lines show.
+func (a *app) printFindings(all []machine.Finding, table bool) {
 	blank := true
 	for _, f := range all {
-		if f.Kind == machine.Unreadable || f.Kind == machine.DeadProcesses || f.Kind == machine.ShareUnkept {
+		if f.Kind == machine.DeadProcesses || !table && (f.Kind == machine.Unreadable || f.Kind == machine.ShareUnkept) {
 			continue
 		}
 		if blank {

@@ -105,7 +105,7 @@ func variablesOf(command string) (out []Entry) {
 // outputs are the values that commands print with --json.
 var outputs = map[string]any{
 	"bench": bench.Measurement{}, "create": Created{}, "demo": scenario.DemoReport{}, "doctor": doctor.Report{}, "events": machine.Event{}, "inspect": Inspection{},
-	"library": Library{}, "limit": ShownLimits{}, "ps": machine.Machine{}, "rm": Removals{}, "run": launch.Summary{}, "selftest": scenario.SelftestReport{},
+	"library": Library{}, "limit": ShownLimits{}, "ps": machine.Machine{}, "rm": Removals{}, "run": launch.Summary{}, "selftest": scenario.SelftestReport{}, "signal": Stopped{}, "stop": Stopped{},
 	"version": Version{}, "wait": Waited{}, "web": Page{}, "why": Why{},
 	"policy apply": PolicyApplied{}, "policy check": PolicyChecked{}, "policy disable": PolicyEnded{}, "policy enable": PolicyApplied{}, "policy show": PolicyShown{},
 }

@@ -31,11 +31,11 @@ func newRunCommand(a *app) *cobra.Command {
 request that would exceed the limit is refused with CUDA's own out-of-memory
 error, which frameworks handle as on a full card.
 
-ration becomes the command: the exit status, the signals and the PID are the
-command's own. With --summary ration waits for the command, and prints the used
-memory and time at the end; with --json, FILE then contains one JSON value and
-nothing else. The job is kept for ration why if something was refused or the
-command failed.
+ration waits for the command, passes signals on to it, and ends as it does: with
+its exit status, or by the same signal. If ration is killed, so is the command.
+How it ended is kept for ration wait and ration ps -a, with the job. With
+--summary ration prints the used memory and time at the end; with --json, FILE
+then contains one JSON value and nothing else.
 
 --mem is a limit for each device (10g, 25%), for some devices (0=10g,1=20g), or
 both (10g,1=20g or 1=20g,others=10g). The job cannot use a device that --mem
@@ -111,17 +111,15 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	if err != nil {
 		return err
 	}
-	if to != nil && launch.Ruled() {
-		return usageError("--summary: the command is in a job that this machine's policy keeps (ration ps shows it)")
-	}
+	f.plan.Record = to != nil
 	j, err := f.plan.Prepare()
 	if err != nil {
 		return err
 	}
-	if to != nil || j.NeedsParent() {
-		return a.supervise(j, to)
+	if j.InUsersJob() {
+		return j.Exec()
 	}
-	return j.Exec()
+	return a.supervise(j, to)
 }
 
 // readSettings completes the plan from the flags and the environment.
@@ -170,7 +168,7 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 
 // supervise waits for the command and ends with its status. It prints no summary if summary is nil.
 func (a *app) supervise(j *launch.Job, summary *terminal) error {
-	s, err := j.Supervise()
+	s, err := j.Supervise(summary != nil)
 	if err != nil {
 		return err
 	}

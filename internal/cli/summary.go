@@ -51,6 +51,9 @@ func (a *app) printSummary(out terminal, s launch.Summary) error {
 	if s.Error != "" {
 		out.paragraph(red, 2, "%s", s.Error)
 	}
+	if s.Shared {
+		out.paragraph(plain, 2, "These figures are of all your programs, which are in one job here (with --mem a command has a job of its own).")
+	}
 	for _, d := range s.Devices {
 		if d.Peak == 0 && d.Refused == 0 {
 			continue

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -9,57 +11,140 @@ import (
 	"ration/machine"
 )
 
-// Waited is what `ration wait --json` prints.
+// Waited is what `ration wait --json` prints for each job.
 type Waited struct {
-	Job   string        `json:"job,omitempty"` // empty for a region outside the folder of jobs
-	Path  string        `json:"path"`
-	Exit  *machine.Exit `json:"exit,omitempty"` // nil if no launcher waited for the command
-	Ended time.Time     `json:"ended_at,omitzero"`
+	Job     string        `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path    string        `json:"path"`
+	Exit    *machine.Exit `json:"exit,omitempty"`    // nil if the job has no command, or if it is unknown
+	Unknown bool          `json:"unknown,omitempty"` // its ration run was killed, so how the command ended is not known
+	Ended   time.Time     `json:"ended_at,omitzero"`
+}
+
+type waitFlags struct {
+	timeout time.Duration // 0 for none
+	any     bool
 }
 
 func newWaitCommand(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "wait JOB",
-		Short: "Wait until a job has ended",
-		Long: `Wait until a job has ended: no process of its command runs, and none that has
-joined it lives. JOB is a name that ration ps shows, the path of a region, with
-a slash in it, or for root USER/NAME, a job of another user.
+	var f waitFlags
+	cmd := &cobra.Command{
+		Use:   "wait JOB...",
+		Short: "Wait until jobs have ended, and return how",
+		Long: `Wait until jobs have ended: no process of their commands runs, and none that has
+joined them lives. A JOB is a name that ration ps shows, the path of a region,
+with a slash in it, or for root USER/NAME, a job of another user.
 
-If the launcher waited for the command (ration run --summary), it prints the
-exit status of the job's command and ends with the same. Otherwise it prints
-nothing and ends with 0. This works even if the job is removed meanwhile. A
-later job of the same name is another job. For a job of ration create it
-returns when no process is in it.
+It prints the exit status of the job's command and ends with the same. With
+several jobs it prints a line for each when it has ended, and ends with the
+status of the first JOB that failed, in the order of the arguments. With --any
+it returns when one of them has ended, with its status. If several commands
+share a job (ration run --join), the status is that of the first that failed.
+
+This works even if a job is removed meanwhile, and after it has ended: the
+latest ` + fmt.Sprint(job.Kept) + ` jobs are kept, each until the next job of its name. A later job of
+the same name is another job. A job of ration create has no command: wait
+returns when no process is in it, prints nothing and ends with 0.
 
 Exit status: that of the job's command, 128 and the signal's number if a signal
-ended it; 0 where that is not known; 3 if there is no such job.`,
-		Example:           "  ration wait train\n  ration wait train && ration run --mem 10g -- python evaluate.py",
-		Args:              argCount(1, 1, "one job"),
-		ValidArgsFunction: completeJobs(1),
-		RunE:              func(_ *cobra.Command, args []string) error { return a.runWait(args[0]) },
+ended it; ` + fmt.Sprint(exitTimeout) + ` if the time of --timeout has passed; ` + fmt.Sprint(exitUnknown) + ` if ration run was killed,
+so that nothing knows how the command ended; 3 if there is no such job. With
+--json the reason is in the output.`,
+		Example: `  ration wait train
+  ration wait train && ration run --mem 10g -- python evaluate.py
+  ration wait --timeout 1h fold1 fold2 fold3
+  ration wait --any fold1 fold2`,
+		Args:              argCount(1, -1, "a job"),
+		ValidArgsFunction: completeJobs(1 << 10),
+		RunE:              func(_ *cobra.Command, args []string) error { return a.runWait(f, args) },
 	}
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "wait at most this `time`, as 90s or 2h")
+	cmd.Flags().BoolVar(&f.any, "any", false, "return when one of the jobs has ended")
+	return cmd
 }
 
-func (a *app) runWait(name string) error {
-	j, err := lookUpJob(name, job.FindFolder)
-	if err != nil {
-		return err
+// Statuses of ration wait, as timeout(1) and docker have them.
+const (
+	exitTimeout = 124
+	exitUnknown = 125
+)
+
+func (a *app) runWait(f waitFlags, names []string) error {
+	if f.timeout < 0 {
+		return usageError("--timeout: %v has passed already (use a time, as 90s or 2h)", f.timeout)
 	}
-	end, err := job.Wait(j)
-	if err != nil {
-		return err
+	var jobs []job.Job
+	for _, name := range names {
+		j, err := lookUpJob(name, job.FindFolder)
+		if err != nil {
+			return err
+		}
+		jobs = append(jobs, j)
 	}
-	out := Waited{Job: j.Name, Path: j.Path}
-	if end != nil {
-		out.Exit, out.Ended = &machine.Exit{Status: end.Status, Signal: end.Signal}, time.Unix(0, end.Ended).UTC()
+	type result struct {
+		i int
+		Waited
+		err error
 	}
-	err = a.print(out, func() {
-		if end != nil {
-			a.out.printf("%d\n", end.Status)
+	results := make(chan result, len(jobs))
+	for i, j := range jobs {
+		go func() { // it stays blocked if this command returns before the job ends
+			r := result{i: i, Waited: Waited{Job: j.Name, Path: j.Path}}
+			end, launched, err := job.Wait(j)
+			r.err, r.Unknown = err, err == nil && launched && end == nil
+			if end != nil {
+				r.Exit, r.Ended = &machine.Exit{Status: end.Status, Signal: end.Signal}, time.Unix(0, end.Ended).UTC()
+			}
+			results <- r
+		}()
+	}
+	var expired <-chan time.Time
+	if f.timeout > 0 {
+		expired = time.After(f.timeout)
+	}
+	ends := make([]error, len(jobs))
+	for left := len(jobs); left > 0; left-- {
+		select {
+		case r := <-results:
+			if r.err == nil {
+				r.err = a.printWaited(names[r.i], r.Waited, len(jobs) > 1)
+			}
+			if ends[r.i] = r.err; f.any {
+				return r.err
+			}
+		case <-expired:
+			return statusError{fmt.Errorf("waiting: %d of %d not ended after %s", left, len(jobs), f.timeout), exitTimeout}
+		}
+	}
+	for _, err := range ends {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printWaited prints how a job ended, with its name if there are several. The error has its status.
+func (a *app) printWaited(name string, w Waited, named bool) error {
+	err := a.print(w, func() {
+		if named {
+			a.out.printf("%s ", oneWord(name))
+		}
+		switch {
+		case w.Exit != nil:
+			a.out.printf("%d\n", w.Exit.Status)
+		case w.Unknown:
+			a.out.printf("unknown\n")
+		case named:
+			a.out.printf("-\n")
 		}
 	})
-	if err == nil && end != nil && end.Status != 0 {
-		err = statusError{errReported, end.Status}
+	switch {
+	case err != nil:
+		return err
+	case w.Unknown:
+		return statusError{errors.New(name + ": how its command ended is not known: its ration run was killed before it could write it down"), exitUnknown}
+	case w.Exit != nil && w.Exit.Status != 0:
+		return statusError{errReported, w.Exit.Status}
 	}
-	return err
+	return nil
 }

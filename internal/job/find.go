@@ -18,6 +18,9 @@ var ErrNoJob = errors.New("no such job")
 // Find returns a job by its name or, if the argument contains a slash, by the path of its region.
 func Find(nameOrPath string) (Job, error) {
 	if strings.ContainsRune(nameOrPath, filepath.Separator) {
+		if j, is := OfPolicy(nameOrPath); is && !exists(nameOrPath) {
+			return j, nil
+		}
 		return findByPath(nameOrPath)
 	}
 	if err := limit.CheckName("", nameOrPath); err != nil {
@@ -32,9 +35,12 @@ func Find(nameOrPath string) (Job, error) {
 		if j.Name == nameOrPath {
 			return j, nil
 		}
-		if j.Name != "" {
-			names = append(names, j.Name)
+		if name := ShownName(j.Name, j.Path); name != "" {
+			names = append(names, name)
 		}
+	}
+	if j, is := OfPolicy(nameOrPath); is {
+		return j, nil
 	}
 	hint := "there is none in " + Folder()
 	if len(names) > 0 {
@@ -113,13 +119,13 @@ func (j Job) Title() string {
 	return j.Path
 }
 
-// FindFolder is like Find, and also finds a job that has a folder but no region yet.
+// FindFolder is like Find, and also finds a job that has a folder but no region: it has none yet, or it is the record
+// of a command whose region is root's, under a policy.
 func FindFolder(nameOrPath string) (Job, error) {
-	j, err := Find(nameOrPath)
-	if errors.Is(err, ErrNoJob) && !strings.ContainsRune(nameOrPath, filepath.Separator) && !Reserved(nameOrPath) {
-		if path, e := RegionPath(nameOrPath); e == nil && exists(filepath.Dir(path)) {
+	if !strings.ContainsRune(nameOrPath, filepath.Separator) && !Reserved(nameOrPath) && checkTrusted(Folder()) == nil {
+		if path, err := RegionPath(nameOrPath); err == nil && exists(filepath.Dir(path)) {
 			return Job{nameOrPath, path}, nil
 		}
 	}
-	return j, err
+	return Find(nameOrPath)
 }

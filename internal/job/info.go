@@ -17,10 +17,11 @@ import (
 	"ration/internal/termtext"
 )
 
-// The file `info` in a job's folder has two lines of JSON: what was launched, and how it ended. The first
-// is written before the command starts. The second is written by a launcher that waits for the command
-// (ration run --summary). A launcher that became the command cannot write it. A line without its newline
-// does not count: its writer has died, or is writing it.
+// The file `info` in a job's folder has lines of JSON: what was launched, and how it ended. The first line
+// is written before the command starts. The second is written by the launcher, which waits for the command,
+// before it drops its lock on `alive`. If the launcher is killed, there is no second line, and how the command
+// ended is not known. Launchers that joined the job append a line each if their commands failed. A line
+// without its newline does not count: its writer has died, or is writing it.
 //
 // The file only grows, so a process that has it open can read how the job ended after the job was
 // removed. The job's user can write anything into it, except for root's jobs with --keep, whose programs
@@ -40,6 +41,10 @@ type Info struct {
 	Command []string `json:"command"` // with its arguments, printable; a long one is cut
 	PID     int      `json:"pid"`     // of the launcher, in its own PID namespace
 	Started int64    `json:"started"` // Unix nanoseconds
+
+	// Region is the path of the region that counts the command, if it is not the job's own: under a policy the
+	// command is in its user's job, or in a run, which are root's. Empty otherwise.
+	Region string `json:"region,omitempty"`
 }
 
 // End is how a job's command ended.
@@ -49,9 +54,9 @@ type End struct {
 	Ended  int64 `json:"ended"`  // Unix nanoseconds
 }
 
-// WriteInfo records what is launched. The lock must be exclusive.
-func (l *Lock) WriteInfo(command []string) error {
-	info := Info{Command: cutCommand(command), PID: os.Getpid(), Started: time.Now().UnixNano()}
+// WriteInfo records what is launched. The lock must be exclusive. region is empty, or Info.Region.
+func (l *Lock) WriteInfo(command []string, region string) error {
+	info := Info{Command: cutCommand(command), PID: os.Getpid(), Started: time.Now().UnixNano(), Region: region}
 	return l.writeInfo(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, info)
 }
 
@@ -149,17 +154,34 @@ func (fd preader) ReadAt(b []byte, at int64) (int, error) {
 	return max(n, 0), err
 }
 
-// parseInfo parses the file.
+// parseInfo parses the file. end is the first command that failed, or else the first that ended.
 func parseInfo(text []byte) (info Info, end *End) {
 	first, rest, whole := bytes.Cut(text, []byte("\n"))
 	if !whole || json.Unmarshal(first, &info) != nil {
 		return Info{}, nil
 	}
 	info.Command, info.Started = cutCommand(info.Command), max(0, info.Started)
-	last, _, whole := bytes.Cut(rest, []byte("\n"))
-	var e End
-	if !whole || json.Unmarshal(last, &e) != nil || e.Status < 0 || e.Status > 255 || e.Signal < 0 || e.Signal > 64 || e.Ended < 0 {
-		return info, nil
+	for whole && (end == nil || end.Status == 0) {
+		var line []byte
+		if line, rest, whole = bytes.Cut(rest, []byte("\n")); !whole {
+			break
+		}
+		e := parseEnd(line)
+		if e == nil {
+			break // it was not written by a launcher
+		}
+		if end == nil || e.Status != 0 {
+			end = e
+		}
 	}
-	return info, &e
+	return info, end
+}
+
+// parseEnd parses a line of WriteEnd. It returns nil if a value is impossible.
+func parseEnd(line []byte) *End {
+	var e End
+	if json.Unmarshal(line, &e) != nil || e.Status < 0 || e.Status > 255 || e.Signal < 0 || e.Signal > 64 || e.Ended < 0 {
+		return nil
+	}
+	return &e
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"ration/internal/proc"
 )
 
 // Under a policy all processes of a user are in one job, which package policy makes. It is in
@@ -45,6 +47,45 @@ func RunOf(name string) (uid int, run string, is bool) {
 	return uid, run, is
 }
 
+// ShownName returns the name by which people know a job: under a policy USER for the job of all programs of a user,
+// USER/NAME for a run, and name for all other jobs. path is the path of the job's region.
+func ShownName(name, path string) string {
+	folder := filepath.Dir(path)
+	if filepath.Dir(folder) != RootFolder || filepath.Base(path) != RegionName {
+		return name
+	}
+	if uid, is := UserOf(filepath.Base(folder)); is {
+		return proc.UserName(uid)
+	}
+	if uid, run, is := RunOf(filepath.Base(folder)); is {
+		return proc.UserName(uid) + "/" + run
+	}
+	return name
+}
+
+// OfPolicy finds a job that a policy made, by its shown name: USER, USER/NAME or, for a run of this user, NAME.
+// It returns only the path: commands on named jobs are for jobs in this user's own folder.
+func OfPolicy(argument string) (Job, bool) {
+	user, run, isRun := strings.Cut(argument, "/")
+	var paths []string
+	if uid, err := proc.UID(user); err == nil {
+		if path := OfUserPath(uid); isRun {
+			paths = append(paths, RunPath(uid, run))
+		} else {
+			paths = append(paths, path)
+		}
+	}
+	if !isRun {
+		paths = append(paths, RunPath(os.Getuid(), argument))
+	}
+	for _, path := range paths {
+		if !strings.Contains(run, "/") && exists(path) {
+			return Job{Path: path}, true
+		}
+	}
+	return Job{}, false
+}
+
 // isOfPolicy reports whether a name is that of a user's job or run. Users cannot choose such names, but they
 // are listed like other jobs.
 func isOfPolicy(name string) bool {
@@ -55,6 +96,11 @@ func isOfPolicy(name string) bool {
 
 // RunOfUser returns the name of a user's run.
 func RunOfUser(uid int, run string) string { return OfUser(uid) + "-" + run }
+
+// RunPath returns the path of the region of a user's run, which need not exist.
+func RunPath(uid int, run string) string {
+	return filepath.Join(RootFolder, RunOfUser(uid, run), RegionName)
+}
 
 // RunsOf returns the runs of a user, or of all users if uid is negative, by their folders.
 func RunsOf(uid int) (runs []Job) {

@@ -15,18 +15,19 @@ import (
 
 // Wait returns when the job has ended: no process of its command runs, and no process that has
 // joined it is alive. It blocks on the locks that those processes hold. end is how the command
-// ended, or nil if no launcher waited for it. A later job of the same name is another job.
-func Wait(j Job) (end *End, err error) {
-	if end, err = wait(j); err != nil {
-		return nil, fmt.Errorf("waiting for %s: %w", j.Title(), err)
+// ended. It is nil if the job has no command (launched is false), or if its launcher was killed
+// before it wrote that down. A later job of the same name is another job.
+func Wait(j Job) (end *End, launched bool, err error) {
+	if end, launched, err = wait(j); err != nil {
+		return nil, false, fmt.Errorf("waiting for %s: %w", j.Title(), err)
 	}
-	return end, nil
+	return end, launched, nil
 }
 
-func wait(j Job) (end *End, err error) {
+func wait(j Job) (end *End, launched bool, err error) {
 	dir, err := safepath.OpenFolder(filepath.Dir(j.Path))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer unix.Close(dir)
 	// Open all files first: they can be read after the job was removed, and no other file gets
@@ -39,7 +40,7 @@ func wait(j Job) (end *End, err error) {
 	}{{name, unix.O_RDONLY}, {aliveName, unix.O_RDWR}, {infoName, unix.O_RDONLY}} {
 		fds[i], err = safepath.OpenAt(dir, file.name, file.flags, 0)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, fmt.Errorf("opening %s: %w", file.name, err)
+			return nil, false, fmt.Errorf("opening %s: %w", file.name, err)
 		}
 		defer closeIf(fds[i])
 	}
@@ -50,9 +51,11 @@ func wait(j Job) (end *End, err error) {
 		err = waitFor(alive)
 	}
 	if err == nil && info >= 0 {
-		_, _, end = readInfo(info)
+		var started Info
+		_, started, end = readInfo(info)
+		launched = len(started.Command) > 0
 	}
-	return end, err
+	return end, launched, err
 }
 
 // waitRegion waits until no process uses the job, or until its region was removed or replaced.

@@ -107,7 +107,7 @@ type waited struct {
 func startWait(j Job) chan waited {
 	out := make(chan waited, 1)
 	go func() {
-		end, err := Wait(j)
+		end, _, err := Wait(j)
 		out <- waited{end, err}
 	}()
 	return out
@@ -136,7 +136,7 @@ func begin(t *testing.T, l *Lock, command ...string) {
 	t.Helper()
 	r, err := region.Open(l.Job.Path, region.Options{})
 	expect.OK(t, err)
-	expect.OK(t, errors.Join(l.WriteInfo(command), r.Close(), l.Share()))
+	expect.OK(t, errors.Join(l.WriteInfo(command, ""), r.Close(), l.Share()))
 }
 
 // Wait returns after the job has ended, with its status, also if the job is removed by then.
@@ -153,7 +153,7 @@ func TestWait(t *testing.T) {
 	expect.True(t, l.RemoveIfUnused(), "one that waits keeps the job from being removed")
 	w := <-result
 	expect.True(t, w.err == nil && w.end != nil && w.end.Status == 0 && w.end.Ended != 0, w.end, w.err)
-	_, err := Wait(Job{"train", l.Job.Path})
+	_, _, err := Wait(Job{"train", l.Job.Path})
 	expect.True(t, errors.Is(err, unix.ENOENT), "waiting for a job that is gone", err)
 }
 
@@ -253,6 +253,12 @@ func TestParseInfo(t *testing.T) {
 	expect.True(t, len(info.Command) == 2 && end == nil, info, end)
 	_, end = parseInfo([]byte(first + second + "\n"))
 	expect.True(t, end != nil && end.Status == 3 && end.Ended == 5, end)
+	// Of several commands the first that failed counts, up to the first line that no launcher writes.
+	const fine, killed = `{"status":0,"ended":4}` + "\n", `{"status":137,"signal":9,"ended":6}` + "\n"
+	for text, want := range map[string]int{fine: 0, fine + second + "\n" + killed: 3, fine + fine + killed: 137, fine + "{\n" + killed: 0, fine + second: 0} {
+		_, end = parseInfo([]byte(first + text))
+		expect.True(t, end != nil && end.Status == want, text, end)
+	}
 	info, _ = parseInfo([]byte(first[:20]))
 	expect.True(t, info.Command == nil, info)
 	long := make([]string, 5000)

@@ -6,38 +6,14 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"ration/internal/job"
 )
 
-// Exec replaces this process by the command, so that the exit status and signals are the command's
-// own. It returns only on an error.
-func (j *Job) Exec() error {
-	if j.ruled {
-		if j.run != nil {
-			stop, err := job.InheritFile(j.run)
-			if err != nil {
-				return err
-			}
-			defer stop()
-		}
-		return execCommand(j.path, j.args, j.environ)
-	}
-	stop, err := j.Lock.Inherit()
-	if err != nil {
-		j.Discard()
-		return err
-	}
-	if j.keep {
-		err = j.enterNamespace() // changes only this thread, which calls exec below
-	}
-	if err == nil {
-		err = execCommand(j.path, j.args, j.environ)
-	}
-	stop()
-	j.Discard()
-	return err
-}
+// InUsersJob reports whether the command is, without a name, in the job that a policy keeps for all programs of the user. That
+// job does not end with the command, so there is no end to record.
+func (j *Job) InUsersJob() bool { return j.ruled && j.Lock == nil }
+
+// Exec replaces this process by a command in its user's job. It returns only on an error.
+func (j *Job) Exec() error { return execCommand(j.path, j.args, j.environ) }
 
 func execCommand(path string, args, environ []string) error {
 	err := syscall.Exec(path, args, environ) // this also restores the limit on open files that Go raised

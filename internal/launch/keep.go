@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -80,16 +79,6 @@ func checkKeep() error {
 		}
 	}
 	return nil
-}
-
-// enterNamespace moves this thread into a mount namespace of its own. The caller must
-// exec on the same thread.
-func (j *Job) enterNamespace() error {
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return namespaceError(err)
-	}
-	return j.namespaceTask().mount()
 }
 
 func namespaceError(err error) error {

@@ -53,6 +53,7 @@ type Plan struct {
 	FakeGPU  string       // a stand-in machine, such as h200x2; empty for the driver
 	Present  []string     // UUIDs of the devices that exist where programs run; nil for all
 	Driver   *gpu.Driver  // driver with its devices, if the caller has it; nil to open it
+	Record   bool         // record how the command ends, also in a job of all programs of a user
 	Keep     bool         // limits stay in force if a program loses its environment
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
@@ -69,22 +70,24 @@ type Sources struct{ Memory, Compute, ComputeMax string }
 type Job struct {
 	Lock    *job.Lock
 	Joined  bool     // another process created it
+	region  string   // path of the region that the command is counted in
 	path    string   // path of the command
 	args    []string // arguments of the command, beginning with its name
 	environ []string // environment of the command
 	library string   // path of libration.so
 	fakeGPU string   // folder of the stand-in driver, if any
 	keep    bool
-	ruled   bool           // under a policy the command is in its user's job, or in a run: then there is no Lock
+	ruled   bool           // under a policy: the command is in its user's job, or in a run
 	run     *os.File       // under a policy: the lock of the run that the command is in
 	created int64          // when its region was made, in Unix nanoseconds
+	warn    func(string)   // called with warnings for the user
 	costs   []region.Costs // measured sizes of contexts, from earlier jobs
 }
 
 // Prepare creates or joins the job; then the command can be started. On an error it removes
 // everything that it has made.
 func (p Plan) Prepare() (_ *Job, err error) {
-	j := &Job{args: p.Command, keep: p.Keep}
+	j := &Job{args: p.Command, keep: p.Keep, warn: p.Warn}
 	if err := checkNotNested(); err != nil {
 		return nil, err
 	}
@@ -108,6 +111,7 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	if err := p.make(j); err != nil {
 		return nil, err
 	}
+	j.region = j.Lock.Job.Path
 	return j, nil
 }
 
@@ -313,7 +317,7 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		}
 	}
 	j.created = r.Created()
-	_ = j.Lock.WriteInfo(p.Command)               // a job works without it
+	_ = j.Lock.WriteInfo(p.Command, "")           // a job works without it
 	_ = r.OfferCosts(mergeCosts(j.costs, driver)) // without it a process measures
 	return j.Lock.Share()
 }

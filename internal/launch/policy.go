@@ -56,20 +56,57 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, ruledError("a round of its own")
 	case !limited && (p.Settings.Compute.IsSet() || p.Settings.ComputeMax.IsSet()):
 		return nil, ruledError("a share of its own and no --mem")
-	case !limited && p.Name != "":
-		return nil, ruledError("a name and no --mem")
 	}
 	if j.path, err = findCommand(p.Command[0]); err != nil {
 		return nil, err
 	}
-	j.environ, j.ruled = os.Environ(), true
+	j.environ, j.ruled, j.region = os.Environ(), true, job.OfUserPath(os.Getuid())
+	if !limited && p.Name == "" && !p.Record {
+		return j, nil
+	}
+	if p.Name == "" {
+		p.Name = runName(p.Command[0])
+	}
 	if limited {
-		err = p.checkVisible(os.Getenv("CUDA_VISIBLE_DEVICES"))
+		if err := p.checkVisible(os.Getenv("CUDA_VISIBLE_DEVICES")); err != nil {
+			return nil, err
+		}
+		j.region = job.RunPath(os.Getuid(), p.Name)
 	}
-	if limited && err == nil {
-		err = p.takeRun(j)
+	if err := p.record(j); err != nil {
+		return nil, err
 	}
-	return j, err
+	if limited {
+		if err := p.takeRun(j); err != nil {
+			j.Discard()
+			return nil, err
+		}
+	}
+	return j, nil
+}
+
+// record makes a job without a region in the user's own folder. It records the command and how it ends, which
+// the user cannot write into root's folder.
+func (p Plan) record(j *Job) (err error) {
+	if err := p.lockJob(j); err != nil {
+		return err
+	}
+	if err = j.Lock.WriteInfo(p.Command, j.region); err == nil {
+		err = j.Lock.Share()
+	}
+	if err != nil {
+		j.Discard()
+	}
+	return err
+}
+
+// runName returns a name for a run, from the command's name and PID.
+func runName(command string) string {
+	name := defaultName(command)
+	if over := len(job.RunOfUser(os.Getuid(), name)) - limit.MaxName; over > 0 { // the PID is at the end of the name
+		name = strings.TrimLeft(name[over:], ".-")
+	}
+	return name
 }
 
 func ruledError(what string) error {
@@ -79,19 +116,12 @@ func ruledError(what string) error {
 // takeRun requests a run, and adds it to the command's environment.
 func (p Plan) takeRun(j *Job) error {
 	uid := os.Getuid()
-	name := p.Name
-	if name == "" {
-		name = defaultName(p.Command[0])
-		if over := len(job.RunOfUser(uid, name)) - limit.MaxName; over > 0 { // the PID is at the end of the name
-			name = strings.TrimLeft(name[over:], ".-")
-		}
-	}
 	// Return the memory of dead processes first, because it would count as held outside the run.
 	if r, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true}); err == nil {
 		_, _ = r.Reap() // ignored: the service checks how much is held
 		_ = r.Close()
 	}
-	request := fmt.Sprintf("%d %s %s %s\n", uid, RunRequest, name, p.Settings.Limits)
+	request := fmt.Sprintf("%d %s %s %s\n", uid, RunRequest, p.Name, p.Settings.Limits)
 	answer, run, err := askPolicy(request)
 	if err != nil {
 		return fmt.Errorf("asking for a ration for this run: %w (does ration-policy.service run?)", err)
@@ -101,8 +131,8 @@ func (p Plan) takeRun(j *Job) error {
 		return fmt.Errorf("%w: %s", ErrRefused, answer)
 	}
 	env := (*environment)(&j.environ)
-	env.set(EnvRegion, filepath.Join(job.RootFolder, job.RunOfUser(uid, name), job.RegionName))
-	env.set(EnvJob, name)
+	env.set(EnvRegion, j.region)
+	env.set(EnvJob, p.Name)
 	env.set(EnvCreated, created)
 	j.run = run
 	return nil

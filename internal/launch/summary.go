@@ -19,6 +19,7 @@ type Summary struct {
 	Status     int             `json:"status"`           // exit status of the command; 128 plus the signal's number after a signal
 	Signal     int             `json:"signal,omitempty"` // signal that ended the command
 	Seconds    float64         `json:"seconds"`
+	Shared     bool            `json:"shared,omitempty"` // Devices and Processes are of all programs of the user, under a policy
 	Devices    []DeviceSummary `json:"devices"`
 	Processes  []Peak          `json:"processes"`
 	Unrecorded int             `json:"unrecorded"` // processes that joined and left between two samples, or exceeded maxRecorded

@@ -5,18 +5,22 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
 )
 
-// NeedsParent reports whether the command must be a child of this process instead of replacing it:
-// only a child can be started in a new user namespace.
-func (j *Job) NeedsParent() bool { return j.keep && os.Geteuid() != 0 }
-
-// Supervise starts the command, records the resource use of its job, and returns how it ended.
-func (j *Job) Supervise() (Summary, error) {
-	stop, err := j.Lock.Inherit()
+// Supervise starts the command, waits for it, and records how it ended in the job. With sample it also
+// samples the job's resource use; otherwise the summary has only the end.
+//
+// This process stays the command's parent, because the kernel tells only a parent how a process ended. The
+// kernel kills the command if this process is killed, as if both were one.
+func (j *Job) Supervise(sample bool) (Summary, error) {
+	runtime.LockOSThread() // the kernel kills the command when the thread that started it ends
+	stop, err := j.inherit()
 	if err != nil {
 		j.Discard()
 		return Summary{}, err
@@ -25,6 +29,9 @@ func (j *Job) Supervise() (Summary, error) {
 	notifySignals(signals)
 	child, err := j.start()
 	stop()
+	if j.run != nil {
+		_ = j.run.Close() // the command has a copy
+	}
 	if err != nil {
 		j.Discard()
 		return Summary{}, err
@@ -39,12 +46,18 @@ func (j *Job) Supervise() (Summary, error) {
 			_ = child.Signal(s) // it may have just ended
 		}
 	}()
-	r := startRecorder(j.Lock.Job.Path)
+	var r *recorder
+	if sample {
+		r = startRecorder(j.region)
+	}
 	state, err := child.Wait()
 	signal.Stop(signals)
 	close(signals)
-	s := r.stop()
-	s.Job = j.Lock.Job.Name
+	var s Summary
+	if r != nil {
+		s = r.stop()
+	}
+	s.Job, s.Shared = j.Lock.Job.Name, j.ruled && j.run == nil
 	if err != nil {
 		j.Lock.Release()
 		return s, fmt.Errorf("waiting for the command: %w", err)
@@ -55,17 +68,30 @@ func (j *Job) Supervise() (Summary, error) {
 		s.Signal = int(status.Signal())
 		s.Status = 128 + s.Signal
 	}
-	if !j.Joined { // the job's command is that of its first launcher
-		_ = j.Lock.WriteEnd(s.Status, s.Signal) // the job has ended even without this record
+	// The job's command is that of its first launcher. A command that joined counts only if it failed.
+	if !j.Joined || s.Status != 0 {
+		if err := j.Lock.WriteEnd(s.Status, s.Signal); err != nil {
+			j.warn(err.Error() + " (ration wait will not know how it ended)")
+		}
 	}
-	// A job that people may ask about is kept, as without a supervisor: until the next job of that
-	// name, ration rm, or job.Kept younger jobs.
-	if s.Status != 0 || s.Refused() > 0 {
-		j.Lock.Release()
-	} else {
-		j.Discard()
-	}
+	// Keep the job, so that people can ask how it ended: until the next job of that name, ration rm, or
+	// job.Kept younger jobs.
+	j.Lock.Release()
 	return s, nil
+}
+
+// inherit makes the command inherit the locks of its job and its run, until stop is called.
+func (j *Job) inherit() (stop func(), err error) {
+	stopJob, err := j.Lock.Inherit()
+	if err != nil || j.run == nil {
+		return stopJob, err
+	}
+	stopRun, err := job.InheritFile(j.run)
+	if err != nil {
+		stopJob()
+		return nil, err
+	}
+	return func() { stopJob(); stopRun() }, nil
 }
 
 // notifySignals subscribes to the signals to pass on to the command, except for those
@@ -92,7 +118,7 @@ func inForeground() bool {
 }
 
 func (j *Job) start() (*os.Process, error) {
-	attr := &os.ProcAttr{Env: j.environ, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
+	attr := &os.ProcAttr{Env: j.environ, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{}}
 	path, args := j.path, j.args
 	if j.keep {
 		exe, err := os.Executable()
@@ -105,6 +131,7 @@ func (j *Job) start() (*os.Process, error) {
 		}
 		path, args, attr.Sys = exe, []string{os.Args[0], Inside, string(task)}, newNamespaces()
 	}
+	attr.Sys.Pdeathsig = unix.SIGKILL
 	child, err := os.StartProcess(path, args, attr)
 	switch {
 	case err == nil:

@@ -99,23 +99,25 @@ func StateText(s machine.Job, now time.Time) string {
 	text := s.State
 	if s.State != machine.Ended {
 		if !s.Started.IsZero() {
-			text += " " + agoText(now.Sub(s.Started))
+			text += " " + Ago(now.Sub(s.Started))
 		}
 		return text
 	}
 	if !s.Ended.IsZero() {
-		text += " " + agoText(now.Sub(s.Ended)) + " ago"
+		text += " " + Ago(now.Sub(s.Ended)) + " ago"
 	}
 	if s.Exit != nil && s.Exit.Signal != 0 {
 		text += fmt.Sprintf(" by signal %d (%v)", s.Exit.Signal, syscall.Signal(s.Exit.Signal))
 	} else if s.Exit != nil {
 		text += fmt.Sprintf(" with exit status %d", s.Exit.Status)
+	} else if s.NoExit {
+		text += ", ration run was killed"
 	}
 	return text
 }
 
-// agoText formats a duration in one unit.
-func agoText(d time.Duration) string {
+// Ago formats a duration in one unit.
+func Ago(d time.Duration) string {
 	switch d = max(0, d); {
 	case d < 2*time.Minute:
 		return fmt.Sprintf("%ds", d/time.Second)

@@ -385,7 +385,7 @@ func (k *keeper) resume() {
 // thread, because it waits for locks.
 func (k *keeper) awaitEnd(uid int, run job.Job) {
 	wait := func() error {
-		_, err := job.Wait(run)
+		_, _, err := job.Wait(run)
 		return err
 	}
 	waited, err := endWhenUnused(wait, func() error { return k.giveBack(uid, run) }, time.Sleep)

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"ration/check/expect"
+	"ration/internal/termtext"
+	"ration/machine"
+)
+
+// tableJobs returns jobs of three users, whose sizes, ages and names are in different orders.
+func tableJobs(n int) (jobs []machine.Job) {
+	for i := range n {
+		users := []string{"anna", "ben", "carl"}
+		j := machine.Job{Name: fmt.Sprintf("fold%02d", i), Owner: users[i%3], UID: 4001 + i%3, State: machine.Running, Path: fmt.Sprintf("/run/x/%d/region", i),
+			Command: []string{"python", "train.py", "--data", strings.Repeat("x", 200)}, Started: time.Now().Add(-time.Duration(i*7%n) * time.Hour)}
+		j.Devices = []machine.Device{{Device: i % 2, Limited: true, Limit: 10 << 30, Used: uint64(i*11%n) << 28, Peak: 1 << 30, Total: 140 << 30}}
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
+// 60 jobs are 60 lines and a header, aligned, and none is wider than the terminal.
+func TestJobTable(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{out: newTerminal(&out)}
+	a.out.tty, a.out.width = true, 80
+	a.printJobTable(tableJobs(60), false)
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	expect.Equal(t, len(lines), 61)
+	column := strings.Index(lines[0], "GPU")
+	expect.True(t, column > 0, lines[0])
+	for i, line := range lines {
+		expect.True(t, termtext.Width(line) <= 80, line)
+		expect.True(t, i == 0 || line[column] == '0' || line[column] == '1', "not aligned: ", line)
+	}
+	expect.Equal(t, strings.Join(strings.Fields(lines[0]), " "), "JOB USER STATE AGE GPU USED LIMIT PROCS COMMAND")
+	expect.True(t, strings.HasPrefix(lines[2], "  ben/fold01 "), lines[2])
+	out.Reset()
+	a.printJobTable(tableJobs(1), true)
+	expect.True(t, strings.Contains(out.String(), strings.Repeat("x", 200)) && strings.Contains(out.String(), "/run/x/0/region"), out.String())
+}
+
+func TestJobSelection(t *testing.T) {
+	first := func(s psSelection) string {
+		expect.OK(t, s.check())
+		var names []string
+		for _, j := range s.apply(tableJobs(6)) {
+			names = append(names, strings.TrimPrefix(j.Name, "fold0"))
+		}
+		return strings.Join(names, "")
+	}
+	expect.Equal(t, first(psSelection{sort: "name"}), "031425", "names begin with the user")
+	for want, s := range map[string]psSelection{
+		"123450": {sort: "mem"}, "031425": {sort: "user"}, "024135": {sort: "gpu"},
+		"14": {user: "ben"}, "25": {filters: []string{"user=carl"}}, "5": {filters: []string{"user=carl", "name=*5"}}, "": {filters: []string{"state=idle"}},
+		"135": {filters: []string{"gpu=1"}}, "1": {filters: []string{"command=train.py", "gpu=1", "user=ben"}, sort: "mem"}, "3": {filters: []string{"name=ann?/fold03"}},
+	} {
+		expect.Equal(t, first(s), want, s)
+	}
+	expect.Equal(t, first(psSelection{sort: "age"}), "543210", "a job that began earlier comes first")
+	for _, s := range []psSelection{{sort: "colour"}, {filters: []string{"name"}}, {filters: []string{"colour=red"}}, {filters: []string{"state=dead"}}, {filters: []string{"name=[", "x"}}} {
+		expect.True(t, s.check() != nil, s)
+	}
+}
+
+// A limit and the devices of a job are one word each.
+func TestJobCells(t *testing.T) {
+	device := func(i int, limit uint64, used uint64) machine.Device {
+		return machine.Device{Device: i, Limited: limit != 1, Limit: limit, Used: used, Peak: used, Total: 140 << 30}
+	}
+	for _, c := range []struct {
+		devices    []machine.Device
+		gpu, limit string
+	}{
+		{nil, "any", "none"},
+		{[]machine.Device{{Device: 0, Limited: true, Limit: 4 << 30}, {Device: 1, Limited: true, Limit: 4 << 30}}, "any", "4G"},
+		{[]machine.Device{device(0, 4<<30, 0), device(1, 4<<30, 0)}, "0-1", "2x4G"},
+		{[]machine.Device{device(0, 4<<30, 0), device(1, 0, 0), device(3, 2<<30, 0)}, "0,3", "6G"},
+		{[]machine.Device{device(0, 1, 5)}, "0", "none"},
+	} {
+		j := machine.Job{Devices: c.devices}
+		expect.Equal(t, gpuText(&j)+" "+jobLimitText(&j), c.gpu+" "+c.limit)
+	}
+}

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/proc"
+)
+
+// Stopped is what `ration stop --json` and `ration signal --json` print for each job.
+type Stopped struct {
+	Job       string       `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path      string       `json:"path"`
+	Signalled []StoppedPID `json:"signalled"` // processes that got a signal
+	Killed    int          `json:"killed"`    // those that got SIGKILL after the grace period
+	Left      []StoppedPID `json:"left"`      // those that are still there
+}
+
+// StoppedPID is a process, by the kernel's word.
+type StoppedPID struct {
+	PID  int    `json:"pid"`
+	User string `json:"user"`
+	Name string `json:"name"`
+}
+
+type stopFlags struct {
+	grace time.Duration
+	yes   bool
+}
+
+func newStopCommand(a *app) *cobra.Command {
+	var f stopFlags
+	cmd := &cobra.Command{
+		Use:        "stop JOB...",
+		SuggestFor: []string{"kill", "end", "terminate"},
+		Short:      "End all processes of jobs",
+		Long: `End jobs: send SIGTERM to all processes of each, and SIGKILL to those that are
+left after the grace period. These are the processes that hold memory in the
+job, and those of its command, with everything that it has started; ration run
+then ends as the command does. The kernel says which processes they are, by the
+locks that they hold, and a signal cannot reach another process that has got
+such a PID.
+
+A JOB is a name that ration ps shows, the path of a region, with a slash in it,
+or for root USER/NAME, a job of another user. Before it ends a job of another
+user it asks, unless --yes says so.
+
+Exit status: 0 if no process of the jobs is left; 1 if some are left, or may not
+be ended by you; 3 if there is no such job.`,
+		Example:           "  ration stop train\n  ration stop --grace 1m fold1 fold2\n  sudo ration stop --yes anna/train",
+		Args:              argCount(1, -1, "a job"),
+		ValidArgsFunction: completeJobs(1 << 10),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.eachStopped(args, f.yes, "End", func(j job.Job) (job.Stopped, error) { return job.Stop(j, f.grace) })
+		},
+	}
+	cmd.Flags().DurationVar(&f.grace, "grace", 10*time.Second, "the `time` between SIGTERM and SIGKILL")
+	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask, also for a job of another user")
+	return cmd
+}
+
+func newSignalCommand(a *app) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "signal SIGNAL JOB...",
+		Short: "Send a signal to all processes of jobs",
+		Long: `Send a signal, as USR1, SIGUSR1 or 10, to all processes of jobs. Which processes
+they are, and how a JOB is named, is as for ration stop.
+
+Exit status: 0; 1 if a process may not get a signal from you; 3 if there is no
+such job.`,
+		Example:           "  ration signal USR1 train\n  ration signal STOP fold1 fold2",
+		Args:              argCount(2, -1, "a signal and a job"),
+		ValidArgsFunction: completeJobs(1 << 10),
+		RunE: func(_ *cobra.Command, args []string) error {
+			s, err := parseSignal(args[0])
+			if err != nil {
+				return err
+			}
+			return a.eachStopped(args[1:], yes, "Send "+unix.SignalName(s)+" to", func(j job.Job) (out job.Stopped, err error) {
+				out.Asked = job.Members(j)
+				defer job.CloseMembers(out.Asked)
+				for _, m := range out.Asked {
+					err = errors.Join(err, m.Signal(s))
+				}
+				return out, err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, also for a job of another user")
+	return cmd
+}
+
+// parseSignal parses a signal's name, with or without SIG, or its number.
+func parseSignal(text string) (syscall.Signal, error) {
+	name := strings.ToUpper(text)
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	if s := unix.SignalNum(name); s != 0 {
+		return s, nil
+	}
+	var n int
+	if _, err := fmt.Sscanf(text, "%d", &n); err == nil && fmt.Sprint(n) == text && unix.SignalName(syscall.Signal(n)) != "" {
+		return syscall.Signal(n), nil
+	}
+	return 0, usageError("%q: no such signal (use a name, as USR1, or a number)", text)
+}
+
+// eachStopped calls stop for each job, after a question if it is another user's, and prints what it did.
+func (a *app) eachStopped(names []string, yes bool, verb string, stop func(job.Job) (job.Stopped, error)) error {
+	var jobs []job.Job
+	for _, name := range names {
+		j, err := lookUpJob(name, job.FindFolder)
+		if err != nil {
+			return err
+		}
+		if !yes {
+			if err := a.askBefore(verb, name, j); err != nil {
+				return err
+			}
+		}
+		jobs = append(jobs, j)
+	}
+	var errs []error
+	for i, j := range jobs {
+		done, err := stop(j)
+		out := Stopped{Job: j.Name, Path: j.Path, Signalled: pidsOf(done.Asked), Killed: done.Killed, Left: pidsOf(done.Left)}
+		printErr := a.print(out, func() {
+			text := humanfmt.Plural(len(out.Signalled), "process got a signal", "processes got a signal")
+			if out.Killed > 0 {
+				text += fmt.Sprintf(", %d of them SIGKILL", out.Killed)
+			}
+			a.out.printf("%s: %s\n", oneWord(names[i]), text)
+		})
+		if len(out.Left) > 0 && err == nil {
+			err = fmt.Errorf("%s: %s still there, as pid %d (%s): the kernel has not ended it yet (try again later)", names[i],
+				humanfmt.Plural(len(out.Left), "process is", "processes are"), out.Left[0].PID, out.Left[0].Name)
+		}
+		errs = append(errs, printErr, err)
+	}
+	return errors.Join(errs...)
+}
+
+// askBefore asks before a signal goes to processes of another user.
+func (a *app) askBefore(verb, name string, j job.Job) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(j.Path, &st); err != nil || int(st.Uid) == os.Getuid() {
+		return nil // it has no region yet; only an own job is found then
+	}
+	owner := proc.UserName(int(st.Uid))
+	if _, err := windowSize(os.Stdin); err != nil {
+		return usageError("%s: it is a job of user %s, and there is no terminal to ask (use --yes)", name, owner)
+	}
+	a.err.printf("%s job %s of user %s? [y/N] ", verb, oneWord(name), owner)
+	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return statusError{errors.New("nothing was done"), ExitFailed}
+	}
+	return nil
+}
+
+func pidsOf(all []job.Member) []StoppedPID {
+	out := []StoppedPID{}
+	for _, m := range all {
+		out = append(out, StoppedPID{m.PID, proc.UserName(m.UID), m.Name})
+	}
+	return out
+}
