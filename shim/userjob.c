@@ -213,7 +213,7 @@ static bool userjob_ask(char *why, size_t size, int *promise)
 void userjob_end_promise(void)
 {
 	struct stat st;
-	if (userjob_promise.fd >= 0 && fstat(userjob_promise.fd, &st) == 0 && st.st_dev == userjob_promise.dev &&
+	if (userjob_promise.fd >= 0 && region_stat(userjob_promise.fd, &st) == 0 && st.st_dev == userjob_promise.dev &&
 	    st.st_ino == userjob_promise.ino)
 		close(userjob_promise.fd);
 	userjob_promise.fd = -1;
@@ -224,7 +224,7 @@ static void userjob_keep(int promise)
 {
 	struct stat st;
 	userjob_end_promise();
-	if (promise < 0 || fstat(promise, &st) != 0)
+	if (promise < 0 || region_stat(promise, &st) != 0)
 		return;
 	userjob_promise.fd = promise;
 	userjob_promise.dev = st.st_dev;

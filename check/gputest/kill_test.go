@@ -147,7 +147,7 @@ func (t *trial) killStarting(n int, limit uint64) {
 	var all []account
 	if !eventually(func() bool {
 		all = t.accounts()
-		return len(all) == 1 && all[0].pid == stayer.PID()
+		return len(all) == 1 && t.started(all[0].pid)
 	}) {
 		t.Fatalf("%d processes use memory, and only one is alive", len(all))
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/node"
+	"ration/machine"
 )
 
 // Examples that Tab offers for the values of flags. Other values are valid too.
@@ -22,6 +24,7 @@ var (
 	exampleSizes   = []string{"1g", "2g", "4g", "8g", "10g", "16g", "20g", "40g", "80g", "25%", "50%", "none"}
 	exampleShares  = []string{"10%", "20%", "25%", "30%", "50%", "75%", "100%", "none"}
 	exampleMachine = []string{"h200", "h200x2", "h200x8", "h100", "a100", "small", "small:512m"}
+	exampleFilters = []string{"state=running", "state=idle", "gpu=0", "name=", "user=", "command="}
 	exampleFormats = []string{"'{{.Name}}'", "'{{.Name}} {{.State}}'", "'{{json .Devices}}'"}
 )
 
@@ -36,7 +39,9 @@ func completeFlags(cmd *cobra.Command) {
 		"fake-gpu": completeWords(exampleMachine...), "format": completeWords(exampleFormats...),
 		"name": completeNames, "device": completeDevices,
 		"device-memory": completeWords("16Gi", "24Gi", "40Gi", "80Gi"), "device-class": completeWords("gpu.ration"),
-		"kind": completeWords("start", "end", "refusal", "death"), "listen": completeListen,
+		"kind": completeWords(machine.EventKinds...), "listen": completeListen, "on-escape": completeWords(onEscapeReport, onEscapeStop),
+		"grace": completeWords("5s", "10s", "30s", "1m"), "timeout": completeWords("10m", "1h", "8h", "24h"), "since": completeWords("10m", "1h", "24h", "all"),
+		"sort": completeWords(slices.Sorted(maps.Keys(jobOrders))...), "filter": completeWords(exampleFilters...), "user": completeUsers,
 		"summary": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // a file
 		"region":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		"output":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),

@@ -148,6 +148,9 @@ int region_open_fd(const char *path, int flags, unsigned mode);
 /* region_lstat is lstat: it does not follow a link. It returns false with errno set if it fails. */
 struct stat;
 bool region_lstat(const char *path, struct stat *st);
+
+/* region_stat is fstat, whose name in the C library depends on the library's age. */
+int region_stat(int fd, struct stat *st);
 unsigned region_take_low_fds(void);
 void region_free_low_fds(unsigned taken);
 
