@@ -8,7 +8,8 @@ fakegpu=$(realpath "$2")
 tests=$(realpath "$3")
 san=${4:-}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT INT TERM
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
 unset CUDA_VISIBLE_DEVICES CUDA_DEVICE_MEMORY_SHARED_CACHE RATION_LOG RATION_LOG_FILE RATION_FAIL RATION_REGION LIBCUDA_LOG_LEVEL LOG_LEVEL RATION_JOB
 for name in $(env | sed -n 's/^\(FAKEGPU[A-Z_]*\|CUDA_DEVICE_[A-Z_0-9]*_LIMIT[_0-9]*\|RATION_COMPUTE[A-Z_0-9]*\|GPU_CORE_UTILIZATION_POLICY\)=.*/\1/p'); do unset "$name"; done
 export FAKEGPU_QUIET=1 LD_LIBRARY_PATH="$fakegpu" lib fakegpu tests work here san
