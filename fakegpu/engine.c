@@ -133,7 +133,7 @@ static void engine_settle(struct engine *e, struct engine_books *b, unsigned i)
 		c->since = b->now;
 }
 
-/* When something ends that runs beside kernels, at `now` at the latest. */
+/* The first end of anything that runs beside kernels, or `now` if that is earlier. */
 static uint64_t engine_until(const struct engine_books *b, uint64_t now)
 {
 	for (unsigned i = 0; b->apart > 0 && i < b->high; i++)

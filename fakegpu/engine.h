@@ -103,9 +103,9 @@ void engine_close(struct engine *e, struct engine_books *b, bool keep);
 
 /* The functions below take books that engine_open has returned. */
 
-/* What it costs to go from one context to another, in ns: the switch, and the part of the next
- * context's slice in which it does no work yet. A context with a slice no longer than that does
- * nothing as long as another context has work. */
+/* The cost of going from one context to another, in ns: the switch, and the start of the next
+ * context's slice, in which it does no work yet. A context whose slice is no longer than that
+ * start does nothing while another context has work. */
 struct engine_costs {
 	uint64_t switch_ns, resume_ns;
 };

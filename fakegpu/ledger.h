@@ -41,7 +41,7 @@ struct ledger_account {
 	uint64_t pend;             /* written by the owner, or by the reaper of a dead one */
 	uint64_t used;             /* likewise */
 	uint64_t done;             /* written by all */
-	uint64_t kind[KIND_COUNT]; /* bytes, for readers; their sum is used's but for a change under way */
+	uint64_t kind[KIND_COUNT]; /* bytes, for readers; they add up to `used`, except during a change */
 	uint64_t contexts;         /* live contexts: a process is listed by NVML while it has one */
 	uint64_t pad;
 };

@@ -154,7 +154,8 @@ func TestAskingDelaysNoRead(t *testing.T) {
 	}
 }
 
-// While a user's jobs rest, as they have cost much, a process that has ended is noticed; all else waits.
+// While the scanner rests from a user's costly jobs, it still notices that a process has ended. Everything else
+// waits.
 func TestScannerNoticesDeathInTheRest(t *testing.T) {
 	r, dir := scannerAt(t)
 	_, slot := member(t, "busy")

@@ -12,10 +12,9 @@ import (
 	"ration/internal/region"
 )
 
-// maxTries bounds how often a device is read until its use equals the sum over its processes, so
-// that both are from the same instant: the ledger is one word, and each account is read atomically,
-// but one after the other. After maxTries the last result is used, and the device is marked
-// (Device.Inexact).
+// A device's use and the accounts of its processes are each read atomically, but one after the other. So they
+// are read again until the use equals the sum of the accounts: then both are from the same instant. After
+// maxTries the last result is used, and the device is marked (Device.Inexact).
 const maxTries = 100
 
 // These bound the time for one job, and for all jobs together. After that each job is read only

@@ -8,9 +8,9 @@
  * called. The caller must hold no lock: the dynamic linker may run code of other libraries. */
 bool interpose_load_nvml(void);
 
-/* interpose_ioctl returns the ioctl to which a library after this one would have bound; never
- * NULL. If libcuda.so.1 itself defines ioctl, that one is returned: such a libcuda is a
- * stand-in driver, whose calls no kernel knows. */
+/* interpose_ioctl returns the next ioctl in lookup order after this library's; never NULL. If
+ * libcuda.so.1 defines ioctl, it returns that one: such a libcuda is a stand-in driver, and no
+ * kernel knows its calls. */
 void *interpose_ioctl(void);
 
 #endif

@@ -228,8 +228,8 @@ void overhead_begin(struct overhead_making *m, struct device *d, unsigned kind)
 	mutex_unlock(&overhead_lock);
 }
 
-/* After so many checks without progress, a waiter stops waiting for the loads under way; a
- * thread that has waited for so many other loads goes on anyway. */
+/* A waiter gives up after OVERHEAD_LOOKS checks without progress. A thread that has waited for
+ * OVERHEAD_TURNS other loads goes on anyway. */
 enum { OVERHEAD_LOOKS = 500, OVERHEAD_TURNS = 1024 };
 
 /* overhead_may_load reports whether a load may begin while others are under way. The caller

@@ -34,7 +34,7 @@ struct overhead_making {
 	bool missing_unsure;    /* missing_bytes is not exact: other threads allocated or made something meanwhile */
 	uint32_t measured;      /* the device's value of measured when this began */
 	uint64_t claimed_bytes; /* bytes that overhead_charge counted as claimed */
-	uint64_t surplus_bytes; /* bytes that were charged before and did not come; set by an exact measurement */
+	uint64_t surplus_bytes; /* bytes charged in advance but never used; set by an exact measurement */
 	bool exact;             /* no other memory was being allocated or freed during the measurement */
 	bool refused;           /* the object was refused: the caller undoes it before overhead_end */
 };

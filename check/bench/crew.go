@@ -14,8 +14,8 @@ import (
 	"ration/internal/embedded"
 )
 
-// language is the language of a worker. CUDA programs run the library's region in C; ration itself
-// uses the one in Go.
+// language is the language of a worker's region code. CUDA programs use the library's, in C; ration itself uses
+// the one in Go.
 type language string
 
 // The languages, in the order of the tables.

@@ -26,10 +26,9 @@ const inside = "emulate: inside"
 
 const binfmt = "/proc/sys/fs/binfmt_misc"
 
-// arm64 is a line for binfmt_misc: little-endian ELF files of 64 bits for machine
-// 0xb7, executable or position-independent. The interpreter is opened now (F), is
-// given the program by a descriptor (O) with its first argument as it is (P), and
-// the program's set-uid bits count (C).
+// arm64 is a line for binfmt_misc. It matches 64-bit little-endian ELF files for machine 0xb7, executable or
+// position-independent. F opens the interpreter now, O passes it the program as a descriptor, P keeps argv[0],
+// and C honours the program's set-uid bits.
 const arm64 = `:arm64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00` +
 	`:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:%s:POCF`
 

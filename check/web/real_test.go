@@ -94,7 +94,7 @@ func (o *output) read(from io.ReadCloser) {
 	}
 }
 
-// said returns the lines so far, and a channel that is closed when there is more, or no more.
+// said returns the lines so far, whether they have ended, and a channel that is closed when either changes.
 func (o *output) said() (lines []string, ended bool, next <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -254,8 +254,8 @@ const (
 	PartNumberBits = 64 - PartUsedBits
 )
 
-// TimePart is how much of one period of the monotonic clock, PartNS long, was charged by all
-// processes of the job together. So time in which several processes had work is charged once.
+// TimePart is how much of one period (PartNS of the monotonic clock) the job's processes have charged together.
+// Time in which several of them had work is charged once.
 type TimePart uint64
 
 // MakeTimePart packs what was charged of a part.

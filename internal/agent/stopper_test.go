@@ -107,7 +107,7 @@ func TestStopperWithBreaks(t *testing.T) {
 	})
 }
 
-// What fails is tried again after a while, keeps no other process from its end, and is logged once.
+// A stop that fails is tried again later, does not hold up other stops, and is logged once.
 func TestStopperFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStopTest(t)

@@ -126,7 +126,8 @@ func checkListen(address string) error {
 	return nil
 }
 
-// memoryGoal is how much memory the agent's collector keeps to, if it can: half of what its unit allows.
+// memoryGoal is the memory that the agent's garbage collector tries to stay below: half of what its unit
+// allows.
 const memoryGoal = 256 << 20
 
 func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {

@@ -78,7 +78,7 @@ func blocks(lines []string) (out []block) {
 // cmd/ration-man, TestInstallScript of package deploy_test. Diffs and YAML are another program's.
 var elsewhere = []string{"text demo", "text flags", "text install", "diff", "yaml"}
 
-// shownLine matches a line of a block without a kind: a command, or the fields of some JSON.
+// shownLine matches a line of a code block that names no language: a command, or JSON fields.
 var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|minisign|docker|podman|helm|kubectl|\./run|#|[A-Z_]+=|\{|")|^$`)
 
 // notations is the pages whose blocks are pictures and steps of protocols.

@@ -46,8 +46,8 @@ func TestRequestsAreBounded(t *testing.T) {
 	expect.True(t, clock.Sub(before) >= workShare*workAhead, "the next one waited", clock.Sub(before))
 }
 
-// A user that connects again and again gets no connection after a while, though it never has two. Its debt
-// outlives its connections, and is forgotten when it is paid.
+// A user that keeps reconnecting is refused after a while, even with one connection at a time. Its debt
+// outlives its connections, and is forgotten once it is paid.
 func TestConnectionsAreBounded(t *testing.T) {
 	l, clock := limiterAt(4, 16)
 	admitted := 0

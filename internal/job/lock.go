@@ -45,7 +45,7 @@ const (
 // with threads took 25 ms on a machine with 16 processors.
 const minInheritedFD = 56
 
-// firstInheritedFD is the lowest number if RLIMIT_NOFILE is lower.
+// firstInheritedFD is the lowest descriptor to use if RLIMIT_NOFILE is below minInheritedFD.
 const firstInheritedFD = 3
 
 // Lock is this process's lock on a job.

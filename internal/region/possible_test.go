@@ -43,7 +43,7 @@ func TestImpossibleWords(t *testing.T) {
 	if len(h) != 1 || h[0].Kind[0] != 0 || !h[0].BestEffort || v.Peak(0) != 0 {
 		t.Errorf("got %+v and a peak of %d", h, v.Peak(0))
 	}
-	// As they were, for what checks them when the region is closed.
+	// Restore these: they are checked when the region is closed.
 	e.PID, e.UID, r.m.Devices[0].Peak = uint64(os.Getpid()), uint64(os.Geteuid()), MiB/abi.Unit
 	a.A.Kind[0], a.B.Kind[0] = 0, 0
 }

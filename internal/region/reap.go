@@ -201,8 +201,7 @@ func (r *Region) settle(device, slot int, st abi.Status) settlement {
 			continue
 		}
 		if !v.applied && delta < 0 {
-			// An announced return is finished, never replaced: another reaper may be applying it
-			// now.
+			// Finish a return that is announced, never replace it: another reaper may be applying it now.
 			if int64(v.word.Units())+delta < 0 {
 				return impossible
 			}

@@ -187,8 +187,8 @@ func (r *Region) Processes() (out []Process, err error) {
 }
 
 // seenPID returns the PID of a slot's owner, as seen by this process. The kernel reports the holder
-// of a lock with the PID that the asking process sees. A member of the job also believes what the
-// owner recorded.
+// of a lock with the PID that the asking process sees. If that gives no PID, a member of the job uses the one
+// that the owner recorded.
 func (r *Region) seenPID(slot int, e *abi.Slot) int {
 	if r.torn == nil && atomic.LoadUint64(&e.PIDNS) == self().pidns {
 		return int(atomic.LoadUint64(&e.PID))
@@ -250,8 +250,8 @@ func (r *Region) OwnReads() (reads, retries, best uint64) {
 	return r.tally.reads.Load(), r.tally.retries.Load(), r.tally.best.Load()
 }
 
-// Counters returns totals over the life of the region. If this reader may not write its own counts
-// into the region, they are included.
+// Counters returns totals over the life of the region. A read-only reader's own counts are added, as the region
+// does not hold them.
 func (r *Region) Counters() (c abi.Counters, err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {

@@ -55,8 +55,8 @@ type Scanner[M, E any] interface {
 	// Hint says that something has happened in a job's folder or in a folder of jobs. It does not
 	// wait for a Scan in progress.
 	Hint(folder string)
-	// Deferred returns when the next Scan is due even if nothing happens, or the zero time. A Scan
-	// defers a job that it has read a moment before, or with a process that is about to end.
+	// Deferred returns the time at which the next Scan is due even if nothing happens, or the zero time. A Scan
+	// defers a job if it has just read it, or if one of its processes is about to end.
 	Deferred() time.Time
 	// Folders returns the folders to watch, for each account.
 	Folders() []Folders

@@ -59,7 +59,7 @@ func TestChoose(t *testing.T) {
 	expect.Equal(t, names(modelOf(s, 80, 24)), "notebook serve train old")
 }
 
-// The keys quit, go back, or are typed, by where they are pressed.
+// Where a key is pressed decides whether it quits, goes back or types.
 func TestQuitAndBack(t *testing.T) {
 	quits := func(m *Model, msg tea.KeyPressMsg) bool {
 		_, cmd := m.Update(msg)

@@ -111,9 +111,8 @@ func (p *Plugin) tellRefusals(ctx context.Context, now time.Time) {
 // lastWithin bounds the attempts to send the last event of a claim.
 const lastWithin = 10 * time.Second
 
-// tellLast reports refusals since the last check of a claim that is about to be unprepared: a
-// program that is refused memory often ends at once, and its pod with it. It sends the event in the
-// background.
+// tellLast is for a claim that is about to be unprepared: it reports the refusals since the last check. A
+// program that is refused memory often ends at once, and its pod with it. The event is sent in the background.
 func (p *Plugin) tellLast(uid string) {
 	if p.EventsPeriod == 0 {
 		return

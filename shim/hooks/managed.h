@@ -14,8 +14,8 @@ int managed_add_variable(CUdeviceptr at, size_t bytes, const struct alloc_target
  * RECORD_SENT. */
 void managed_freed(const struct alloc_record *r);
 
-/* managed_pools_emptied returns the charges on other devices for addresses from a device's
- * pools: none of them is live any more. */
+/* managed_pools_emptied gives back the charges on other devices for addresses from a device's
+ * pools. None of these addresses is live. */
 void managed_pools_emptied(unsigned device);
 
 #endif

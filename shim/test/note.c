@@ -37,7 +37,7 @@ int main(void)
 	EQ(region_charge(&two, 0, RATION_DATA, MIB, NULL), REGION_OK);
 	EQ(*done, short_seq(last));
 
-	/* A process that was stopped before it noted the first change writes nothing over it. */
+	/* A process that stopped before it noted the first change does not overwrite the later note. */
 	CHECK(short_seq(old) != short_seq(last));
 	EQ(region_note(&two, 0, old), true);
 	EQ(*done, short_seq(last));

@@ -277,7 +277,7 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* latency pauses for 3 to 10 milliseconds, of no pattern: the device takes turns in one. */
+/* latency pauses for a random 3 to 10 ms, so as not to match the device's regular turns. */
 static CUresult latency(uint64_t at, uint64_t ms, uint64_t *median, uint64_t *high, size_t *count)
 {
 	static uint64_t took[SAMPLES];

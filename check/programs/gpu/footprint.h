@@ -1,7 +1,6 @@
-/* The host memory of this process, in KiB. Private memory is in pages, clean or dirty, that
- * no other process maps. A mapping is recognised by the path of its file; memory of a
- * library without a file (zeroed variables, anonymous mappings) is only in the sums of the
- * process. */
+/* The host memory of this process, in KiB. Private memory is in pages, clean or dirty, that no
+ * other process maps. A library's mappings are recognised by the path of its file. Its memory
+ * that has no path (zeroed variables, anonymous mappings) is only in the process's totals. */
 #ifndef FOOTPRINT_H
 #define FOOTPRINT_H
 

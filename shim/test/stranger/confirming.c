@@ -65,8 +65,8 @@ static void others_in_flight(const char *call, CUresult (*run)(struct task *))
 static void pool(void) { others_in_flight("cuMemAllocFromPoolAsync:before", allocate_async); }
 static void physical(void) { others_in_flight("cuMemCreate:before", create); }
 
-/* A module that was measured beside another one is charged for both. When the other one is unloaded, the module
- * was charged too much, and not the context. */
+/* A module that was measured beside another one is charged for both. Unloading the other one
+ * shows that the module was overcharged, and not the context. */
 static CUresult load(struct task *t) { return cuModuleLoadData(&t->module, PTX(BIG_100M)); }
 
 static void module(void)

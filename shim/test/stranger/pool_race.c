@@ -155,8 +155,8 @@ static void both_grow(void)
 	SAME();
 }
 
-/* A request makes the pool grow beyond the limit, by what could not be foreseen, and another
- * thread looks before it has found that: it is still refused. */
+/* A request makes the pool grow beyond the limit by an amount that could not be foreseen. Another
+ * thread sees this before the request does. The request is still refused. */
 static void seen_before(void)
 {
 	enum { PIECE = 40 * MIB };
