@@ -87,15 +87,19 @@ func (a *app) runWait(f waitFlags, names []string) error {
 	}
 	results := make(chan result, len(jobs))
 	for i, j := range jobs {
-		go func() { // it stays blocked if this command returns before the job ends
+		report := func(end *job.End, launched bool, err error) {
 			r := result{i: i, Waited: Waited{Job: j.Name, Path: j.Path}}
-			end, launched, err := job.Wait(j)
 			r.err, r.Unknown = err, err == nil && launched && end == nil
 			if end != nil {
 				r.Exit, r.Ended = &machine.Exit{Status: end.Status, Signal: end.Signal}, time.Unix(0, end.Ended).UTC()
 			}
 			results <- r
-		}()
+		}
+		if end, launched, err := job.TryWait(j); err == nil { // before the timeout begins
+			report(end, launched, nil)
+		} else {
+			go func() { report(job.Wait(j)) }() // it stays blocked if this command returns before the job ends
+		}
 	}
 	var expired <-chan time.Time
 	if f.timeout > 0 {
@@ -103,16 +107,21 @@ func (a *app) runWait(f waitFlags, names []string) error {
 	}
 	ends := make([]error, len(jobs))
 	for left := len(jobs); left > 0; left-- {
+		var r result
 		select {
-		case r := <-results:
-			if r.err == nil {
-				r.err = a.printWaited(names[r.i], r.Waited, len(jobs) > 1)
+		case r = <-results: // a job that has ended counts, even if the time is over
+		default:
+			select {
+			case r = <-results:
+			case <-expired:
+				return statusError{fmt.Errorf("waiting: %d of %d not ended after %s", left, len(jobs), f.timeout), exitTimeout}
 			}
-			if ends[r.i] = r.err; f.any {
-				return r.err
-			}
-		case <-expired:
-			return statusError{fmt.Errorf("waiting: %d of %d not ended after %s", left, len(jobs), f.timeout), exitTimeout}
+		}
+		if r.err == nil {
+			r.err = a.printWaited(names[r.i], r.Waited, len(jobs) > 1)
+		}
+		if ends[r.i] = r.err; f.any {
+			return r.err
 		}
 	}
 	for _, err := range ends {

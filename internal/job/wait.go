@@ -18,13 +18,19 @@ import (
 // ended. It is nil if the job has no command (launched is false), or if its launcher was killed
 // before it wrote that down. A later job of the same name is another job.
 func Wait(j Job) (end *End, launched bool, err error) {
-	if end, launched, err = wait(j); err != nil {
+	if end, launched, err = wait(j, true); err != nil {
 		return nil, false, fmt.Errorf("waiting for %s: %w", j.Title(), err)
 	}
 	return end, launched, nil
 }
 
-func wait(j Job) (end *End, launched bool, err error) {
+// TryWait is Wait for a job that has ended already. Otherwise it returns ErrRunning at once.
+func TryWait(j Job) (end *End, launched bool, err error) { return wait(j, false) }
+
+// ErrRunning is returned by TryWait for a job that has not ended.
+var ErrRunning = errors.New("the job has not ended")
+
+func wait(j Job, block bool) (end *End, launched bool, err error) {
 	dir, err := safepath.OpenFolder(filepath.Dir(j.Path))
 	if err != nil {
 		return nil, false, err
@@ -45,9 +51,13 @@ func wait(j Job) (end *End, launched bool, err error) {
 		defer closeIf(fds[i])
 	}
 	file, alive, info := fds[0], fds[1], fds[2]
-	if file >= 0 {
+	switch {
+	case !block && (alive >= 0 && inUseBy(alive) || file >= 0 && region.LockedFD(file)):
+		err = ErrRunning
+	case !block:
+	case file >= 0:
 		err = waitRegion(dir, name, alive, file)
-	} else if alive >= 0 {
+	case alive >= 0:
 		err = waitFor(alive)
 	}
 	if err == nil && info >= 0 {
