@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -35,7 +36,25 @@ type rootsAgent struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	told   *net.UnixConn // what it tells systemd
-	stderr bytes.Buffer
+	stderr output
+}
+
+// output is what a process writes, which a test reads meanwhile.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // asUnit begins a command with what the agent's unit leaves it.
