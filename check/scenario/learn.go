@@ -68,6 +68,9 @@ func Learn(ration string, screen Screen) error {
 		do, l.lines = l.prompt, bufio.NewReader(screen.In)
 		l.say("Now you. What you type is run by a shell, on a stand-in GPU that only this lesson has.\n" +
 			"Also understood: hint (shows a command that does it), skip (does it for you), quit.")
+		if !l.shell.controlled {
+			l.say("This terminal belongs to another session, as under su -c: Ctrl-C ends the lesson, not only a command. (su --pty avoids that.)")
+		}
 	} else {
 		l.say("The three tasks, and what does them. On a terminal you would type these yourself.")
 	}

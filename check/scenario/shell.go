@@ -20,11 +20,13 @@ import (
 var errStatus = errors.New("it ended")
 
 // shell runs commands, each in a process group of its own, which is the terminal's foreground group
-// meanwhile. So Ctrl-C ends the command and not the lesson.
+// meanwhile. So Ctrl-C ends the command and not the lesson. A terminal that belongs to another session has
+// no foreground group for us.
 type shell struct {
-	jobs    string // folder of its jobs
-	environ []string
-	screen  Screen
+	jobs       string // folder of its jobs
+	environ    []string
+	screen     Screen
+	controlled bool // screen.In is the controlling terminal of this session
 }
 
 // own matches variables that would change the lesson.
@@ -34,7 +36,7 @@ var own = sync.OnceValue(func() *regexp.Regexp {
 
 // newShell makes a folder with this program as "ration", and a folder for jobs.
 func newShell(folder, ration string, screen Screen) (*shell, error) {
-	s := &shell{jobs: filepath.Join(folder, "jobs"), screen: screen}
+	s := &shell{jobs: filepath.Join(folder, "jobs"), screen: screen, controlled: isControlling(screen.In)}
 	bin := filepath.Join(folder, "bin")
 	if err := errors.Join(os.Mkdir(s.jobs, 0o700), os.Mkdir(bin, 0o700), os.Symlink(ration, filepath.Join(bin, "ration"))); err != nil {
 		return nil, fmt.Errorf("making a folder for the lesson: %w", err)
@@ -58,6 +60,8 @@ func (s *shell) run(line string) error {
 	cmd.Stdout, cmd.Stderr = s.screen.File, s.screen.File
 	if s.screen.In != nil {
 		cmd.Stdin = s.screen.In
+	}
+	if s.controlled {
 		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(s.screen.In.Fd())
 		defer takeTerminal(s.screen.In)
 	}
@@ -67,6 +71,29 @@ func (s *shell) run(line string) error {
 			return fmt.Errorf("%w with status %d", errStatus, exit.ExitCode())
 		}
 		return fmt.Errorf("running %s: %w", line, err)
+	}
+	return nil
+}
+
+// isControlling reports whether a file is the controlling terminal of this session. Under su -c and
+// setsid it is not: they start a new session, and leave the terminal to the old one.
+func isControlling(tty *os.File) bool {
+	if tty == nil {
+		return false
+	}
+	_, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil
+}
+
+// EndWithParent has the kernel send SIGTERM to this program when its parent ends, if the terminal belongs to
+// another session. Ctrl-C does not reach this program then. It reaches su, which ends only the shell that
+// started this program.
+func (s Screen) EndWithParent() error {
+	if s.In == nil || isControlling(s.In) {
+		return nil
+	}
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0); err != nil {
+		return fmt.Errorf("asking for a signal at the parent's end: %w", err)
 	}
 	return nil
 }

@@ -46,6 +46,13 @@ func (a *app) runLearn(tasks, quick bool) error {
 	if err := launch.CheckGlibc(); err != nil {
 		return err
 	}
+	screen := a.screen()
+	if _, err := windowSize(os.Stdin); err == nil && a.out.tty {
+		screen.In = os.Stdin
+	}
+	if err := screen.EndWithParent(); err != nil {
+		return err
+	}
 	if !tasks {
 		if err := a.learnStory(quick); err != nil {
 			return err
@@ -54,10 +61,6 @@ func (a *app) runLearn(tasks, quick bool) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding this program: %w", err)
-	}
-	screen := a.screen()
-	if _, err := windowSize(os.Stdin); err == nil && a.out.tty {
-		screen.In = os.Stdin
 	}
 	if err := scenario.Learn(exe, screen); errors.Is(err, scenario.ErrLeft) {
 		a.out.printf("You left. Nothing of the lesson goes on; ration learn --tasks begins with the tasks.\n")

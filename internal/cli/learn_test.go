@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // startLearn starts a lesson on a terminal, with a folder of its own for what it leaves.
-func startLearn(t *testing.T, args ...string) (s *screen, folder string) {
+func startLearn(t *testing.T, command ...string) (s *screen, folder string) {
 	t.Helper()
 	testenv.Made(t, cuda.Built())
 	folder = t.TempDir()
@@ -28,7 +29,7 @@ func startLearn(t *testing.T, args ...string) (s *screen, folder string) {
 		}
 	})
 	environ := environ(filepath.Join(folder, "unused"), "TMPDIR="+folder, "RATION_LIB="+t.TempDir())
-	return onTerminal(t, 100, 200, environ, append([]string{"ration", "learn"}, args...)...), folder
+	return onTerminal(t, 100, 200, environ, command...), folder
 }
 
 // leftNothing checks how a lesson ended, and that it left nothing behind: no file, no process.
@@ -57,7 +58,7 @@ func processesIn(folder string) (found []string) {
 
 // A newcomer does all three tasks, with mistakes.
 func TestLearn(t *testing.T) {
-	s, folder := startLearn(t, "--quick")
+	s, folder := startLearn(t, "ration", "learn", "--quick")
 	s.shows(`greedy was refused`)
 	s.shows(`Task 1 of 3: limit a job`)
 	s.shows(`learn>\n$`)
@@ -103,7 +104,7 @@ func TestLearnEnds(t *testing.T) {
 		"SIGHUP":      {func(s *screen) { _ = s.cmd.Process.Signal(unix.SIGHUP) }, 129},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, folder := startLearn(t, "--tasks")
+			s, folder := startLearn(t, "ration", "learn", "--tasks")
 			s.shows(`learn>\n$`)
 			// skip does a task; its program goes on in the background.
 			s.press("skip\n")
@@ -120,7 +121,7 @@ func TestLearnEnds(t *testing.T) {
 // Ctrl-C ends a command that runs in the foreground, and not the lesson. Ctrl-Z does nothing
 // to it: nothing could continue it.
 func TestLearnInterruptsCommand(t *testing.T) {
-	s, folder := startLearn(t, "--tasks")
+	s, folder := startLearn(t, "ration", "learn", "--tasks")
 	s.shows(`learn>\n$`)
 	s.press("ration run --fake-gpu h200 --mem 4g --name long -- fake-train --hold 1g\n")
 	s.shows(`holding 1 GiB`)
@@ -129,4 +130,30 @@ func TestLearnInterruptsCommand(t *testing.T) {
 	s.shows(`Not yet: there is no job that runs with a limit(?s:.*)learn>\n$`)
 	s.press("quit\n")
 	s.leftNothing(0, folder)
+}
+
+// Under su -c and setsid the terminal belongs to another session. The lesson works there too.
+func TestLearnInOtherSession(t *testing.T) {
+	s, folder := startLearn(t, "setsid", "--wait", "ration", "learn", "--tasks")
+	s.shows(`This terminal belongs to another session(?s:.*)learn>\n$`)
+	s.press("ration run --fake-gpu h200 --mem 4g --name first -- fake-train --hold 1g &\n")
+	s.shows(`Task 2 of 3(?s:.*)learn>`)
+	s.press("ration limit first 8g\n")
+	s.shows(`Task 3 of 3(?s:.*)learn>`)
+	s.press("skip\n")
+	s.shows(`On your own GPU`)
+	s.leftNothing(0, folder)
+}
+
+// There, Ctrl-C reaches only the program that made the session. The lesson ends with it.
+func TestLearnEndsWithParent(t *testing.T) {
+	s, folder := startLearn(t, "setsid", "--wait", "ration", "learn", "--tasks")
+	s.shows(`learn>\n$`)
+	s.press("ration run --fake-gpu h200 --mem 4g --name long -- fake-train --hold 1g\n")
+	s.shows(`holding 1 GiB`)
+	s.press("\x03")
+	for deadline := time.Now().Add(time.Minute); len(processesIn(folder)) > 0 && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.leftNothing(-1, folder) // setsid was killed by SIGINT
 }
