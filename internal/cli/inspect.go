@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/internal/job"
 	"ration/internal/node"
 	"ration/machine"
 )
@@ -44,11 +45,12 @@ func (a *app) runInspect(name, format string) error {
 	if err != nil {
 		return err
 	}
-	m, err := node.Read(fullOf(true, []string{name}))
+	opts := fullOf(true, []string{name})
+	m, err := node.Read(opts)
 	if err != nil && !strings.ContainsRune(name, os.PathSeparator) {
 		return err
 	}
-	j, err := findJob(&m, name)
+	j, err := findJob(&m, name, func(j job.Job) machine.Job { return node.ReadJob(j, opts) })
 	if err != nil {
 		return err
 	}

@@ -105,8 +105,8 @@ func notAll(m *machine.Machine) string {
 	return ""
 }
 
-// findJob returns a job that was read or, for a path, reads it.
-func findJob(m *machine.Machine, argument string) (machine.Job, error) {
+// findJob returns a job that was read. It reads a job that was not: one at a path, or one of very many.
+func findJob(m *machine.Machine, argument string, read func(job.Job) machine.Job) (machine.Job, error) {
 	i, err := chooseJob(m.Jobs, argument)
 	switch {
 	case err != nil:
@@ -120,14 +120,14 @@ func findJob(m *machine.Machine, argument string) (machine.Job, error) {
 			return machine.Job{}, err
 		}
 		if found.Path != "" {
-			return node.ReadJob(found, node.Options{ReadOnly: true}), nil
+			return read(found), nil
 		}
 	}
-	j, err := machine.ReadJob(argument)
-	if j.Path == "" { // not found; otherwise the job has the error
-		return j, withNotAll(noJobOf(argument, err), m)
+	found, err := job.Find(argument)
+	if err != nil {
+		return machine.Job{}, withNotAll(noJobOf(argument, err), m)
 	}
-	return j, nil
+	return read(found), nil
 }
 
 // checkAll refuses a plain name of another user's job if not all jobs were read.

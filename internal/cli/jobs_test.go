@@ -62,17 +62,17 @@ func TestNotAllJobs(t *testing.T) {
 		{Name: "mine", Path: job.Folder() + "/mine/region", Owner: "root"},
 	}}
 	for _, argument := range []string{"train", "alice/train", "mine"} {
-		_, err := findJob(&m, argument)
+		_, err := findJob(&m, argument, nil)
 		expect.Equal(t, err, nil, argument)
 	}
 	m.Findings = []machine.Finding{{Kind: machine.Unanswering, Text: "the folder of jobs of user 2 could not be read"}}
-	if _, err := findJob(&m, "train"); err == nil || !strings.Contains(err.Error(), "user 2 could not be read (name it alice/train)") {
+	if _, err := findJob(&m, "train", nil); err == nil || !strings.Contains(err.Error(), "user 2 could not be read (name it alice/train)") {
 		t.Errorf("got %v", err)
 	}
 	for _, argument := range []string{"alice/train", "mine", "/tmp/ration-1/train/region"} {
-		_, err := findJob(&m, argument)
+		_, err := findJob(&m, argument, nil)
 		expect.Equal(t, err, nil, argument)
 	}
-	_, err := findJob(&m, "other")
+	_, err := findJob(&m, "other", nil)
 	expect.True(t, errors.Is(err, job.ErrNoJob) && strings.Contains(err.Error(), "could not be read"), err)
 }

@@ -177,12 +177,14 @@ func (a *app) printJobAt(f psFlags, format *template.Template) error {
 }
 
 func (a *app) printAllJobs(f psFlags, names []string, format *template.Template) error {
-	m, err := a.node.Read(fullOf(f.readOnly, names))
+	opts := fullOf(f.readOnly, names)
+	m, err := a.node.Read(opts)
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
 	a.noteSilent(a.totals.Add(&m), "totals of other users' jobs are not shown")
-	if m.Jobs, err = chooseJobs(&m, names); err != nil {
+	read := func(j job.Job) machine.Job { return a.node.ReadJob(j, opts).Jobs[0] }
+	if m.Jobs, err = chooseJobs(&m, names, read); err != nil {
 		return err
 	}
 	if len(names) == 0 {

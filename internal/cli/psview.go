@@ -18,14 +18,15 @@ import (
 	"ration/machine"
 )
 
-// chooseJobs returns the jobs with these names, in this order, or all jobs if there are no names.
-func chooseJobs(m *machine.Machine, names []string) ([]machine.Job, error) {
+// chooseJobs returns the jobs with these names, in this order, or all jobs if there are no names. read reads
+// a job that m does not have.
+func chooseJobs(m *machine.Machine, names []string, read func(job.Job) machine.Job) ([]machine.Job, error) {
 	if len(names) == 0 {
 		return m.Jobs, nil
 	}
 	out := []machine.Job{}
 	for _, name := range names {
-		j, err := findJob(m, name)
+		j, err := findJob(m, name, read)
 		if err != nil {
 			return nil, err
 		}
