@@ -191,7 +191,7 @@ func preload(on bool) error {
 		return nil
 	}
 	if mountedOver(launch.PreloadFile) {
-		err = preloadInPlace(text, on)
+		err = preloadInPlace(launch.PreloadFile, text, on)
 	} else if on {
 		err = replace(launch.PreloadFile, withLine(text))
 	} else {
@@ -203,9 +203,11 @@ func preload(on bool) error {
 	return nil
 }
 
-// preloadInPlace changes the file without replacing it.
-func preloadInPlace(text []byte, on bool) error {
-	f, err := os.OpenFile(launch.PreloadFile, os.O_WRONLY, 0)
+// preloadInPlace changes the file without replacing it. It makes a file that is missing: the mount is on the
+// file of another root then, such as a container's.
+func preloadInPlace(path string, text []byte, on bool) error {
+	made := len(missing(path)) > 0
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
 	}
@@ -214,6 +216,9 @@ func preloadInPlace(text []byte, on bool) error {
 		at, part = int64(len(text)), withLine(text)[len(text):]
 	}
 	_, err = f.WriteAt(part, at)
+	if made {
+		err = errors.Join(err, f.Chmod(0o644), safepath.SyncFolder(filepath.Dir(path))) // every user must read it, whatever the umask is
+	}
 	return errors.Join(err, f.Sync(), f.Close())
 }
 

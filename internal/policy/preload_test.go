@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"ration/check/expect"
 )
 
@@ -42,4 +44,20 @@ func TestReplace(t *testing.T) {
 	text, err := os.ReadFile(path)
 	st, err2 := os.Stat(path)
 	expect.True(t, err == nil && err2 == nil && string(text) == "new" && st.Mode() == 0o640, text, st.Mode(), errors.Join(err, err2))
+}
+
+// A file that must not be replaced is made if it is missing, for all users to read. Otherwise only our line
+// changes, and the file stays the same.
+func TestPreloadInPlace(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o077))
+	path := filepath.Join(t.TempDir(), "ld.so.preload")
+	expect.OK(t, preloadInPlace(path, nil, true))
+	text, err := os.ReadFile(path)
+	made, err2 := os.Stat(path)
+	expect.Must(t, err == nil && err2 == nil && string(text) == Library+"\n" && made.Mode() == 0o644, text, made, errors.Join(err, err2))
+
+	expect.OK(t, errors.Join(os.Chmod(path, 0o640), preloadInPlace(path, text, false)))
+	text, err = os.ReadFile(path)
+	st, err2 := os.Stat(path)
+	expect.True(t, err == nil && err2 == nil && !hasLine(text) && os.SameFile(st, made) && st.Mode() == 0o640, text, st, errors.Join(err, err2))
 }
