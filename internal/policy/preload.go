@@ -59,7 +59,13 @@ func installLibrary() error {
 	}
 	folder := filepath.Dir(Library)
 	made := missing(folder, filepath.Dir(folder), launch.PreloadFile)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	err = os.MkdirAll(folder, 0o755)
+	for _, path := range []string{filepath.Dir(folder), folder} {
+		if err == nil {
+			err = os.Chmod(path, 0o755) // every user must load the library, whatever the umask is or was
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("making %s: %w", folder, err)
 	}
 	if err := noteMade(made); err != nil {
