@@ -151,8 +151,13 @@ generated:
 	@$(MAKE) --no-print-directory generate
 	@set -e; for file in $(GENERATED); do diff -u build/$${file##*/} $$file || { echo "$$file was not what make generate writes; it is now, commit it"; exit 1; }; done >&2
 
-race: native ## the Go tests under the race detector, the C library under sanitizers
+race: race-go sanitizers ## the Go tests under the race detector, the C library under sanitizers
+
+.PHONY: race-go sanitizers
+race-go: native
 	GORACE=atexit_sleep_ms=0 go test -race ./internal/... ./machine $$(go list ./check/... | grep -v /processes) # or each command of a test sleeps for a second at its end
+
+sanitizers:
 	@set -e; for san in thread address undefined; do $(MAKE) --no-print-directory -j$(CORES) -C shim test SAN=$$san; done
 
 # What is run of the tests in an emulator, which is ten times slower: all packages but those

@@ -83,10 +83,8 @@ if [ -n "$emulated" ]; then
 	"$tests/proc_stat" || without="$without random no_descriptors forks "
 	echo "not in an emulator:$without"
 fi
-# Nor a sanitizer: for cancelled threads; and the address sanitizer for a syscall that reads as many
-# arguments as there can be.
+# Nor a sanitizer for cancelled threads.
 [ -n "$san" ] && without=" cancelled "
-[ "$san" = address ] && without=" cancelled long_wait "
 # left_out NAME says whether a test is not to be run; ONLY is a pattern of those that are.
 left_out() {
 	case $without in
