@@ -129,7 +129,7 @@ static void overhead_settle_lent(struct device *d, uint64_t unlisted)
 	uint64_t back = overhead_above(d->lent_bytes, overhead_whole(unlisted));
 	if (!back)
 		return;
-	d->lent_bytes -= back;
+	store_release(&d->lent_bytes, d->lent_bytes - back);
 	charge_leaving(d->index, back);
 	charge_return(d->index, RATION_DATA, back);
 }
@@ -184,7 +184,7 @@ void overhead_lend(struct device *d, uint64_t bytes)
 	bytes = overhead_whole(bytes);
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
 	charge_arrived(d->index, bytes);
-	d->lent_bytes += bytes;
+	store_release(&d->lent_bytes, d->lent_bytes + bytes);
 	if (started)
 		overhead_sync(d);
 	mutex_unlock(&overhead_lock);
