@@ -160,7 +160,10 @@ func validate(root, schema map[string]any, value any, at string) error {
 			}
 		case "required":
 			object, isObject := value.(map[string]any)
-			for _, name := range rule.([]any) {
+			for i, name := range rule.([]any) {
+				if slices.Contains(rule.([]any)[:i], name) { // draft 2020-12 wants each once
+					err = errors.Join(err, fmt.Errorf("%s.%s: required twice", at, name))
+				}
 				if _, there := object[name.(string)]; isObject && !there {
 					err = errors.Join(err, fmt.Errorf("%s.%s: missing", at, name))
 				}
