@@ -1,12 +1,15 @@
 package cli
 
 import (
+	_ "embed" // the descriptions
 	"encoding"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +17,19 @@ import (
 
 // schemaDialect is the version of JSON Schema in which ration schema describes JSON.
 const schemaDialect = "https://json-schema.org/draft/2020-12/schema"
+
+// descriptions are the comments of the types that commands print, and of their fields, by
+// machine.Job and machine.Job.Name. ration-man copies them from the source.
+var (
+	//go:embed descriptions.json
+	descriptionsFile []byte
+	descriptions     = sync.OnceValue(func() (all map[string]string) {
+		if err := json.Unmarshal(descriptionsFile, &all); err != nil {
+			panic(err) // it is part of this program
+		}
+		return all
+	})
+)
 
 // Schemas is what `ration schema --json` prints.
 type Schemas struct {
@@ -126,13 +142,14 @@ func describe(t reflect.Type, defs map[string]*Schema) *Schema {
 }
 
 func describeStruct(t reflect.Type, defs map[string]*Schema) *Schema {
-	s := &Schema{Type: "object", Properties: map[string]*Schema{}}
+	s := &Schema{Description: descriptions()[t.String()], Type: "object", Properties: map[string]*Schema{}}
 	for _, f := range JSONFields(t) {
 		field := describe(f.Type, defs)
 		if !f.Optional {
 			s.Required = append(s.Required, f.Name)
 			field = orNull(field, f.Type.Kind())
 		}
+		field.Description = descriptions()[f.Key()]
 		s.Properties[f.Name] = field
 	}
 	return s
@@ -155,7 +172,11 @@ type JSONField struct {
 	reflect.StructField
 	Name     string // in JSON
 	Optional bool   // omitted if it is empty
+	Struct   reflect.Type
 }
+
+// Key returns the field's name with its type, as in machine.Job.Name.
+func (f *JSONField) Key() string { return f.Struct.String() + "." + f.StructField.Name }
 
 // JSONFields returns the fields of a struct that are in its JSON, with those of embedded structs.
 func JSONFields(t reflect.Type) (out []JSONField) {
@@ -175,7 +196,7 @@ func JSONFields(t reflect.Type) (out []JSONField) {
 				}
 			}
 		case name != "" && name != "-":
-			out = append(out, JSONField{f, name, strings.Contains(options, "omit")})
+			out = append(out, JSONField{f, name, strings.Contains(options, "omit"), t})
 		}
 	}
 	return out
