@@ -72,9 +72,9 @@ programs:
 	$(STATIC_BUILD) -o $(BIN)/ration-static ./cmd/ration
 
 # What make generate writes: from the layout in internal/abi, and from the commands.
-GENERATED := shim/region/abi.h docs/format.md docs/commands.md
+GENERATED := shim/region/abi.h docs/format.md docs/commands.md internal/cli/descriptions.json
 
-generate: ## write shim/region/abi.h, docs/format.md and docs/commands.md
+generate: ## write shim/region/abi.h, docs/format.md, docs/commands.md and internal/cli/descriptions.json
 	go generate ./...
 
 native: ## build the C libraries

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 
+	"ration/internal/cli"
 	"ration/machine"
 )
 
@@ -87,28 +88,15 @@ func (w *shapeWriter) object(t reflect.Type, name string) {
 func fields(t reflect.Type) (names []string, inner map[string]reflect.Type) {
 	var last []string
 	inner = map[string]reflect.Type{}
-	for f := range t.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	for _, f := range cli.JSONFields(t) {
 		of := f.Type
 		for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 			of = of.Elem()
 		}
-		isStruct := of.Kind() == reflect.Struct && !of.Implements(reflect.TypeFor[encoding.TextMarshaler]())
-		switch {
-		case name == "" && f.Anonymous:
-			more, types := fields(of)
-			for _, name := range more {
-				if types[name] == nil {
-					names = append(names, name)
-				} else {
-					last, inner[name] = append(last, name), types[name]
-				}
-			}
-		case name == "" || name == "-":
-		case isStruct:
-			last, inner[name] = append(last, name), f.Type
-		default:
-			names = append(names, name)
+		if of.Kind() == reflect.Struct && !of.Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
+			last, inner[f.Name] = append(last, f.Name), f.Type
+		} else {
+			names = append(names, f.Name)
 		}
 	}
 	return append(names, last...), inner

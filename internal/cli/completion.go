@@ -25,7 +25,7 @@ var (
 	exampleShares  = []string{"10%", "20%", "25%", "30%", "50%", "75%", "100%", "none"}
 	exampleMachine = []string{"h200", "h200x2", "h200x8", "h100", "a100", "small", "small:512m"}
 	exampleFilters = []string{"state=running", "state=idle", "gpu=0", "name=", "user=", "command="}
-	exampleFormats = []string{"'{{.Name}}'", "'{{.Name}} {{.State}}'", "'{{json .Devices}}'"}
+	exampleFormats = []string{"'{{.job}}'", "'{{.job}} {{.state}}'", "'{{json .devices}}'"}
 )
 
 // completeFlags registers a completion for every flag of a command. A test checks that none is

@@ -27,11 +27,11 @@ ration ps --json, and the findings about it. JOB is a name that ration ps
 shows, the path of a region, with a slash in it, or for root USER/NAME, a job
 of another user. Nothing is changed.
 
-With --format a Go template is printed instead, as in ration ps.
+With --format a Go template is printed instead, over the job, as in ration ps.
 
 Exit status: 0; 3 if there is no such job, or its region could not be read.
 Then everything else about the job is still printed.`,
-		Example:           "  ration inspect train\n  ration inspect train --format '{{json .Refusals}}'",
+		Example:           "  ration inspect train\n  ration inspect train --format '{{json .refusals}}'",
 		Args:              argCount(1, 1, "one job"),
 		ValidArgsFunction: completeJobs(1),
 		RunE:              func(_ *cobra.Command, args []string) error { return a.runInspect(args[0], format) },

@@ -80,9 +80,10 @@ one more region.
 The memory of dead processes is first returned to the job, if you may write its
 region. With --read-only nothing is changed.
 
---format prints a Go template for each job, as in '{{.Name}} {{.State}}', over
-the fields of a job in Go's package machine. {{json .Processes}} renders a value
-as JSON, and {{bytes N}} a size.
+--format prints a Go template for each job, as in '{{.job}} {{.state}}', over
+the fields of a job in --json. Their names in Go's package machine work too, as
+in '{{.Name}} {{.State}}'. {{json .processes}} renders a value as JSON,
+{{bytes N}} a size, and {{join .command " "}} a list.
 
 --watch shows the jobs repeatedly, until it is interrupted or has done so
 --count times: in place on a terminal, otherwise one after the other, and with
@@ -98,7 +99,7 @@ is no such job. The other jobs are shown all the same.`,
   ration ps --user anna --filter 'name=fold*'
   ration ps -a train
   ration ps -q
-  ration ps --format '{{.Name}} {{.State}} {{len .Processes}}'
+  ration ps --format '{{.job}} {{.state}} {{len .processes}}'
   ration ps --watch --interval 5s
   ration ps --json --region /run/ration/train/region`,
 		Args:              argCount(0, -1, "jobs"),

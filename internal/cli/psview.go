@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,34 +47,6 @@ func hideEnded(m *machine.Machine) {
 	before := len(m.Jobs)
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j machine.Job) bool { return j.State == machine.Ended && j.Err() == nil && len(j.Reaped) == 0 })
 	m.Hidden = before - len(m.Jobs)
-}
-
-// parseJobTemplate parses --format. It returns nil for an empty text.
-func parseJobTemplate(text string) (*template.Template, error) {
-	if text == "" {
-		return nil, nil
-	}
-	t, err := template.New("--format").Option("missingkey=error").Funcs(template.FuncMap{
-		"json": func(v any) (string, error) {
-			var out bytes.Buffer
-			enc := json.NewEncoder(&out)
-			enc.SetEscapeHTML(false)
-			err := enc.Encode(v)
-			return strings.TrimSuffix(out.String(), "\n"), err
-		},
-		"bytes": humanfmt.Bytes,
-		"join":  strings.Join,
-	}).Parse(strings.NewReplacer(`\t`, "\t", `\n`, "\n").Replace(text)) // as in docker ps
-	if err == nil { // this finds an unknown field before any job is read
-		err = t.Execute(new(bytes.Buffer), &machine.Job{Exit: &machine.Exit{}, Command: []string{""}, Devices: []machine.Device{{Compute: &machine.Compute{}}},
-			Kubernetes: &machine.Kubernetes{Pods: []machine.Pod{{}}},
-			Processes:  []machine.Process{{Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{}, Time: &machine.Time{}}}}},
-			Refusals:   []machine.Refusal{{Top: []machine.Holder{{}}}}, Deaths: []machine.Death{{Held: []machine.DeathHeld{{}}}}})
-	}
-	if err != nil {
-		return nil, usageError("%v (see ration ps --help)", err)
-	}
-	return t, nil
 }
 
 // printEach prints a line for each job: by the template, or the form in which other commands accept

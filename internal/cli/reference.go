@@ -23,7 +23,7 @@ var words = []Entry{
 	{"size", "10g, 10GiB, 1024m, plain bytes, or 25% of a device. Multiples are binary: 1k is 1024 bytes. 0 or none is no limit. " +
 		"Limits by device are 0=10g,1=20g, or 10g,1=20g for 20g on device 1 and 10g on the others."},
 	{"context", "What each CUDA process holds before its first tensor, 518 MiB on an H200. It counts."},
-	{"JSON", "Every command that prints data takes --json, and then prints one JSON value on standard output. Sizes are bytes. Times (at, and all names that end in _at) are as in RFC 3339, in UTC. " +
+	{"JSON", "Every command that prints data takes --json, and then prints one JSON value on standard output. ration schema COMMAND prints its JSON Schema. Sizes are bytes. Times (at, and all names that end in _at) are as in RFC 3339, in UTC. " +
 		"Fields may be added; none is renamed or removed without a new major version. Errors and warnings go to standard error. Text for people may change."},
 }
 
@@ -105,7 +105,7 @@ func variablesOf(command string) (out []Entry) {
 // outputs are the values that commands print with --json.
 var outputs = map[string]any{
 	"bench": bench.Measurement{}, "create": Created{}, "demo": scenario.DemoReport{}, "doctor": doctor.Report{}, "events": machine.Event{}, "inspect": Inspection{},
-	"library": Library{}, "limit": ShownLimits{}, "ps": machine.Machine{}, "rm": Removals{}, "run": launch.Summary{}, "selftest": scenario.SelftestReport{}, "signal": Stopped{}, "stop": Stopped{},
+	"library": Library{}, "limit": ShownLimits{}, "ps": machine.Machine{}, "rm": Removals{}, "run": launch.Summary{}, "schema": Schemas{}, "selftest": scenario.SelftestReport{}, "signal": Stopped{}, "stop": Stopped{},
 	"version": Version{}, "wait": Waited{}, "web": Page{}, "why": Why{},
 	"policy apply": PolicyApplied{}, "policy check": PolicyChecked{}, "policy disable": PolicyEnded{}, "policy enable": PolicyApplied{}, "policy show": PolicyShown{},
 }
@@ -113,7 +113,7 @@ var outputs = map[string]any{
 // pages are the docs pages about a command.
 var pages = map[string][]string{
 	"run": {"running.md", "compute.md"}, "create": {"containers.md", "slurm.md"}, "cdi": {"containers.md"}, "mount": {"slurm.md"}, "kube": {"kubernetes.md"},
-	"policy": {"shared-server.md"}, "ps": {"scripting.md"}, "web": {"monitoring.md", "security.md"}, "agent": {"monitoring.md"}, "events": {"monitoring.md"},
+	"policy": {"shared-server.md"}, "ps": {"scripting.md"}, "schema": {"scripting.md"}, "web": {"monitoring.md", "security.md"}, "agent": {"monitoring.md"}, "events": {"monitoring.md"},
 	"metrics": {"monitoring.md"}, "limit": {"compute.md"}, "why": {"troubleshooting.md"}, "doctor": {"troubleshooting.md"}, "library": {"from-hami-core.md"},
 	"bench": {"benchmarks.md"},
 }

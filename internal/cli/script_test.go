@@ -35,7 +35,7 @@ var underRace bool
 
 func TestMain(m *testing.M) {
 	commands := map[string]func(){
-		"ration":  func() { dieAtStep(); os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
+		"ration":  func() { dieAtStep(); os.Exit(mainWithSchema()) },
 		"split":   func() { agentUser = readerOfTests; os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
 		"whole":   func() { agentUser = noReader; os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
 		"hold":    func() { os.Exit(hold(os.Args[1:])) },
@@ -144,13 +144,15 @@ func exits(ts *testscript.TestScript, args []string) {
 	}
 }
 
-// json COMMAND checks that the last standard output is one JSON value of the type that
-// this command prints, without fields that the type does not have.
+// json COMMAND [FILE] checks that the last standard output, or FILE, is one JSON value of the type
+// that this command prints, by its schema and without fields that the type does not have.
 func checkJSON(ts *testscript.TestScript, args []string) {
 	if outputs[args[0]] == nil {
 		ts.Fatalf("no command %s prints JSON", args[0])
 	}
-	dec := json.NewDecoder(bytes.NewReader([]byte(ts.ReadFile("stdout"))))
+	text := []byte(ts.ReadFile(append(args[1:], "stdout")[0]))
+	ts.Check(checkSchema(args[0], text))
+	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	ts.Check(dec.Decode(reflect.New(reflect.TypeOf(outputs[args[0]])).Interface()))
 	if dec.More() {
