@@ -26,7 +26,7 @@ type shell struct {
 	jobs       string // folder of its jobs
 	environ    []string
 	screen     Screen
-	controlled bool // screen.In is the controlling terminal of this session
+	controlled bool // screen.In is the controlling terminal of this process
 }
 
 // own matches variables that would change the lesson.
@@ -75,7 +75,7 @@ func (s *shell) run(line string) error {
 	return nil
 }
 
-// isControlling reports whether a file is the controlling terminal of this session. Under su -c and
+// isControlling reports whether a file is the controlling terminal of this process. Under su -c and
 // setsid it is not: they start a new session, and leave the terminal to the old one.
 func isControlling(tty *os.File) bool {
 	if tty == nil {

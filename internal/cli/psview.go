@@ -115,9 +115,6 @@ func shownName(j *machine.Job) string {
 	return ownerAndName(j)
 }
 
-// callerUID returns the user who asks.
-func callerUID() int { return job.User() }
-
 // shownRows bounds the processes that are printed for a job of another user when all jobs are
 // listed.
 const shownRows = 64

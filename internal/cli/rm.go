@@ -74,13 +74,9 @@ func (a *app) runRm(f rmFlags, names []string) error {
 	case len(names) == 0:
 		return usageError("ration rm needs the jobs to remove (name them, or use --stale; see ration ps)")
 	}
-	var jobs []job.Job
-	for _, name := range names {
-		j, err := lookUpJob(name, job.FindFolder)
-		if err != nil {
-			return err
-		}
-		jobs = append(jobs, j)
+	jobs, err := lookUpJobs(names)
+	if err != nil {
+		return err
 	}
 	if f.force {
 		return a.removeJobs(jobs, job.ForceRemove)

@@ -119,18 +119,14 @@ func parseSignal(text string) (syscall.Signal, error) {
 
 // eachStopped calls stop for each job, after a question if it is another user's, and prints what it did.
 func (a *app) eachStopped(names []string, yes bool, verb string, stop func(job.Job) (job.Stopped, error)) error {
-	var jobs []job.Job
-	for _, name := range names {
-		j, err := lookUpJob(name, job.FindFolder)
-		if err != nil {
+	jobs, err := lookUpJobs(names)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(jobs) && !yes; i++ {
+		if err := a.askBefore(verb, names[i], jobs[i]); err != nil {
 			return err
 		}
-		if !yes {
-			if err := a.askBefore(verb, name, j); err != nil {
-				return err
-			}
-		}
-		jobs = append(jobs, j)
 	}
 	var errs []error
 	for i, j := range jobs {

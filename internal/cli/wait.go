@@ -72,13 +72,9 @@ func (a *app) runWait(f waitFlags, names []string) error {
 	if f.timeout < 0 {
 		return usageError("--timeout: %v has passed already (use a time, as 90s or 2h)", f.timeout)
 	}
-	var jobs []job.Job
-	for _, name := range names {
-		j, err := lookUpJob(name, job.FindFolder)
-		if err != nil {
-			return err
-		}
-		jobs = append(jobs, j)
+	jobs, err := lookUpJobs(names)
+	if err != nil {
+		return err
 	}
 	type result struct {
 		i int

@@ -47,7 +47,7 @@ func CloseMembers(all []Member) {
 // process and launchers: a launcher ends with its command. The caller closes them.
 //
 // A tenant can hand its lock on `alive` to a process of any user, which must not be ended for that. So the holder of
-// such a lock counts only if it runs as the job's owner, or as a user who has a process in the region.
+// such a lock counts only if it runs as the job's owner, or as a user with a process in the region.
 func Members(j Job) (out []Member) {
 	add := func(pid int, uids map[int]bool, is func() bool) {
 		if pid == os.Getpid() || slices.ContainsFunc(out, func(m Member) bool { return m.PID == pid }) {

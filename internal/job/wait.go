@@ -24,11 +24,8 @@ func Wait(j Job) (end *End, launched bool, err error) {
 	return end, launched, nil
 }
 
-// TryWait is Wait for a job that has ended already. Otherwise it returns ErrRunning at once.
+// TryWait is Wait for a job that has ended already. Otherwise it returns an error at once.
 func TryWait(j Job) (end *End, launched bool, err error) { return wait(j, false) }
-
-// ErrRunning is returned by TryWait for a job that has not ended.
-var ErrRunning = errors.New("the job has not ended")
 
 func wait(j Job, block bool) (end *End, launched bool, err error) {
 	dir, err := safepath.OpenFolder(filepath.Dir(j.Path))
@@ -53,7 +50,7 @@ func wait(j Job, block bool) (end *End, launched bool, err error) {
 	file, alive, info := fds[0], fds[1], fds[2]
 	switch {
 	case !block && (alive >= 0 && inUseBy(alive) || file >= 0 && region.LockedFD(file)):
-		err = ErrRunning
+		err = errors.New("the job has not ended")
 	case !block:
 	case file >= 0:
 		err = waitRegion(dir, name, alive, file)

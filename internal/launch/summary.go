@@ -97,6 +97,7 @@ type recorder struct {
 }
 
 type deviceRecord struct {
+	limit   abi.Limit     // at the latest sample with one other than 0
 	refused uint64        // refused requests at the latest sample
 	atLimit time.Duration // so far
 }
@@ -128,6 +129,11 @@ func startRecorder(path string) *recorder {
 	if rec.r, rec.err = region.OpenReadOnly(path); rec.err != nil {
 		close(rec.done)
 		return rec
+	}
+	for d := range abi.Devices {
+		if _, rec.err = rec.limit(d); rec.err != nil {
+			break
+		}
 	}
 	go func() {
 		defer close(rec.done)
@@ -293,7 +299,7 @@ func (rec *recorder) addHolding(p region.Process, device int, h region.Holding) 
 }
 
 func (rec *recorder) addTimeAtLimit(device int, used uint64, sinceLast time.Duration) {
-	limit, err := rec.r.Limit(device)
+	limit, err := rec.limit(device)
 	if err != nil || !limit.Limited() {
 		return
 	}
@@ -320,9 +326,22 @@ func (rec *recorder) stop() Summary {
 	return s
 }
 
+// limit returns a device's limit. Under a policy, the service sets the limits of a run to 0 when it ends, which may be
+// before this process has read them: then it returns the limit before that.
+func (rec *recorder) limit(device int) (abi.Limit, error) {
+	limit, err := rec.r.Limit(device)
+	if err != nil {
+		return limit, err
+	}
+	if last := &rec.device[device].limit; !limit.Limited() || limit.Bytes() > 0 || !last.IsSet() {
+		*last = limit
+	}
+	return rec.device[device].limit, nil
+}
+
 func (rec *recorder) summarise(s *Summary) error {
 	for d := range abi.Devices {
-		limit, err := rec.r.Limit(d)
+		limit, err := rec.limit(d)
 		if err != nil {
 			return err
 		}

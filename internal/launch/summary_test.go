@@ -50,6 +50,22 @@ func TestRecorderIsBounded(t *testing.T) {
 	expect.True(t, err == nil && s.Unrecorded == full && full >= 2*maxRecorded, s.Unrecorded, "are counted as unrecorded, of", full, err)
 }
 
+// The summary has the limit that a run had, although the policy's service has set it to 0 at the end.
+func TestRecorderKeepsLimit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	var opts region.Options
+	opts.Limits.Memory[0], opts.Limits.Memory[1] = abi.MakeLimit(1<<30), abi.MakeLimit(0)
+	r, err := region.Open(path, opts)
+	expect.OK(t, err)
+	defer r.Close()
+	rec := startRecorder(path)
+	expect.OK(t, r.SetLimit(0, abi.MakeLimit(0)))
+	s := rec.stop()
+	expect.Must(t, s.Error == "" && len(s.Devices) == 2, s)
+	expect.True(t, s.Devices[0].Limited && s.Devices[0].Limit == 1<<30, s.Devices[0])
+	expect.True(t, s.Devices[1].Limited && s.Devices[1].Limit == 0, "a device that was never for the job", s.Devices[1])
+}
+
 // The name that a process gives itself is not shown for it: the kernel's is, and the PID.
 func TestRecorderConfirms(t *testing.T) {
 	rec := newRecorder(t, "no such program")

@@ -27,12 +27,19 @@ func (j *Job) Supervise(sample bool) (Summary, error) {
 	}
 	signals := make(chan os.Signal, 64)
 	notifySignals(signals)
+	var r *recorder
+	if sample { // before the command, whose end may end the limits
+		r = startRecorder(j.region)
+	}
 	child, err := j.start()
 	stop()
 	if j.run != nil {
 		_ = j.run.Close() // the command has a copy
 	}
 	if err != nil {
+		if r != nil {
+			r.stop()
+		}
 		j.Discard()
 		return Summary{}, err
 	}
@@ -46,10 +53,6 @@ func (j *Job) Supervise(sample bool) (Summary, error) {
 			_ = child.Signal(s) // it may have just ended
 		}
 	}()
-	var r *recorder
-	if sample {
-		r = startRecorder(j.region)
-	}
 	state, err := child.Wait()
 	signal.Stop(signals)
 	close(signals)

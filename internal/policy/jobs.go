@@ -190,8 +190,8 @@ func usable(uid int) bool {
 	}
 	reader, err := region.OpenReadOnly(j.Path)
 	if err != nil {
-		// The user has a lease on the file. Its limits can be changed all the same, and must: with a lease no
-		// user keeps a ration that was lowered.
+		// The user has a lease on the file. Its limits can still be changed, and they must be: otherwise a
+		// user with a lease would keep a ration that was lowered.
 		return errors.Is(err, unix.EAGAIN)
 	}
 	defer reader.Close()

@@ -65,7 +65,7 @@ type jobPart struct {
 // Bytes returns the size for the legend.
 func (p jobPart) Bytes() string { return humanfmt.Bytes(p.bytes) }
 
-// usage is who has what.
+// usage is the memory and the jobs of each user.
 type usage struct {
 	devices map[int]map[string]*share // by the device's number, and by name
 	all     map[string]*share

@@ -57,38 +57,22 @@
 		return result_;                              \
 	}
 
-#define TIMED_COPY(symbol, per_thread, params, stream_)                          \
-	int entry_##symbol params                                                \
-	{                                                                        \
-		real_##symbol call_ = RATION_REAL(symbol);                       \
-		if (unlikely(!call_))                                            \
-			return ration_absent(CALL_##symbol);                     \
-		if (unlikely(attach_compute()))                                  \
-			compute_copy_begins(LAUNCH_STREAM(stream_, per_thread)); \
-		return call_ ARGUMENTS_##symbol;                                 \
+/* A call before which `noted` is done if the process has a share or a cap. */
+#define TIMED_NOTED(symbol, params, noted)                   \
+	int entry_##symbol params                            \
+	{                                                    \
+		real_##symbol call_ = RATION_REAL(symbol);   \
+		if (unlikely(!call_))                        \
+			return ration_absent(CALL_##symbol); \
+		if (unlikely(attach_compute()))              \
+			noted;                               \
+		return call_ ARGUMENTS_##symbol;             \
 	}
 
-#define TIMED_EVENT_WAIT(symbol, per_thread, params, stream_)                                 \
-	int entry_##symbol params                                                             \
-	{                                                                                     \
-		real_##symbol call_ = RATION_REAL(symbol);                                    \
-		if (unlikely(!call_))                                                         \
-			return ration_absent(CALL_##symbol);                                  \
-		if (unlikely(attach_compute()))                                               \
-			compute_event_wait_begins(LAUNCH_STREAM(stream_, per_thread), event); \
-		return call_ ARGUMENTS_##symbol;                                              \
-	}
-
-#define TIMED_STREAM_END(symbol, per_thread, params, stream_) \
-	int entry_##symbol params                             \
-	{                                                     \
-		real_##symbol call_ = RATION_REAL(symbol);    \
-		if (unlikely(!call_))                         \
-			return ration_absent(CALL_##symbol);  \
-		if (unlikely(attach_compute()))               \
-			compute_stream_ends(stream_);         \
-		return call_ ARGUMENTS_##symbol;              \
-	}
+#define TIMED_COPY(symbol, per_thread, params, stream_) TIMED_NOTED(symbol, params, compute_copy_begins(LAUNCH_STREAM(stream_, per_thread)))
+#define TIMED_EVENT_WAIT(symbol, per_thread, params, stream_) \
+	TIMED_NOTED(symbol, params, compute_event_wait_begins(LAUNCH_STREAM(stream_, per_thread), event))
+#define TIMED_STREAM_END(symbol, per_thread, params, stream_) TIMED_NOTED(symbol, params, compute_stream_ends(stream_))
 
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) TIMED_##kind(symbol, per_thread, params, stream)
 #include "hooks.def"

@@ -91,13 +91,7 @@ static bool alive_read(const char *pid, const char *file, char *buf, size_t size
 {
 	char path[40];
 	snprintf(path, sizeof path, "/proc/%s/%s", pid, file);
-	int fd = region_open_fd(path, O_RDONLY, 0);
-	if (fd < 0)
-		return false;
-	ssize_t n = read(fd, buf, size - 1);
-	close(fd);
-	buf[n > 0 ? n : 0] = 0;
-	return n > 0;
+	return region_read_text(path, buf, size);
 }
 
 /* What /proc tells about a process. */

@@ -26,18 +26,6 @@ static uint64_t clock_zero(uint64_t shift)
 	return zero ? zero : 1;
 }
 
-/* clock_file reads the beginning of a file as text. It returns false if it cannot. */
-static bool clock_file(const char *path, char *buf, size_t size)
-{
-	int fd = region_open_fd(path, O_RDONLY, 0);
-	if (fd < 0)
-		return false;
-	ssize_t n = read(fd, buf, size - 1);
-	close(fd);
-	buf[n > 0 ? n : 0] = 0;
-	return n > 0;
-}
-
 /* clock_number reads a decimal number, which may be negative, and moves *text behind it. */
 static uint64_t clock_number(const char **text)
 {
@@ -59,7 +47,7 @@ static uint64_t clock_offset(void)
 	ssize_t n = readlink("/proc/self/ns/time", here, sizeof here);
 	/* The file has the offset of the namespace that children will be in. */
 	if (n <= 0 || readlink("/proc/self/ns/time_for_children", children, sizeof children) != n || memcmp(here, children, (size_t)n) ||
-	    !clock_file("/proc/self/timens_offsets", text, sizeof text) || !(at = strstr(text, at)))
+	    !region_read_text("/proc/self/timens_offsets", text, sizeof text) || !(at = strstr(text, at)))
 		return 0;
 	at += strlen("monotonic");
 	uint64_t seconds = clock_number(&at);

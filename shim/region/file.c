@@ -56,6 +56,17 @@ int region_open_fd(const char *path, int flags, unsigned mode)
 	return fd;
 }
 
+bool region_read_text(const char *path, char *buf, size_t size)
+{
+	int fd = region_open_fd(path, O_RDONLY, 0);
+	if (fd < 0)
+		return false;
+	ssize_t n = read(fd, buf, size - 1);
+	close(fd);
+	buf[n > 0 ? n : 0] = 0;
+	return n > 0;
+}
+
 /* region_open_path opens a region or its limits. It follows no symbolic link, and does not wait if
  * the path is a pipe. */
 int region_open_path(const char *path, int flags) { return region_open_fd(path, flags | O_NOFOLLOW | O_NONBLOCK, 0600); }

@@ -36,6 +36,7 @@ int region_fd(struct region *r);
 int region_file_again(struct region *r); /* a new descriptor, or -1; closing it drops this process's record locks */
 void region_file_close(struct region *r);
 int region_open_path(const char *path, int flags);
+bool region_read_text(const char *path, char *buf, size_t size); /* the beginning of a file; false if it cannot be read */
 
 /* limits.c */
 int region_limits_find(const struct region *r, uint32_t *where);
