@@ -2,7 +2,7 @@
  *
  * PROCESSES of a job look for their PID in the driver's list, in which a process of another job comes and goes as it likes.
  * Each may die before any write, fail to make its context, be stopped anywhere and go on much later, or be stopped for ever.
- * Patience has no clock here: a holder may be passed over as soon as it gives no sign of life between a look and the swap.
+ * The grace of a holder is not measured here: it may be passed over as soon as it gives no sign of life between a look and the swap.
  * The holder may give one at any moment of the driver's call, BEATS in all. With BESIDE, another thread of the
  * first process takes a turn for a context on another device; with EVICT, the first process, which lives, is taken for
  * dead at some moment, and its slot given to another. At the end one more process comes, which can neither die nor stop, and

@@ -107,8 +107,8 @@ static bool hostpid_needed(const struct hostpid_probe *p, const struct device *d
 	return hostpid_wanted() || (p->unmeasured && !nvml_pid_known() && !region_context_cost(attach_region(), d->index, d->uuid));
 }
 
-/* hostpid_patience returns after how many checks without progress a holder loses its turn. */
-static unsigned hostpid_patience(enum hostpid_sight sight, bool wanted)
+/* hostpid_grace returns how many checks without progress a holder may take before it loses its turn. */
+static unsigned hostpid_grace(enum hostpid_sight sight, bool wanted)
 {
 	switch (sight) {
 	case HOSTPID_STOPPED: return 0;
@@ -143,7 +143,7 @@ static bool hostpid_take_turn(struct region *r, struct hostpid_probe *p, const s
 		last = turn;
 		if (!vacant && looks % HOSTPID_REAP == 0)
 			sight = hostpid_look(r, turn);
-		if (vacant || looks >= hostpid_patience(sight, wanted)) {
+		if (vacant || looks >= hostpid_grace(sight, wanted)) {
 			p->turn = hostpid_turn_after(turn, p->slot, p->gen);
 			/* This fails if the holder has shown progress since. */
 			taken = cas(word, turn, p->turn);

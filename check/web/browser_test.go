@@ -23,9 +23,9 @@ import (
 	"ration/check/expect"
 )
 
-// patience is how long something may take that a busy machine does slowly. Nothing waits for it
+// timeout is how long something may take that a busy machine does slowly. Nothing waits for it
 // but what has failed.
-const patience = 60 * time.Second
+const timeout = 60 * time.Second
 
 // chromium is one browser for all tests.
 var chromium context.Context
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.ExecPath(path), chromedp.Flag("hide-scrollbars", true),
-		chromedp.WSURLReadTimeout(patience))
+		chromedp.WSURLReadTimeout(timeout))
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	var stop context.CancelFunc
 	chromium, stop = chromedp.NewContext(allocator)
@@ -97,7 +97,7 @@ func (b *tab) add(text string) {
 
 func (b *tab) run(actions ...chromedp.Action) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
 	defer cancel()
 	expect.OK(b.t, chromedp.Run(ctx, actions...))
 }
@@ -115,16 +115,16 @@ func (b *tab) text(expression string) (out string) {
 }
 
 // wait waits until an expression is true. The page is asked again and again.
-func (b *tab) wait(expression string) { b.t.Helper(); b.waitFor(expression, patience) }
+func (b *tab) wait(expression string) { b.t.Helper(); b.waitFor(expression, timeout) }
 
 // waitLong waits for what takes a machine minutes.
-func (b *tab) waitLong(expression string) { b.t.Helper(); b.waitFor(expression, 10*patience) }
+func (b *tab) waitLong(expression string) { b.t.Helper(); b.waitFor(expression, 10*timeout) }
 
-func (b *tab) waitFor(expression string, patience time.Duration) {
+func (b *tab) waitFor(expression string, timeout time.Duration) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
 	defer cancel()
-	if err := chromedp.Run(ctx, chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(patience), chromedp.WithPollingInterval(10*time.Millisecond))); err != nil {
+	if err := chromedp.Run(ctx, chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(timeout), chromedp.WithPollingInterval(10*time.Millisecond))); err != nil {
 		var text string
 		_ = chromedp.Run(b.ctx, chromedp.Evaluate("document.body.innerText", &text))
 		b.t.Fatalf("never true: %s: %v\nThe page is:\n%s", expression, err, text)

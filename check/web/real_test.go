@@ -327,7 +327,7 @@ const endedWith = "ended with "
 // one says anything else, or ends, the test fails with what they said.
 func (c *command) awaitAnswers(t *testing.T, want int) {
 	t.Helper()
-	late := time.After(10 * patience)
+	late := time.After(10 * timeout)
 	for {
 		said, ended, next := c.output.said()
 		done := 0
