@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "compute_wanted.h"
 #include "log.h"
 #include "region/atomics.h"
 #include "region/words.h"
@@ -320,8 +321,8 @@ static bool attach_enter(struct attach_page *p, void (*reset)(void), bool *compu
 		/* Ask before this process has a lock, since asking closes descriptors and so
 		 * would drop it. In a moment without the lock, a process in another PID
 		 * namespace would take this process for dead. */
-		*compute = config_wants_compute(&asked);
-		config_wait_asking();
+		*compute = compute_wanted(&asked);
+		compute_wanted_wait();
 		if (good && attach_claim(level))
 			return true;
 		if (again || (!config_granted(&attach_job_config) && !config_ask_again(&attach_job_config)))
@@ -352,7 +353,7 @@ enum attach_state attach_prepare(void)
 
 bool attach_wants_compute(void)
 {
-	bool asked, wants = config_wants_compute(&asked);
+	bool asked, wants = compute_wanted(&asked);
 	/* The thread that joins may have stopped waiting for this one: take the slot's locks
 	 * again, in case this call dropped them. */
 	if (__builtin_expect(asked, 0) && attach_state() == ATTACH_ON)

@@ -41,7 +41,7 @@ static inline enum attach_state attach_state(void)
 static inline bool attach_on(void) { return __builtin_expect(attach_state() == ATTACH_ON, 1); }
 
 /* attach_wants_compute reports whether this process's job has a share or a cap. It works before
- * the process has joined, too (config_wants_compute). */
+ * the process has joined, too (compute_wanted). */
 bool attach_wants_compute(void);
 
 /* attach_compute reports whether this process is attached to a job with a share or a cap. The

@@ -2,12 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -355,9 +353,7 @@ static bool config_find_users_job(struct config *c, bool quiet)
 	return config_read_users_job(c, quiet ? USERJOB_LOOK : USERJOB_JOIN);
 }
 
-/* config_find_path finds the job's region and sets the path. It returns false if there is a
- * mistake in the settings, and logs it unless quiet. */
-static bool config_find_path(struct config *c, bool quiet)
+bool config_find_path(struct config *c, bool quiet)
 {
 	static const char *const variables[] = {"RATION_REGION", "CUDA_DEVICE_MEMORY_SHARED_CACHE"};
 	bool well_known = config_find_well_known(c);
@@ -461,8 +457,7 @@ uint64_t config_limit(const struct config *c, unsigned device, uint64_t total)
 
 uint64_t config_compute(const struct compute_limit *l) { return !l->set ? 0 : l->percent ? l->percent : RATION_COMPUTE_NONE; }
 
-/* config_environment_wants_compute reports whether a variable sets a share or a cap. */
-static bool config_environment_wants_compute(void)
+bool config_environment_wants_compute(void)
 {
 	const char *policy_text = environment_get(CONFIG_POLICY), *ending;
 	enum compute_policy policy = POLICY_SHARE;
@@ -478,85 +473,6 @@ static bool config_environment_wants_compute(void)
 			return true;
 	}
 	return false;
-}
-
-/* config_page_wants_compute reports whether the page of limits at offset `at` of a file sets a
- * share or a cap. It returns -1 if there is no such file. */
-static int config_page_wants_compute(const char *path, off_t at)
-{
-	struct ration_device_limits l; /* one at a time: a thread may have a small stack */
-	uint64_t magic = 0;
-	int fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0), wants = 0;
-	if (fd < 0)
-		return -1;
-	bool good = pread(fd, &magic, sizeof magic, at) == (ssize_t)sizeof magic && magic == RATION_LIMITS_MAGIC;
-	at += (off_t)offsetof(struct ration_limits, device);
-	for (unsigned d = 0; good && !wants && d < RATION_DEVICES; d++, at += (off_t)sizeof l) {
-		good = pread(fd, &l, sizeof l, at) == (ssize_t)sizeof l;
-		wants = good && (percent_of(l.compute) || percent_of(l.compute_max));
-	}
-	close(fd);
-	return wants;
-}
-
-static bool config_ask_compute(void)
-{
-	/* Do not use the program's stack, which may be small. */
-	struct {
-		struct config c;
-		char beside[sizeof((struct config *)0)->path + sizeof LIMITS_SUFFIX];
-	} *m;
-	if (config_environment_wants_compute())
-		return true;
-	if (!config_any())
-		return false;
-	m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (m == MAP_FAILED)
-		return false;
-	int wants = 0;
-	if (config_find_path(&m->c, true)) {
-		snprintf(m->beside, sizeof m->beside, "%s" LIMITS_SUFFIX, m->c.path);
-		wants = config_page_wants_compute(m->beside, 0);
-		if (wants < 0)
-			wants = config_page_wants_compute(m->c.path, offsetof(struct ration_region, limits));
-	}
-	munmap(m, sizeof *m);
-	return wants > 0;
-}
-
-static uint32_t config_asking; /* threads that have the region open in config_wants_compute, or are about to; atomic */
-
-bool config_wants_compute(bool *asked)
-{
-	enum { UNKNOWN, NO, YES };
-	static int answer;
-	int known = __atomic_load_n(&answer, __ATOMIC_SEQ_CST), unknown = UNKNOWN, cancel;
-	*asked = false;
-	if (known != UNKNOWN)
-		return known == YES;
-	/* The program may read errno after this call, so keep it. A cancelled thread would
-	 * never leave config_asking, so do not let it be cancelled. */
-	int saved = errno;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	__atomic_fetch_add(&config_asking, 1, __ATOMIC_SEQ_CST);
-	known = __atomic_load_n(&answer, __ATOMIC_SEQ_CST);
-	if (known == UNKNOWN) {
-		*asked = true;
-		known = config_ask_compute() ? YES : NO;
-		/* If two threads ask at once, the answer of the first counts for both. */
-		if (!__atomic_compare_exchange_n(&answer, &unknown, known, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-			known = unknown;
-	}
-	__atomic_fetch_sub(&config_asking, 1, __ATOMIC_SEQ_CST);
-	pthread_setcancelstate(cancel, &cancel);
-	errno = saved;
-	return known == YES;
-}
-
-void config_wait_asking(void)
-{
-	for (int ms = 0; ms < 200 && __atomic_load_n(&config_asking, __ATOMIC_SEQ_CST); ms++)
-		nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
 
 /* config_make_trusted makes a folder, or accepts one that only this user can have made: limits

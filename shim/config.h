@@ -54,17 +54,12 @@ uint64_t config_limit(const struct config *c, unsigned device, uint64_t total);
 /* config_compute returns a share or a cap in the region's encoding. */
 uint64_t config_compute(const struct compute_limit *l);
 
-/* config_wants_compute reports whether this process's job has a share or a cap, by the
- * environment or by its page of limits. It works before cuInit, when a program first looks up a
- * launch function, and always gives the same answer. It logs nothing: config_read reports
- * mistakes in the settings at cuInit. It sets *asked if it opened and closed files, the region
- * among them: closing the region drops this process's locks on it. */
-bool config_wants_compute(bool *asked);
+/* config_environment_wants_compute reports whether a variable sets a share or a cap. */
+bool config_environment_wants_compute(void);
 
-/* config_wait_asking waits until no thread is inside config_wants_compute. A process must call
- * it before it takes a lock on the region, when the answer is known. It waits 200 ms at most:
- * such a thread may be interrupted by the caller, or may not exist in a fork child. */
-void config_wait_asking(void);
+/* config_find_path finds the job's region and sets the path. It returns false if there is a
+ * mistake in the settings, and logs it unless quiet. */
+bool config_find_path(struct config *c, bool quiet);
 
 /* config_log_meaningless logs each variable of HAMi-core that is set and has no effect: as a
  * warning if first (this is the first process of a job), else as information. */
