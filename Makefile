@@ -246,18 +246,18 @@ test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root,
 .PHONY: e2e-sched e2e-node e2e-scale
 e2e-sched: build/staticcheck ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
 	$(call lint-module,check/kube)
-	cd check/kube && go run ./cmd/e2e-build && $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./binaries ./simnode ./sched
+	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./simnode ./sched
 
 e2e-node: all ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
 	@scripts/need busybox ip libseccomp-dev
 	cd kube && go build -o $(CURDIR)/build/kube/ ./cmd/ration-kubelet-plugin
-	cd check/kube && go run ./cmd/e2e-build -node && RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./image ./node
+	programs=$$(check/kube/binaries/build -node) && cd check/kube && RATION_E2E_PROGRAMS=$$programs RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./image ./node
 
 # How much e2e-scale asks for, as -nodes=1000 -claims=20000.
 SCALE ?=
 
 e2e-scale: ## pods per second of the stock scheduler on many simulated nodes; SCALE= passes arguments
-	cd check/kube && go run ./cmd/e2e-build && go run ./cmd/e2e-scale $(SCALE)
+	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs go run ./cmd/e2e-scale $(SCALE)
 
 # A module of its own, so that ration does not depend on what drives the browser. WEB= passes
 # arguments: -pictures writes those of the docs, -load says how many jobs are measured.

@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"ration/check/harness"
-	"ration/check/kube/binaries"
 )
 
 // startWithin bounds the start of a component; a busy machine takes long.
@@ -79,7 +78,7 @@ func Start(ctx context.Context, folder string, o Options) (*Cluster, error) {
 		o.RequestsPerSecond = defaultRequestsPerSec
 	}
 	for _, name := range Components {
-		if _, err := binaries.Path(name); err != nil {
+		if _, err := Program(name); err != nil {
 			return nil, err
 		}
 	}
@@ -206,7 +205,7 @@ func (c *Cluster) StartControllerManager(ctx context.Context, args ...string) er
 // folder.
 func (c *Cluster) run(ctx context.Context, name string, args []string, ready string) error {
 	c.StopComponent(name)
-	program, err := binaries.Path(name)
+	program, err := Program(name)
 	if err != nil {
 		return err
 	}

@@ -11,14 +11,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"ration/check/kube/binaries"
+	"ration/check/kube/cluster"
 )
 
 var execs atomic.Int64
 
 // Exec runs a program in a container of a pod, past the kubelet, and returns what it wrote and its exit status.
 func Exec(ctx context.Context, pod *corev1.Pod, container string, command ...string) (out string, code int, err error) {
-	ctr, err := binaries.Path("ctr")
+	ctr, err := cluster.Program("ctr")
 	if err != nil {
 		return "", 0, err
 	}

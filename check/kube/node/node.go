@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"ration/check/harness"
-	"ration/check/kube/binaries"
+	"ration/check/kube/cluster"
 	"ration/check/kube/image"
 )
 
@@ -105,7 +105,7 @@ func Start(ctx context.Context, kubeconfig string) (*Node, error) {
 func (n *Node) startContainerd(ctx context.Context) error {
 	var paths []string
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "runc", "ctr"} {
-		path, err := binaries.Path(name)
+		path, err := cluster.Program(name)
 		if err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func files() []image.File {
 
 // StartKubelet starts the kubelet, and waits until it answers.
 func (n *Node) StartKubelet(ctx context.Context) error {
-	path, err := binaries.Path("kubelet")
+	path, err := cluster.Program("kubelet")
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ration/check/harness"
-	"ration/check/kube/binaries"
 	"ration/check/kube/chart"
 	"ration/check/kube/cluster"
 	"ration/check/kube/simnode"
@@ -58,7 +57,7 @@ func run(m *testing.M) (code int, err error) {
 		}
 	}()
 	if control, err = cluster.Start(ctx, folder, cluster.Options{}); err != nil {
-		if errors.Is(err, binaries.ErrNotBuilt) {
+		if errors.Is(err, cluster.ErrNotBuilt) {
 			err = fmt.Errorf("%w; it needs no root and no GPU", err)
 		}
 		return 1, err
