@@ -257,7 +257,7 @@ e2e-node: all ## a real kubelet, containerd and runc: a pod has its ration of a 
 SCALE ?=
 
 e2e-scale: ## pods per second of the stock scheduler on many simulated nodes; SCALE= passes arguments
-	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs go run ./cmd/e2e-scale $(SCALE)
+	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs go test -v -timeout=0 -run='^$$' -bench=Scale -benchtime=1x ./sched $(SCALE)
 
 # A module of its own, so that ration does not depend on what drives the browser. WEB= passes
 # arguments: -pictures writes those of the docs, -load says how many jobs are measured.

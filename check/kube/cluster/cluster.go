@@ -251,44 +251,29 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// RSS returns the current and the highest memory use of a component, in bytes.
-func (c *Cluster) RSS(name string) (now, peak int64, err error) {
+// Usage returns the highest memory use of a component so far, in bytes, and the processor time that it has
+// used.
+func (c *Cluster) Usage(name string) (peak int64, cpu time.Duration, err error) {
 	p := c.running[name]
 	if p == nil {
 		return 0, 0, fmt.Errorf("%s is not running", name)
 	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
 		return 0, 0, err
 	}
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(line, ":")
-		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
-		switch {
-		case err != nil:
-		case key == "VmRSS":
-			now = kib << 10
-		case key == "VmHWM":
-			peak = kib << 10
-		}
+	_, text, _ := strings.Cut(string(status), "VmHWM:")
+	if _, err := fmt.Sscan(text, &peak); err != nil {
+		return 0, 0, fmt.Errorf("reading the memory of %s: %w", name, err)
 	}
-	return now, peak, nil
-}
-
-// CPU returns the processor time that a component has used.
-func (c *Cluster) CPU(name string) (time.Duration, error) {
-	p := c.running[name]
-	if p == nil {
-		return 0, fmt.Errorf("%s is not running", name)
-	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	user, _ := strconv.ParseInt(fields[11], 10, 64)
 	system, _ := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+system) * 10 * time.Millisecond, nil // the kernel's tick for users is a hundredth
+	return peak << 10, time.Duration(user+system) * 10 * time.Millisecond, nil // the kernel's tick for users is a hundredth
 }
 
 func (c *Cluster) url() string { return "https://" + address(c.port) }

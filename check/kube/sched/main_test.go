@@ -56,7 +56,7 @@ func run(m *testing.M) (code int, err error) {
 			fmt.Fprintln(os.Stderr, "sched: what the components wrote is in", folder)
 		}
 	}()
-	if control, err = cluster.Start(ctx, folder, cluster.Options{}); err != nil {
+	if control, err = cluster.Start(ctx, folder, options()); err != nil {
 		if errors.Is(err, cluster.ErrNotBuilt) {
 			err = fmt.Errorf("%w; it needs no root and no GPU", err)
 		}
@@ -65,7 +65,7 @@ func run(m *testing.M) (code int, err error) {
 	defer control.Stop()
 	watching, end := context.WithCancel(ctx)
 	defer end()
-	if kubelets, err = simnode.Start(watching, control.Client, 8); err != nil {
+	if kubelets, err = simnode.Start(watching, control.Client, clients); err != nil {
 		return 1, err
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: chart.Namespace}}

@@ -29,7 +29,7 @@ const lastWithin = 4 * time.Minute
 
 // world is the nodes and the namespace of one test.
 type world struct {
-	*testing.T
+	testing.TB
 	ctx        context.Context
 	name       string // of the namespace, and first part of the names of nodes
 	publishers map[string]*resourceslice.Controller
@@ -37,9 +37,9 @@ type world struct {
 }
 
 // newWorld makes nodes with so many GPUs of 80 GiB each.
-func newWorld(t *testing.T, nodes, gpus int) *world {
+func newWorld(t testing.TB, nodes, gpus int) *world {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &world{T: t, ctx: ctx, name: strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), publishers: map[string]*resourceslice.Controller{}, gpus: map[string][]slices.GPU{}}
+	w := &world{TB: t, ctx: ctx, name: strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), publishers: map[string]*resourceslice.Controller{}, gpus: map[string][]slices.GPU{}}
 	t.Cleanup(func() {
 		for _, p := range w.publishers {
 			p.Stop()
@@ -133,9 +133,13 @@ func (w want) request() resourceapi.DeviceRequest {
 		Capacity: &resourceapi.CapacityRequirements{Requests: wanted}}}
 }
 
+func (w want) claim() resourceapi.ResourceClaimSpec {
+	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{w.request()}}}
+}
+
 func (w *world) makeClaim(name string, wanted want) error {
 	_, err := control.Client.ResourceV1().ResourceClaims(w.name).Create(w.ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{wanted.request()}}}}, metav1.CreateOptions{})
+		Spec: wanted.claim()}, metav1.CreateOptions{})
 	return err
 }
 
