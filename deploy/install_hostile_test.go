@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // tools makes a folder with the programs that the script uses, but for one.
@@ -17,9 +19,7 @@ func tools(t *testing.T, without string) (folder string) {
 	folder = t.TempDir()
 	for _, name := range strings.Fields("cat cp curl dash env grep gzip head id minisign mkdir mktemp mv rm sed sh sha256sum tail tar tr uname wget") {
 		if path, err := exec.LookPath(name); err == nil && name != without {
-			if err := os.Symlink(path, filepath.Join(folder, name)); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, os.Symlink(path, filepath.Join(folder, name)))
 		}
 	}
 	return folder
@@ -81,12 +81,8 @@ func TestHostileRedirect(t *testing.T) {
 				home := t.TempDir()
 				authority := filepath.Join(t.TempDir(), "ca.pem")
 				text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
-				if err := os.WriteFile(authority, text, 0o600); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(home, ".wgetrc"), []byte("ca_certificate="+authority+"\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				expect.OK(t, os.WriteFile(authority, text, 0o600))
+				expect.OK(t, os.WriteFile(filepath.Join(home, ".wgetrc"), []byte("ca_certificate="+authority+"\n"), 0o600))
 				url := secure.URL
 				switch {
 				case strings.HasSuffix(name, "by http"):
@@ -102,9 +98,7 @@ func TestHostileRedirect(t *testing.T) {
 				if installed := e == nil; installed != (c.want == "") || (err == nil) != installed || !strings.Contains(out, c.want) {
 					t.Errorf("%v, installed: %v\n%s", err, installed, out)
 				}
-				if reached {
-					t.Error("it asked the server without TLS")
-				}
+				expect.True(t, !reached, "it asked the server without TLS")
 			})
 		}
 	}
@@ -127,21 +121,15 @@ func TestHostileRelease(t *testing.T) {
 		secret = filepath.Join(keys, name)
 		minisign("-GW", "-p", secret+".pub", "-s", secret)
 		text, err := os.ReadFile(secret + ".pub")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		return secret, strings.Split(string(text), "\n")[1]
 	}
 	secret, public := key("release")
 	theirs, _ := key("theirs")
 	script, err := os.ReadFile("install.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	ours := filepath.Join(keys, "install.sh") // as make dist writes it
-	if err := os.WriteFile(ours, []byte(strings.Replace(string(script), "\ndefault_key=\n", "\ndefault_key="+public+"\n", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(ours, []byte(strings.Replace(string(script), "\ndefault_key=\n", "\ndefault_key="+public+"\n", 1)), 0o600))
 	sign := func(secret string) func(sums string) {
 		return func(sums string) { minisign("-Sm", sums, "-s", secret) }
 	}
@@ -171,9 +159,7 @@ func TestHostileRelease(t *testing.T) {
 			cmd.Env = append(c.env, "PATH="+tools(t, c.without), "HOME="+home, "RATION_URL=file://"+r.folder, "RATION_PREFIX="+prefix)
 			out, err := cmd.CombinedOutput()
 			_, e := os.Stat(prefix)
-			if (err != nil) != c.refused || (e != nil) != c.refused || !strings.Contains(string(out), c.want) {
-				t.Errorf("%v: %s", err, out)
-			}
+			expect.True(t, (err != nil) == c.refused && (e != nil) == c.refused && strings.Contains(string(out), c.want), err, out)
 		})
 	}
 }
@@ -185,7 +171,5 @@ func appendTo(t *testing.T, path, text string) {
 		_, err = f.WriteString(text)
 		_ = f.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 }

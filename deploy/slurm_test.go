@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // slurmNode is a folder with Slurm's scripts, their settings and state, and programs that they call.
@@ -19,9 +21,7 @@ func newSlurmNode(t *testing.T) slurmNode {
 	n := slurmNode{t, t.TempDir()}
 	for _, name := range []string{"prolog", "epilog", "task", "functions"} {
 		text, err := os.ReadFile("slurm/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		n.write(name, strings.NewReplacer("/etc/ration/slurm.conf", n.path("conf"), "/run/ration-slurm", n.path("state")).Replace(string(text)))
 	}
 	n.write("conf", "SHARDS=8\nPATH="+n.folder+":$PATH\n")
@@ -86,9 +86,7 @@ func TestHostileSlurmProlog(t *testing.T) {
 			if got := n.read("state/7"); !strings.HasPrefix(got, c.answer) || strings.Count(got, "\n") != 1 {
 				t.Errorf("tasks are told %q, want %q", got, c.answer)
 			}
-			if got := strings.TrimSuffix(n.read("calls"), "\n"); got != c.create {
-				t.Errorf("it called ration %q, want %q", got, c.create)
-			}
+			expect.Equal(t, strings.TrimSuffix(n.read("calls"), "\n"), c.create, "it called ration")
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/region"
@@ -17,36 +18,24 @@ func TestCompute(t *testing.T) {
 	opt.Limits.Compute[0], opt.Limits.ComputeMax[0], opt.Limits.Round = 30, 50, 10_000
 	opt.Limits.ComputeMax[1] = 40
 	r, err := region.Open(path, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer r.Close()
 	slot, err := r.Claim("me")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(slot.Charge(0, abi.Context, 1<<20), slot.Charge(1, abi.Context, 1<<20), slot.Charge(2, abi.Context, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
+	expect.OK(t, errors.Join(slot.Charge(0, abi.Context, 1<<20), slot.Charge(1, abi.Context, 1<<20), slot.Charge(2, abi.Context, 1<<20)))
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer file.Close()
 	seen := map[string]bool{}
 	reason := func(state int) string {
 		text := region.ProcessCompute{Slice: abi.MakeSlice(0, state)}.NotEnforced()
-		if seen[text] {
-			t.Errorf("two states have the reason %q", text)
-		}
+		expect.True(t, !seen[text], "two states have the reason", text)
 		seen[text] = true
 		return text
 	}
 	now := monotonic()
 	for age, want := range map[uint64]bool{0: true, abi.WorkLeaseUS - 1: true, abi.WorkLeaseUS: false} {
-		if hasWork(abi.MakeWork(now-age, 1, false), now) != want {
-			t.Errorf("a sign of %d µs ago counts: %v", age, !want)
-		}
+		expect.True(t, hasWork(abi.MakeWork(now-age, 1, false), now) == want, "a sign of", age, "µs ago counts", !want)
 	}
 	recent, long := now+1_000_000_000, now-2*abi.WorkLeaseUS // of the future: it counts however long this takes
 	for _, c := range []struct {
@@ -68,13 +57,9 @@ func TestCompute(t *testing.T) {
 		{"crowded", region.ProcessCompute{Slice: abi.MakeSlice(6000, abi.SliceCrowded)}, ProcessCompute{Held: true, State: NotEnforced, Reason: reason(abi.SliceCrowded), Slice: 6000}},
 		{"started before", region.ProcessCompute{}, ProcessCompute{State: NotEnforced, Reason: reason(abi.SliceNone)}},
 	} {
-		if err := observer.WriteCompute(file, 0, slot.Index(), c.has); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, observer.WriteCompute(file, 0, slot.Index(), c.has))
 		s, err := ReadJob(path)
-		if err != nil || len(s.Devices) != 3 || len(s.Processes[0].Holdings) != 3 {
-			t.Fatalf("%s: %+v, %v", c.name, s, err)
-		}
+		expect.Must(t, err == nil && len(s.Devices) == 3 && len(s.Processes[0].Holdings) == 3, c.name, s, err)
 		job := Compute{Share: 30, Max: 50, Round: 10_000, Working: c.want.Working, Used: c.want.Used, Waited: c.want.Waited}
 		if got := s.Devices[0].Compute; got == nil || *got != job {
 			t.Errorf("%s: the job has %+v, want %+v", c.name, got, job)
@@ -86,13 +71,10 @@ func TestCompute(t *testing.T) {
 		if got := s.Processes[0].Holdings[1].Compute; got == nil || *got != (ProcessCompute{}) {
 			t.Errorf("%s: with a cap alone: %+v", c.name, got)
 		}
-		if s.Devices[2].Compute != nil || s.Processes[0].Holdings[2].Compute != nil {
-			t.Errorf("%s: there is a device with neither, which has %+v", c.name, s.Devices[2].Compute)
-		}
+		expect.True(t, s.Devices[2].Compute == nil && s.Processes[0].Holdings[2].Compute == nil,
+			c.name, "there is a device with neither, which has", s.Devices[2].Compute)
 	}
-	if err := observer.WriteCompute(file, 0, slot.Index(), region.ProcessCompute{Slice: abi.MakeSlice(0, 77)}); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, observer.WriteCompute(file, 0, slot.Index(), region.ProcessCompute{Slice: abi.MakeSlice(0, 77)}))
 	if s, err := ReadJob(path); err != nil || s.Processes[0].Holdings[0].Compute.State != NotEnforced {
 		t.Errorf("of a newer version: %+v, %v", s.Processes[0].Holdings[0].Compute, err)
 	}
@@ -108,9 +90,7 @@ func TestHasWork(t *testing.T) {
 		abi.MakeWork(now-abi.WorkLeaseUS, 1, true):    true,
 		abi.MakeWork(now+5, 1, false):                 true,
 	} {
-		if got := hasWork(work, now); got != want {
-			t.Errorf("%d: %v", work.Time(), got)
-		}
+		expect.Equal(t, hasWork(work, now), want, work.Time())
 	}
 }
 
@@ -124,14 +104,8 @@ func TestComputeText(t *testing.T) {
 			"at least 30 %, at most 50 % of its time, in rounds of 2.5 ms; 1 context with work; used 1.5 s, waited 200 ms"},
 		{&Compute{Max: 50, Round: 20_000, Working: 4}, "≤50%", "at most 50 % of its time; 4 contexts with work; used 0 s, waited 0 s"},
 	} {
-		if got := c.compute.Short(); got != c.short {
-			t.Errorf("got %q, want %q", got, c.short)
-		}
-		if got := c.compute.Sentence(); got != c.sentence {
-			t.Errorf("got  %s\nwant %s", got, c.sentence)
-		}
+		expect.Equal(t, c.compute.Short(), c.short)
+		expect.Equal(t, c.compute.Sentence(), c.sentence)
 	}
-	if got := (*Compute)(nil).Short(); got != "" {
-		t.Errorf("got %q", got)
-	}
+	expect.Equal(t, (*Compute)(nil).Short(), "")
 }

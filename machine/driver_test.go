@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/limit"
@@ -60,9 +61,7 @@ func TestRations(t *testing.T) {
 		t.Errorf("got %+v", g)
 	}
 	found := findingsOf(&m)
-	if len(found) != 1 || found[0].Kind != Overbooked || found[0].Device != 0 {
-		t.Errorf("got %+v", found)
-	}
+	expect.True(t, len(found) == 1 && found[0].Kind == Overbooked && found[0].Device == 0, "got", found)
 }
 
 // An overbooked device is said in good English, for one job and for more.
@@ -72,9 +71,7 @@ func TestOverbookedSentence(t *testing.T) {
 		2: "device 0 is overbooked: 2 jobs have 20 GiB of its 10 GiB together, and may find none left within their limits",
 	} {
 		found := findingsOf(&Machine{Devices: []GPU{{Total: 10 * gib, Rations: 20 * gib, Jobs: jobs}}})
-		if len(found) != 1 || found[0].Text != want || found[0].Remedy == "" {
-			t.Errorf("got %+v", found)
-		}
+		expect.True(t, len(found) == 1 && found[0].Text == want && found[0].Remedy != "", "got", found)
 	}
 }
 
@@ -93,9 +90,7 @@ func TestOutside(t *testing.T) {
 	if h := m.Jobs[0].Processes[0].Holdings[0]; h.Driver != 2*gib || !h.DriverNow {
 		t.Errorf("got %+v", h)
 	}
-	if slices.ContainsFunc(m.Outside, func(o Outside) bool { return o.PID == me }) {
-		t.Errorf("a process of a job is outside: %+v", m.Outside)
-	}
+	expect.True(t, !slices.ContainsFunc(m.Outside, func(o Outside) bool { return o.PID == me }), "a process of a job is outside", m.Outside)
 	kinds := func(m *Machine) (out []string) {
 		for _, f := range findingsOf(m) {
 			out = append(out, f.Kind)
@@ -103,18 +98,14 @@ func TestOutside(t *testing.T) {
 		return out
 	}
 	if os.Geteuid() == 0 {
-		if len(m.Outside) != 2 || m.Outside[0].PID != os.Getppid() || m.Outside[0].Name == "" || m.Outside[1].UID != -1 {
-			t.Errorf("got %+v", m.Outside)
-		}
+		expect.True(t, len(m.Outside) == 2 && m.Outside[0].PID == os.Getppid() && m.Outside[0].Name != "" && m.Outside[1].UID == -1, "got", m.Outside)
 		if got := kinds(&m); !slices.Equal(got, []string{Drift, Drift, OutsideJobs}) { // of both devices
 			t.Errorf("got %v", got)
 		}
 	}
 	m = process(false)
 	m.addDriver(answerOf(d), nil)
-	if n := len(slices.DeleteFunc(m.Outside, func(o Outside) bool { return o.PID != me })); n != 2 {
-		t.Errorf("it is outside of jobs %d times, want 2", n)
-	}
+	expect.Equal(t, len(slices.DeleteFunc(m.Outside, func(o Outside) bool { return o.PID != me })), 2, "it is outside of jobs", "times, want 2")
 }
 
 // What a process claims to be does not take from another one what the driver counts for it, in
@@ -196,13 +187,9 @@ func TestOverLimit(t *testing.T) {
 			var kinds []string
 			for _, f := range findingsOf(&m) {
 				kinds = append(kinds, f.Kind)
-				if f.Kind == OverLimit && !strings.Contains(f.Text, "job a is over its limit by 10 GiB: the driver counts 12 GiB of device 3") {
-					t.Errorf("got %q", f.Text)
-				}
+				expect.True(t, f.Kind != OverLimit || strings.Contains(f.Text, "job a is over its limit by 10 GiB: the driver counts 12 GiB of device 3"), "got", f.Text)
 			}
-			if !slices.Equal(kinds, c.kinds) {
-				t.Errorf("found %v, want %v", kinds, c.kinds)
-			}
+			expect.True(t, slices.Equal(kinds, c.kinds), "found", kinds, "want", c.kinds)
 		})
 	}
 	t.Run("outside the job of a policy", func(t *testing.T) {
@@ -270,9 +257,7 @@ func TestFindings(t *testing.T) {
 	for i := range 1000 {
 		m.Outside = append(m.Outside, Outside{PID: i, Used: gib})
 	}
-	if got := len(findingsOf(&m)); got != maxFindings {
-		t.Errorf("%d findings of one kind", got)
-	}
+	expect.Equal(t, len(findingsOf(&m)), maxFindings, "findings of one kind")
 }
 
 // A driver that does not answer is a finding, and the rest is there.
@@ -281,9 +266,7 @@ func TestSilentDriver(t *testing.T) {
 	d.silent = errors.New("no\x07")
 	m := Machine{Jobs: []Job{{Name: "a"}}}
 	m.addDriver(answerOf(d), nil)
-	if len(m.Devices) != 2 || len(m.Findings) != 1 || m.Findings[0].Kind != DriverSilent || strings.Contains(fmt.Sprint(m), "\x07") {
-		t.Errorf("got %+v", m)
-	}
+	expect.True(t, len(m.Devices) == 2 && len(m.Findings) == 1 && m.Findings[0].Kind == DriverSilent && !strings.Contains(fmt.Sprint(m), "\x07"), "got", m)
 }
 
 // A user with thousands of jobs that cannot be read, or thousands of UIDs, hides nothing that is to be
@@ -303,9 +286,7 @@ func TestFindingsOfFloodingUser(t *testing.T) {
 	}
 	m.Jobs = append(m.Jobs, Job{UID: ada, Path: "ada's", Error: "damaged"})
 	found := findingsOf(&m)
-	if len(found) != maxFindings+1 || found[maxFindings].Path != "ada's" {
-		t.Errorf("%d findings, the last of %s", len(found), found[len(found)-1].Path)
-	}
+	expect.True(t, len(found) == maxFindings+1 && found[maxFindings].Path == "ada's", len(found), "findings, the last of", found[len(found)-1].Path)
 }
 
 // A job that says a device is larger than it is does not hide from root that more is handed out than
@@ -313,13 +294,10 @@ func TestFindingsOfFloodingUser(t *testing.T) {
 func TestOverbookedWhateverJobsSay(t *testing.T) {
 	m := Machine{Devices: []GPU{{UUID: "GPU-a", Total: gib, Rations: 2 * gib, Jobs: 2}},
 		Jobs: []Job{{UID: 7, State: Running, Devices: []Device{{UUID: "GPU-a", Total: 1 << 60}}}}}
-	if knownTotal(&m, "GPU-a", 0) != 0 || knownTotal(&m, "GPU-a", 7) != 1<<60 || knownTotal(&m, "GPU-b", 7) != 0 {
-		t.Error("a job's word counts for another than its user")
-	}
+	expect.True(t, knownTotal(&m, "GPU-a", 0) == 0 && knownTotal(&m, "GPU-a", 7) == 1<<60 && knownTotal(&m, "GPU-b", 7) == 0,
+		"a job's word counts for another than its user")
 	found := findingsOf(&m)
-	if overbooked := len(found) == 1 && found[0].Kind == Overbooked; overbooked != (os.Geteuid() == 0) {
-		t.Errorf("got %+v", found)
-	}
+	expect.Equal(t, len(found) == 1 && found[0].Kind == Overbooked, os.Geteuid() == 0, found)
 }
 
 // Read has the devices of the driver, and without one an empty list.
@@ -330,9 +308,7 @@ func TestReadDevices(t *testing.T) {
 		return
 	}
 	build, err := filepath.Abs(cmp.Or(os.Getenv("RATION_TEST_BUILD"), "../build")) // make arm64 has another
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	driver := filepath.Join(build, "fakegpu")
 	if _, err := os.Stat(filepath.Join(driver, "libnvidia-ml.so.1")); err != nil {
 		t.Skipf("no stand-in driver: %v (make native builds it)", err)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/region"
@@ -31,9 +32,7 @@ func TestNamespaceWithItsOwnPIDs(t *testing.T) {
 	if h := m.Jobs[0].Processes[0].Holdings[0]; h.Driver != gib || !h.DriverNow {
 		t.Errorf("got %+v", h)
 	}
-	if len(m.Outside) != 1 || m.Outside[0].PID != os.Getppid() {
-		t.Errorf("in no job: %+v", m.Outside)
-	}
+	expect.True(t, len(m.Outside) == 1 && m.Outside[0].PID == os.Getppid(), "in no job", m.Outside)
 }
 
 // If the driver lists processes of a PID namespace by other PIDs, none is called one of no job, even
@@ -59,18 +58,12 @@ func TestNamespaceWithHostPIDs(t *testing.T) {
 		"beyond":      {[2]uint64{2 * gib, 6 * gib}, "processes hold 5 GiB of device 0 beyond what the jobs here count"},
 	} {
 		got := m(c.used[:]...)
-		if len(got.Outside) != 0 || got.Jobs[0].Devices[0].Driver != 0 {
-			t.Errorf("%s: %+v", name, got)
-		}
+		expect.True(t, len(got.Outside) == 0 && got.Jobs[0].Devices[0].Driver == 0, name, got)
 		found := slices.Concat(got.Findings, findingsOf(&got))
 		if os.Geteuid() != 0 || c.more == "" {
-			if len(found) != 0 {
-				t.Errorf("%s: found %+v", name, found)
-			}
+			expect.True(t, len(found) == 0, name, "found", found)
 			continue
 		}
-		if len(found) != 1 || found[0].Kind != OutsideJobs || !strings.HasPrefix(found[0].Text, c.more) {
-			t.Errorf("%s: found %+v", name, found)
-		}
+		expect.True(t, len(found) == 1 && found[0].Kind == OutsideJobs && strings.HasPrefix(found[0].Text, c.more), name, "found", found)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/proc"
@@ -19,9 +20,7 @@ import (
 func TestEscapes(t *testing.T) {
 	t.Setenv(job.EnvFolder, "")
 	sleep := exec.Command("sleep", "1000")
-	if err := sleep.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, sleep.Start())
 	t.Cleanup(func() { _, _ = sleep.Process.Kill(), sleep.Wait() })
 	for began, err := proc.Started(sleep.Process.Pid); err == nil && began >= proc.Now(); { // a tick later it is clear
 		time.Sleep(5 * time.Millisecond)
@@ -68,14 +67,10 @@ func TestEscapes(t *testing.T) {
 			for _, e := range m.Escapes {
 				for _, p := range e.Processes {
 					got = append(got, p.PID)
-					if p.UID != uid || p.Started == 0 || p.Outside != (c.lockers[p.PID] == nil) || e.Over == 0 || e.Device != 3 || e.Job.Path != c.path {
-						t.Errorf("got %+v", e)
-					}
+					expect.True(t, p.UID == uid && p.Started != 0 && p.Outside == (c.lockers[p.PID] == nil) && e.Over != 0 && e.Device == 3 && e.Job.Path == c.path, "got", e)
 				}
 			}
-			if !slices.Equal(got, c.want) {
-				t.Errorf("got %v, want %v of %+v", got, c.want, m.Escapes)
-			}
+			expect.True(t, slices.Equal(got, c.want), "got", got, "want", c.want, "of", m.Escapes)
 		})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ration/check/expect"
 )
 
 // kindsOf renders events in short.
@@ -53,9 +55,7 @@ func TestEvents(t *testing.T) {
 		"more refusals than are kept":          {at(running), at(flood), "refusal@40 death@45 refusal@50"},
 	} {
 		got := Events(c.before, c.after, now)
-		if kindsOf(got) != c.want {
-			t.Errorf("%s: %s, want %s", name, kindsOf(got), c.want)
-		}
+		expect.True(t, kindsOf(got) == c.want, name, kindsOf(got), "want", c.want)
 		ids := map[EventID]bool{}
 		for i := range got {
 			if ids[got[i].ID()] || got[i].Text == "" || got[i].Path != "p" {
@@ -79,9 +79,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	first, second := Events(at(more), at(ended), now)[0], Events(at(more), at(seen), now.Add(time.Hour))[0]
-	if first.ID() != second.ID() {
-		t.Errorf("%+v, %+v", first.ID(), second.ID())
-	}
+	expect.True(t, first.ID() == second.ID(), first.ID(), second.ID())
 }
 
 // What the driver says of a copy is not said of what it was copied from.
@@ -90,7 +88,5 @@ func TestClone(t *testing.T) {
 	c := m.Clone()
 	c.Jobs[0].Processes[0].Holdings[0].Driver, c.Devices[0].Used = 7, 7
 	c.Jobs[0].Processes[0].Name = "x"
-	if m.Jobs[0].Processes[0].Holdings[0].Driver != 0 || m.Devices[0].Used != 0 || m.Jobs[0].Processes[0].Name != "" {
-		t.Errorf("got %+v", m)
-	}
+	expect.True(t, m.Jobs[0].Processes[0].Holdings[0].Driver == 0 && m.Devices[0].Used == 0 && m.Jobs[0].Processes[0].Name == "", "got", m)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/region"
@@ -35,17 +36,13 @@ func FuzzReadRegion(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "region")
 		r, err := region.Open(path, region.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		defer r.Close()
 		if _, err := r.Claim("member"); err != nil {
 			t.Fatal(err)
 		}
 		file, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		defer file.Close()
 		for ; len(data) >= 12; data = data[12:] {
 			if _, err := file.WriteAt(data[4:12], int64(binary.LittleEndian.Uint32(data))%region.FileSize&^7); err != nil {
@@ -54,12 +51,8 @@ func FuzzReadRegion(f *testing.F) {
 		}
 		j, _ := ReadJob(path)
 		out, err := json.Marshal(j)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(out, &Job{}); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		expect.OK(t, err)
+		expect.OK(t, json.Unmarshal(out, &Job{}), out)
 		var texts []string
 		for _, p := range j.Processes {
 			texts = append(texts, p.Name, p.User)
@@ -73,9 +66,7 @@ func FuzzReadRegion(f *testing.F) {
 		GroupRefusals(j.Refusals)
 		for _, text := range texts {
 			for _, c := range text {
-				if !unicode.IsPrint(c) {
-					t.Fatalf("%q reaches the reader", text)
-				}
+				expect.Must(t, unicode.IsPrint(c), text, "reaches the reader")
 			}
 		}
 	})

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 	"unicode"
+
+	"ration/check/expect"
 )
 
 // What users name their files and processes does not reach a terminal by way of JSON: a sentence has no control
@@ -31,14 +33,11 @@ func TestHostileNamesInSentences(t *testing.T) {
 	for _, e := range Events(&gone, &m, now) {
 		texts["event "+e.Kind] = e.Text
 	}
-	if len(texts) < 7 {
-		t.Errorf("there are only %d kinds of sentences: %q", len(texts), texts)
-	}
+	expect.True(t, len(texts) >= 7, "there are only", len(texts), "kinds of sentences", texts)
 	for what, text := range texts {
 		encoded, err := json.Marshal(text)
 		var decoded string
-		if err != nil || json.Unmarshal(encoded, &decoded) != nil || strings.ContainsFunc(decoded, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("%s: %q, %v", what, decoded, err)
-		}
+		expect.True(t, err == nil && json.Unmarshal(encoded, &decoded) == nil && !strings.ContainsFunc(decoded, func(r rune) bool { return !unicode.IsPrint(r) }),
+			what, decoded, err)
 	}
 }

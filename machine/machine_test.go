@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
@@ -20,30 +21,20 @@ func TestReadRegion(t *testing.T) {
 	var opt region.Options
 	opt.Limits.Memory[1] = abi.MakeLimit(1 << 30)
 	r, err := region.Open(path, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer r.Close()
 	slot, err := r.Claim("me")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(slot.Charge(1, abi.Module, 1<<20), slot.Charge(1, abi.Data, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
+	expect.OK(t, errors.Join(slot.Charge(1, abi.Module, 1<<20), slot.Charge(1, abi.Data, 1<<20)))
 	if err := slot.Charge(1, abi.Data, 1<<40); !errors.Is(err, region.ErrRefused) {
 		t.Fatalf("got %v, want a refusal", err)
 	}
 	s, err := ReadJob(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(s.Devices) != 1 || s.Devices[0] != (Device{Device: 1, Limited: true, Limit: 1 << 30, Used: 2 << 20, Peak: 2 << 20, Refused: 1}) {
-		t.Errorf("got devices %+v", s.Devices)
-	}
-	if len(s.Processes) != 1 || s.Processes[0].PID != os.Getpid() || s.Processes[0].State != Live || s.Processes[0].Name != "me" {
-		t.Fatalf("got processes %+v", s.Processes)
-	}
+	expect.OK(t, err)
+	expect.True(t, len(s.Devices) == 1 && s.Devices[0] == (Device{Device: 1, Limited: true, Limit: 1 << 30, Used: 2 << 20, Peak: 2 << 20, Refused: 1}),
+		"got devices", s.Devices)
+	expect.Must(t, len(s.Processes) == 1 && s.Processes[0].PID == os.Getpid() && s.Processes[0].State == Live && s.Processes[0].Name == "me",
+		"got processes", s.Processes)
 	want := Holding{Device: 1, Total: 2 << 20, Module: 1 << 20, Data: 1 << 20, Peak: 2 << 20}
 	if h := s.Processes[0].Holdings; len(h) != 1 || h[0] != want {
 		t.Errorf("got holdings %+v", h)
@@ -60,37 +51,23 @@ func TestRead(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "region")
 	t.Setenv(job.EnvRegion, outside)
 	path, err := job.MakeFolder("readable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	r, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer r.Close()
 	for name, content := range map[string]string{"not-begun": "", "damaged": "x"} {
 		path, err := job.MakeFolder(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
+		expect.OK(t, os.WriteFile(path, []byte(content), 0o600))
 	}
-	if err := os.WriteFile(outside, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(outside, nil, 0o600))
 	m, err := Read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	got := map[string]error{}
 	for _, s := range m.Jobs {
 		got[s.Name] = s.Err()
 	}
-	if len(got) != 3 || got["readable"] != nil || got["damaged"] == nil || !errors.Is(got[""], ErrNotReady) {
-		t.Errorf("got %v", got)
-	}
+	expect.True(t, len(got) == 3 && got["readable"] == nil && got["damaged"] != nil && errors.Is(got[""], ErrNotReady), "got", got)
 }
 
 func TestSentence(t *testing.T) {
@@ -105,22 +82,14 @@ func TestSentence(t *testing.T) {
 		Top: []Holder{{PID: 10, Bytes: 3 << 30}, {PID: 1, Bytes: 2 << 30}, {PID: 12, Bytes: 1 << 30}}}
 	const want = "greedy (pid ?11) asked for 4 GiB with 3 GiB free of 10 GiB; " +
 		"most was held by hog (pid 10) 3 GiB, pid ?1 2 GiB, pid ?12 1 GiB; it held 1 MiB itself"
-	if got := f.Sentence(all); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-	if over := (&Refusal{Held: 3, Limit: 2}).Free(); over != 0 {
-		t.Errorf("%d bytes are free of a limit that is exceeded", over)
-	}
+	expect.Equal(t, f.Sentence(all), want)
+	expect.Equal(t, (&Refusal{Held: 3, Limit: 2}).Free(), 0, "bytes are free of a limit that is exceeded")
 	f.Slot = 2
-	if got := f.RequesterName(all); got != "" {
-		t.Errorf("got %q for a slot that has another owner by now", got)
-	}
+	expect.Equal(t, f.RequesterName(all), "", "for a slot that has another owner by now")
 }
 
 func TestGroupRefusals(t *testing.T) {
 	again := func(at int64, asked uint64) Refusal { return Refusal{Time: timeOf(at), PID: 1, Asked: asked} }
 	got := GroupRefusals([]Refusal{again(9, 5), again(8, 5), again(7, 4), again(6, 5)})
-	if len(got) != 3 || got[0].Times != 2 || got[0].First != timeOf(8) || got[0].Time != timeOf(9) || got[1].Times != 1 {
-		t.Errorf("got %+v", got)
-	}
+	expect.True(t, len(got) == 3 && got[0].Times == 2 && got[0].First == timeOf(8) && got[0].Time == timeOf(9) && got[1].Times == 1, "got", got)
 }

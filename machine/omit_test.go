@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/job"
@@ -54,9 +55,7 @@ func TestQuota(t *testing.T) {
 		if living := abi.FenceSlot - (abi.FenceSlot+3)/4; j.LivingCount() != living {
 			t.Errorf("job %d: %d processes live, want %d", n, j.LivingCount(), living)
 		}
-		if len(j.Processes) == 0 || len(j.Refusals) == 0 || len(j.Deaths) == 0 {
-			t.Errorf("job %d shows nothing: %+v", n, j.Omitted)
-		}
+		expect.True(t, len(j.Processes) != 0 && len(j.Refusals) != 0 && len(j.Deaths) != 0, "job", n, "shows nothing", j.Omitted)
 		if first := j.Processes[len(j.Processes)-1]; n == jobs-1 && (!first.Verified || first.Slot != abi.FenceSlot-2) {
 			t.Errorf("it shows %+v", first)
 		}
@@ -64,20 +63,14 @@ func TestQuota(t *testing.T) {
 			t.Errorf("the kernel confirms %d processes", len(pids))
 		}
 	}
-	if total.rows > userRows+jobs*jobRows || total.texts > userTexts+jobs*jobTexts {
-		t.Errorf("%+v are kept", total)
-	}
+	expect.True(t, total.rows <= userRows+jobs*jobRows && total.texts <= userTexts+jobs*jobTexts, total, "are kept")
 	// A job that is read again has what it had.
 	j := fullJob(0)
-	if has := user.cut(&j, all[0]); has != all[0] {
-		t.Errorf("it had %+v, and has %+v", all[0], has)
-	}
+	expect.Equal(t, user.cut(&j, all[0]), all[0], "it had", "and has")
 	for _, has := range all {
 		user.giveBack(has)
 	}
-	if user.rows != 0 || user.texts != 0 {
-		t.Errorf("%d and %d are kept of nothing", user.rows, user.texts)
-	}
+	expect.True(t, user.rows == 0 && user.texts == 0, user.rows, "and", user.texts, "are kept of nothing")
 	if j := fullJob(0); (*quota)(nil).cut(&j, used{}) != (used{}) || j.Omitted != nil || len(j.driverPIDs()) != abi.FenceSlot/2 {
 		t.Errorf("a job of this user was cut: %+v", j.Omitted)
 	}
@@ -87,9 +80,7 @@ func TestQuota(t *testing.T) {
 func claimAll(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer f.Close()
 	status := binary.LittleEndian.AppendUint64(nil, uint64(abi.MakeStatus(1, abi.SlotActive)))
 	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, abi.Slots), observer.Offset("Header", "HighWater"))
@@ -97,9 +88,7 @@ func claimAll(t *testing.T, path string) {
 		_, err2 := f.WriteAt(status, observer.Offset("Status", slot))
 		err = errors.Join(err, err2)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 }
 
 // A look at all users' jobs is bounded for each, says so, and a look at one job is not.
@@ -110,9 +99,7 @@ func TestFloodOfJobs(t *testing.T) {
 	path := ""
 	for n := range jobs {
 		folder := filepath.Join(places.Runtime, fmt.Sprint(os.Geteuid()), "ration", fmt.Sprint("job-", n))
-		if err := os.MkdirAll(folder, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.MkdirAll(folder, 0o700))
 		path = makeRegionAt(t, filepath.Join(folder, "region"))
 		claimAll(t, path)
 	}
@@ -126,9 +113,7 @@ func TestFloodOfJobs(t *testing.T) {
 			shown += len(j.Processes)
 			omitted += j.ProcessCount() - len(j.Processes)
 		}
-		if found != jobs || shown > userRows+jobs*jobRows || shown+omitted != jobs*abi.FenceSlot {
-			t.Errorf("%d jobs, %d processes, and %d more", found, shown, omitted)
-		}
+		expect.True(t, found == jobs && shown <= userRows+jobs*jobRows && shown+omitted == jobs*abi.FenceSlot, found, "jobs", shown, "processes, and", omitted, "more")
 		text := fmt.Sprintf("%d processes", omitted)
 		if !slices.ContainsFunc(m.Findings, func(f Finding) bool {
 			return f.Kind == Flood && strings.Contains(strings.ReplaceAll(f.Text, ",", ""), text)
@@ -146,9 +131,7 @@ func TestFloodOfJobs(t *testing.T) {
 	r.userPaths, r.allUsers = places, func() bool { return true }
 	for range 2 {
 		m, _, err := r.scan(true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		if !slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering }) { // within two seconds, here
 			check(m.Jobs)
 		}
@@ -163,21 +146,16 @@ func TestFloodOfLocked(t *testing.T) {
 	path := makeRegionAt(t, filepath.Join(t.TempDir(), "region"))
 	claimAll(t, path)
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer f.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, unix.Fstat(int(f.Fd()), &st))
 	q := &quota{used: used{rows: userRows - 10}}
 	u := newUserScan(0, "a region", q)
 	u.once, u.locked = true, &job.LockedFile{ID: job.FileOf(&st), PIDs: []int{os.Getpid()}}
 	got := u.readOnce()
-	if len(got.jobs) != 1 || len(got.jobs[0].Processes) != jobRows+10 || got.jobs[0].ProcessCount() != abi.FenceSlot || q.rows != userRows {
-		t.Errorf("got %+v, and %d rows", got.jobs, q.rows)
-	}
+	expect.True(t, len(got.jobs) == 1 && len(got.jobs[0].Processes) == jobRows+10 && got.jobs[0].ProcessCount() == abi.FenceSlot && q.rows == userRows,
+		"got", got.jobs, "and", q.rows, "rows")
 	q.left, u.partial = func() bool { return false }, nil
 	if again := u.readOnce(); len(again.jobs) != 0 || !again.cut {
 		t.Errorf("read, though nothing of it is kept: %+v", again.jobs)
@@ -190,9 +168,7 @@ func TestSpentQuota(t *testing.T) {
 	places := job.Paths{Runtime: dir, Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc")}
 	for n := range 5 {
 		folder := filepath.Join(dir, fmt.Sprint(os.Geteuid()), "ration", fmt.Sprint("job-", n))
-		if err := os.MkdirAll(folder, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.MkdirAll(folder, 0o700))
 		makeRegionAt(t, filepath.Join(folder, "region"))
 	}
 	folders, _ := places.Folders()

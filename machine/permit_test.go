@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/job"
 )
 
@@ -38,9 +39,7 @@ func TestLooksTakePlaces(t *testing.T) {
 	for range 1000 {
 		runtime.Gosched()
 	}
-	if n := inside.Load(); n != maxScans {
-		t.Errorf("%d are under way", n)
-	}
+	expect.Equal(t, inside.Load(), maxScans, "are under way")
 	over := make(chan struct{})
 	close(over)
 	for _, u := range all { // nobody waits for these any more, whether they have a place or not
@@ -70,16 +69,12 @@ func TestScannerOfRemovedRegions(t *testing.T) {
 		path := filepath.Join(t.TempDir(), job.RegionName)
 		startHolders(t, path)
 		if paths = append(paths, path); len(paths) < 3 {
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, os.Remove(path))
 		}
 	}
 	m, _ := mustScan(t, r)
 	for i, path := range paths {
 		at := slices.IndexFunc(m.Jobs, func(j Job) bool { return strings.HasPrefix(j.Path, path) })
-		if at < 0 || m.Jobs[at].State != Running || (m.Jobs[at].Error == "") != (i == 2) {
-			t.Errorf("%s is number %d of %+v", path, at, m.Jobs)
-		}
+		expect.True(t, at >= 0 && m.Jobs[at].State == Running && (m.Jobs[at].Error == "") == (i == 2), path, "is number", at, "of", m.Jobs)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
@@ -30,17 +31,12 @@ var update = flag.Bool("update", false, "write api.txt anew")
 func TestAPI(t *testing.T) {
 	got := exported(t)
 	if *update {
-		if err := os.WriteFile("api.txt", got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile("api.txt", got, 0o644))
 	}
 	want, err := os.ReadFile("api.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("the exported names are not those of api.txt (if that is meant, and keeps the promise of the package comment: go test ./machine -run TestAPI -update)\n%s", got)
-	}
+	expect.OK(t, err)
+	expect.True(t, bytes.Equal(got, want),
+		"the exported names are not those of api.txt (if that is meant, and keeps the promise of the package comment: go test ./machine -run TestAPI -update)", got)
 }
 
 // exported returns the declarations of all exported names, without comments.
@@ -48,32 +44,24 @@ func exported(t *testing.T) []byte {
 	t.Helper()
 	fset := token.NewFileSet()
 	paths, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	var files []*ast.File
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
 		f, err := parser.ParseFile(fset, path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		files = append(files, f)
 	}
 	p, err := doc.NewFromFiles(fset, files, "ration/machine")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	var out bytes.Buffer
 	write := func(decl ast.Decl) {
 		if f, ok := decl.(*ast.FuncDecl); ok {
 			f.Body = nil
 		}
-		if err := format.Node(&out, fset, decl); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, format.Node(&out, fset, decl))
 		out.WriteString("\n\n")
 	}
 	for _, v := range slices.Concat(p.Consts, p.Vars) {
@@ -110,23 +98,15 @@ func TestErrors(t *testing.T) {
 	} {
 		path := makeRegion(t, name)
 		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, c.change(path, content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
+		expect.OK(t, os.WriteFile(path, c.change(path, content), 0o600))
 		j, err := ReadJob(name)
-		if !errors.Is(err, c.want) || j.Err() != err || j.Name != name {
-			t.Errorf("%s: %+v, %v; want %v", name, j, err, c.want)
-		}
+		expect.True(t, errors.Is(err, c.want) && j.Err() == err && j.Name == name, name, j, err, "want", c.want)
 	}
 	if _, err := ReadJob("nowhere"); !errors.Is(err, ErrNoJob) {
 		t.Errorf("a job that is not there: %v", err)
 	}
-	if err := os.Chmod(job.Folder(), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Chmod(job.Folder(), 0o777))
 	if _, err := Read(); !errors.Is(err, ErrFolder) {
 		t.Errorf("a folder that everybody can write: %v", err)
 	}
@@ -137,18 +117,12 @@ func TestErrors(t *testing.T) {
 func makeRegion(t *testing.T, name string) string {
 	t.Helper()
 	path, err := job.MakeFolder(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	var opt region.Options
 	opt.Limits.Memory[0] = abi.MakeLimit(1 << 30)
 	r, err := region.Open(path, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
+	expect.OK(t, r.Close())
 	return path
 }
 
@@ -158,22 +132,14 @@ func TestReadsOnly(t *testing.T) {
 	t.Setenv(job.EnvRegion, "")
 	path := makeRegion(t, "train")
 	r, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer r.Close()
 	slot, err := r.Claim("train.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := slot.Charge(0, abi.Data, 1<<20); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
+	expect.OK(t, slot.Charge(0, abi.Data, 1<<20))
 	// One descriptor, open to the end: closing one would drop this process's locks.
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer f.Close()
 	content := func() []byte {
 		st, err := f.Stat()
@@ -185,15 +151,11 @@ func TestReadsOnly(t *testing.T) {
 	}
 	before := content()
 	m, err := Read()
-	if err != nil || len(m.Jobs) != 1 || len(m.Jobs[0].Processes) != 1 || m.Jobs[0].ReadOnly {
-		t.Fatalf("%+v, %v", m, err)
-	}
+	expect.Must(t, err == nil && len(m.Jobs) == 1 && len(m.Jobs[0].Processes) == 1 && !m.Jobs[0].ReadOnly, m, err)
 	if n := m.Jobs[0].Reads.Reads; n == 0 {
 		t.Error("its own reads are not counted")
 	}
-	if !bytes.Equal(before, content()) {
-		t.Error("reading wrote")
-	}
+	expect.True(t, bytes.Equal(before, content()), "reading wrote")
 }
 
 // What is written as JSON can be read as JSON.
@@ -205,9 +167,7 @@ func TestJSON(t *testing.T) {
 		{Path: "/elsewhere", Error: "gone"},
 	}}
 	text, err := json.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	var back Machine
 	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(m, back) {
 		t.Errorf("%s came back as %+v, %v", text, back, err)
@@ -227,9 +187,7 @@ func TestReadTogether(t *testing.T) {
 		all.Go(func() {
 			for range 20 {
 				m, err := Read()
-				if err != nil || len(m.Jobs) != 1 || m.Jobs[0].Err() != nil {
-					t.Errorf("%+v, %v", m, err)
-				}
+				expect.True(t, err == nil && len(m.Jobs) == 1 && m.Jobs[0].Err() == nil, m, err)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
@@ -20,9 +21,7 @@ func TestReadHinted(t *testing.T) {
 	hinted := func() Machine {
 		t.Helper()
 		m, _, err := r.scan(false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		return m
 	}
 	check := func(what string, m Machine, want ...uint64) {
@@ -31,16 +30,12 @@ func TestReadHinted(t *testing.T) {
 		for i := range m.Jobs {
 			got = append(got, m.Jobs[i].Devices[0].Used)
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %v is used", what, got)
-		}
+		expect.True(t, slices.Equal(got, want), what, got, "is used")
 	}
 	charge := func() {
 		t.Helper()
 		for _, s := range []*region.Slot{one, two} {
-			if err := s.Charge(0, abi.Data, 1<<20); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, s.Charge(0, abi.Data, 1<<20))
 		}
 	}
 	due := func(at time.Time) {
@@ -63,9 +58,7 @@ func TestReadHinted(t *testing.T) {
 	charge()
 	r.Hint(filepath.Join(dir, "one"))
 	check("not due", hinted(), 2<<20, 2<<20)
-	if !r.due.Equal(anHour) {
-		t.Errorf("put off until %v", r.due)
-	}
+	expect.True(t, r.due.Equal(anHour), "put off until", r.due)
 	due(time.Time{})
 	r.setDue()
 	check("due, and without another hint", hinted(), 3<<20, 2<<20)
@@ -76,9 +69,7 @@ func TestReadHinted(t *testing.T) {
 	r.setDue()
 	check("due, and nobody has hinted at it", hinted(), 3<<20, 3<<20)
 	_, three := member(t, "three")
-	if err := three.Charge(0, abi.Data, 7<<20); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, three.Charge(0, abi.Data, 7<<20))
 	r.Hint(dir)
 	check("a new one", hinted(), 3<<20, 7<<20, 3<<20)
 }

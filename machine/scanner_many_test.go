@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
@@ -44,15 +45,10 @@ func TestScannerForgetsLockedRegions(t *testing.T) {
 	if listed := map[job.FileID]bool{id(1): true}; !r.forgetOutside(nil, listed, false) || len(r.outside) != 3 || r.outside[id(3)] != nil {
 		t.Errorf("of a list that is cut: %v", r.outside)
 	}
-	if r.forgetOutside(nil, map[job.FileID]bool{id(1): true}, false) {
-		t.Error("there was nothing to forget")
-	}
-	if !r.forgetOutside(nil, map[job.FileID]bool{id(1): true}, true) || len(r.outside) != 1 {
-		t.Errorf("of a list that is whole: %v", r.outside)
-	}
-	if !r.forgetOutside(map[job.FileID]bool{id(1): true}, map[job.FileID]bool{id(1): true}, true) || len(r.outside) != 0 {
-		t.Errorf("of one that is known otherwise: %v", r.outside)
-	}
+	expect.True(t, !r.forgetOutside(nil, map[job.FileID]bool{id(1): true}, false), "there was nothing to forget")
+	expect.True(t, r.forgetOutside(nil, map[job.FileID]bool{id(1): true}, true) && len(r.outside) == 1, "of a list that is whole", r.outside)
+	expect.True(t, r.forgetOutside(map[job.FileID]bool{id(1): true}, map[job.FileID]bool{id(1): true}, true) && len(r.outside) == 0,
+		"of one that is known otherwise", r.outside)
 	fill(2*maxOutside, Running)
 	if r.forgetOutside(nil, nil, false); len(r.outside) != maxOutside {
 		t.Errorf("%d are kept", len(r.outside))
@@ -86,9 +82,7 @@ func TestScannerKeepsFewOpen(t *testing.T) {
 	if f := r.Folders()[0]; len(f.Active) != minOpen || len(f.Opened) != jobs-minOpen {
 		t.Errorf("%d, and %d that are opened at each look", len(f.Active), len(f.Opened))
 	}
-	if err := last.Charge(0, abi.Data, 1<<20); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, last.Charge(0, abi.Data, 1<<20))
 	for _, w := range r.users[ownUser].state.jobs {
 		w.due = time.Time{}
 	}
@@ -101,9 +95,8 @@ func TestScannerKeepsFewOpen(t *testing.T) {
 	if open := r.users[ownUser].openJobs(); len(m.Jobs) != jobs || open != minOpen || m.Jobs[0].Name != "job-000" {
 		t.Errorf("%d jobs from %s, %d open", len(m.Jobs), m.Jobs[0].Name, open)
 	}
-	if !slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering && strings.Contains(f.Text, "holds more") }) {
-		t.Errorf("it is not said that there are more: %+v", m.Findings)
-	}
+	expect.True(t, slices.ContainsFunc(m.Findings, func(f Finding) bool { return f.Kind == Unanswering && strings.Contains(f.Text, "holds more") }),
+		"it is not said that there are more", m.Findings)
 }
 
 // The bounds are divided among accounts: a user who has very many jobs, or many subordinate users with some,
@@ -115,9 +108,7 @@ func TestBoundsAreDividedAmongAccounts(t *testing.T) {
 		return &userScan{account: account, last: userResult{active: make([]string, jobs)}}
 	}
 	most := r.boundsOf([]*userScan{of(1, 2000), of(2, 2), of(3, 0)})
-	if most[1].open != 900-2-2*minOpen || most[2].open != 2+minOpen || most[3].open != minOpen || most[1].active != maxActive {
-		t.Errorf("got %v", most)
-	}
+	expect.True(t, most[1].open == 900-2-2*minOpen && most[2].open == 2+minOpen && most[3].open == minOpen && most[1].active == maxActive, "got", most)
 	var all []*userScan
 	for range 20 {
 		all = append(all, of(-2, 100))
@@ -140,19 +131,13 @@ func TestScannerShowsStandingJobs(t *testing.T) {
 	const many = 2 * keptEnded
 	for i := range many {
 		path, err := job.MakeFolder(fmt.Sprint("stands-", i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		for name, text := range map[string][]byte{job.RegionName: regionBytes(t), "alive": nil, job.CreatedName: []byte("1\n")} {
-			if err := os.WriteFile(filepath.Join(filepath.Dir(path), name), text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, os.WriteFile(filepath.Join(filepath.Dir(path), name), text, 0o600))
 		}
 	}
 	m, _ := mustScan(t, r)
-	if len(m.Jobs) != many || m.Hidden != 0 || m.Jobs[0].State != Idle {
-		t.Errorf("%s: %d jobs, %d hidden, the first is %s", dir, len(m.Jobs), m.Hidden, m.Jobs[0].State)
-	}
+	expect.True(t, len(m.Jobs) == many && m.Hidden == 0 && m.Jobs[0].State == Idle, dir, len(m.Jobs), "jobs", m.Hidden, "hidden, the first is", m.Jobs[0].State)
 }
 
 // A user who is not there any more is forgotten, with the jobs; one who does not answer is not.
@@ -161,12 +146,8 @@ func TestScannerForgetsUsers(t *testing.T) {
 	r.userPaths = job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
 	r.allUsers = func() bool { return true }
 	folder := filepath.Join(r.userPaths.Runtime, "61000", "ration", "train")
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, job.RegionName), regionBytes(t), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.MkdirAll(folder, 0o700))
+	expect.OK(t, os.WriteFile(filepath.Join(folder, job.RegionName), regionBytes(t), 0o600))
 	hasUser := func() (of, kept bool) {
 		r.found = time.Time{}
 		mustScan(t, r)
@@ -175,9 +156,7 @@ func TestScannerForgetsUsers(t *testing.T) {
 	if of, kept := hasUser(); !of || !kept || len(r.users[61000].last.jobs) != 1 {
 		t.Fatalf("%v, %v", of, kept)
 	}
-	if err := os.RemoveAll(filepath.Join(r.userPaths.Runtime, "61000")); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.RemoveAll(filepath.Join(r.userPaths.Runtime, "61000")))
 	u := r.users[61000]
 	u.running = true
 	if of, _ := hasUser(); !of {
@@ -198,13 +177,9 @@ func TestScannerCallsNoOthersJobByTheFolder(t *testing.T) {
 	own, other := unix.Geteuid(), unix.Geteuid()+61000
 	for _, uid := range []int{own, other} { // the regions of both folders are this user's
 		folder := filepath.Join(r.userPaths.Runtime, fmt.Sprint(uid), "ration", "train")
-		if err := os.MkdirAll(folder, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.MkdirAll(folder, 0o700))
 		reg, err := region.Open(filepath.Join(folder, job.RegionName), region.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		defer reg.Close()
 		if _, err := reg.Claim("member"); err != nil {
 			t.Fatal(err)
@@ -214,8 +189,6 @@ func TestScannerCallsNoOthersJobByTheFolder(t *testing.T) {
 	for uid, name := range map[int]string{own: "train", other: ""} {
 		path := filepath.Join(r.userPaths.Runtime, fmt.Sprint(uid), "ration", "train", job.RegionName)
 		at := slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == path })
-		if at < 0 || m.Jobs[at].Name != name || m.Jobs[at].UID != own {
-			t.Errorf("want %q of user %d at %s: %+v", name, own, path, m.Jobs)
-		}
+		expect.True(t, at >= 0 && m.Jobs[at].Name == name && m.Jobs[at].UID == own, "want", name, "of user", own, "at", path, m.Jobs)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 )
 
@@ -14,9 +15,7 @@ func TestScannerAddsUpReads(t *testing.T) {
 	_, s := member(t, "one")
 	m, _ := mustScan(t, r)
 	first := m.Jobs[0].Reads.Reads
-	if err := s.Charge(0, abi.Data, 1<<20); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, s.Charge(0, abi.Data, 1<<20))
 	for _, w := range r.users[ownUser].state.jobs { // there is one; it was just read, and would have to wait
 		w.due = time.Time{}
 	}
@@ -27,7 +26,5 @@ func TestScannerAddsUpReads(t *testing.T) {
 	}
 	more := m.Jobs[0]
 	more.Reads = more.Reads.and(Reads{Reads: 1})
-	if !more.Same(&m.Jobs[0]) {
-		t.Error("another read is a change of the job")
-	}
+	expect.True(t, more.Same(&m.Jobs[0]), "another read is a change of the job")
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
@@ -34,9 +35,7 @@ func scannerAt(t *testing.T) (*scanner, string) {
 func mustScan(t *testing.T, r *scanner) (Machine, bool) {
 	t.Helper()
 	m, changed, err := r.scan(true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return m, changed
 }
 
@@ -44,18 +43,12 @@ func mustScan(t *testing.T, r *scanner) (Machine, bool) {
 func member(t *testing.T, name string) (*region.Region, *region.Slot) {
 	t.Helper()
 	path, err := job.MakeFolder(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	reg, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = reg.Close() })
 	s, err := reg.Claim("member")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return reg, s
 }
 
@@ -85,9 +78,7 @@ func TestScannerReadsWhatChanged(t *testing.T) {
 		return 0
 	}
 	m, changed := mustScan(t, r)
-	if len(m.Jobs) != 2 || !changed {
-		t.Fatalf("got %+v, %v", m, changed)
-	}
+	expect.Must(t, len(m.Jobs) == 2 && changed, "got", m, changed)
 	settle := func() { // a job that was just read has to wait for a moment
 		for _, w := range r.users[ownUser].state.jobs {
 			w.due = time.Time{}
@@ -104,9 +95,7 @@ func TestScannerReadsWhatChanged(t *testing.T) {
 		func() error { return refusedOnly(s.Charge(0, abi.Data, 1<<30)) },
 	} {
 		settle()
-		if err := change(); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, change())
 		had := r.readsOf("one")
 		if _, changed := mustScan(t, r); !changed || r.readsOf("one") != had+1 {
 			t.Errorf("change %d was not noticed", i)
@@ -117,13 +106,9 @@ func TestScannerReadsWhatChanged(t *testing.T) {
 		}
 	}
 	m, _ = mustScan(t, r)
-	if used(m, "one") != 1<<19 || r.readsOf("two") != before {
-		t.Errorf("%d used, two was read %d times", used(m, "one"), r.readsOf("two")-before)
-	}
+	expect.True(t, used(m, "one") == 1<<19 && r.readsOf("two") == before, used(m, "one"), "used, two was read", r.readsOf("two")-before, "times")
 	direct, err := Read()
-	if err != nil || fmt.Sprint(direct.Jobs[0].Refusals) != fmt.Sprint(m.Jobs[0].Refusals) || len(m.Jobs[0].Refusals) != 1 {
-		t.Errorf("%v\n%v\n%v", err, direct.Jobs, m.Jobs)
-	}
+	expect.True(t, err == nil && fmt.Sprint(direct.Jobs[0].Refusals) == fmt.Sprint(m.Jobs[0].Refusals) && len(m.Jobs[0].Refusals) == 1, err, direct.Jobs, m.Jobs)
 }
 
 func refusedOnly(err error) error {
@@ -138,28 +123,18 @@ func refusedOnly(err error) error {
 func TestScannerNoticesDeath(t *testing.T) {
 	r, dir := scannerAt(t)
 	path, err := job.MakeFolder("short")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	holder := startHolders(t, path)
 	m, _ := mustScan(t, r)
-	if len(m.Jobs) != 1 || m.Jobs[0].State != Running || m.Jobs[0].Processes[0].State != Live {
-		t.Fatalf("got %+v", m.Jobs)
-	}
-	if err := holder.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	expect.Must(t, len(m.Jobs) == 1 && m.Jobs[0].State == Running && m.Jobs[0].Processes[0].State == Live, "got", m.Jobs)
+	expect.OK(t, holder.Process.Kill())
 	_ = holder.Wait()
 	r.users[ownUser].state.jobs[path].due = time.Time{}
 	m, changed := mustScan(t, r)
-	if !changed || m.Jobs[0].Processes[0].State != Dead || m.Jobs[0].State != Ended {
-		t.Fatalf("%v, %+v", changed, m.Jobs)
-	}
+	expect.Must(t, changed && m.Jobs[0].Processes[0].State == Dead && m.Jobs[0].State == Ended, changed, m.Jobs)
 	open := func() (n int) {
 		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		for _, fd := range fds {
 			if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); strings.HasPrefix(to, dir) {
 				n++
@@ -167,12 +142,8 @@ func TestScannerNoticesDeath(t *testing.T) {
 		}
 		return n
 	}
-	if n := open(); n != 0 {
-		t.Errorf("%d descriptors of a job that has ended", n)
-	}
-	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, open(), 0, "descriptors of a job that has ended")
+	expect.OK(t, os.RemoveAll(filepath.Dir(path)))
 	if m, changed := mustScan(t, r); !changed || len(m.Jobs) != 0 {
 		t.Fatalf("%v, %+v", changed, m.Jobs)
 	}
@@ -187,9 +158,7 @@ func TestScannerNoticesDeath(t *testing.T) {
 func TestScannerNoticesEndOfEnding(t *testing.T) {
 	r, _ := scannerAt(t)
 	path, err := job.MakeFolder("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	holder := startHolders(t, path)
 	look := func() Machine {
 		if w := r.users[ownUser]; w != nil && w.state.jobs[path] != nil {
@@ -199,9 +168,7 @@ func TestScannerNoticesEndOfEnding(t *testing.T) {
 		return m
 	}
 	state := func(m Machine) string {
-		if len(m.Jobs) != 1 || len(m.Jobs[0].Processes) != 1 {
-			t.Fatalf("got %+v", m.Jobs)
-		}
+		expect.Must(t, len(m.Jobs) == 1 && len(m.Jobs[0].Processes) == 1, "got", m.Jobs)
 		return m.Jobs[0].Processes[0].State
 	}
 	m := look()
@@ -211,26 +178,18 @@ func TestScannerNoticesEndOfEnding(t *testing.T) {
 	// As the driver's files of a process are not closed yet, or open in a fork child (region_keep).
 	slots, _ := reflect.TypeFor[abi.Region]().FieldByName("Slots")
 	files, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer files.Close()
 	second := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(slots.Offset) + int64(m.Jobs[0].Processes[0].Slot)*int64(slots.Type.Elem().Size()) + 1, Len: 1}
-	if err := unix.FcntlFlock(files.Fd(), unix.F_OFD_SETLK, &second); err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, unix.FcntlFlock(files.Fd(), unix.F_OFD_SETLK, &second))
+	expect.OK(t, holder.Process.Kill())
 	_ = holder.Wait()
 	for i := range 2 {
 		if got := state(look()); got != Ending || i == 0 && r.due.IsZero() {
 			t.Fatalf("it is %s; %v that it wants to look again soon", got, !r.due.IsZero())
 		}
 	}
-	if err := files.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, files.Close())
 	w := r.users[ownUser].state.jobs[path] // it has been so for long: then it is read now and then
 	w.endingSince, w.read = w.endingSince.Add(-settleTime), w.read.Add(-endingAge)
 	if got := state(look()); got != Dead {
@@ -252,34 +211,22 @@ func TestScannerEndedJobs(t *testing.T) {
 	content := regionBytes(t)
 	for i := range many {
 		folder := filepath.Join(dir, fmt.Sprintf("old-%03d", i))
-		if err := os.MkdirAll(folder, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.MkdirAll(folder, 0o700))
+		expect.OK(t, os.Chmod(dir, 0o700))
 		for name, text := range map[string][]byte{job.RegionName: content, "alive": nil} {
-			if err := os.WriteFile(filepath.Join(folder, name), text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, os.WriteFile(filepath.Join(folder, name), text, 0o600))
 		}
 	}
 	m, _ := mustScan(t, r)
-	if len(m.Jobs) != keptEnded || m.Hidden != many-keptEnded {
-		t.Fatalf("%d jobs, %d hidden", len(m.Jobs), m.Hidden)
-	}
+	expect.Must(t, len(m.Jobs) == keptEnded && m.Hidden == many-keptEnded, len(m.Jobs), "jobs", m.Hidden, "hidden")
 	reads := 0
 	for _, w := range r.users[ownUser].state.jobs {
 		reads += w.reads
 	}
-	if reads != keptEnded {
-		t.Errorf("%d were read", reads)
-	}
+	expect.True(t, reads == keptEnded, reads, "were read")
 	begin := func(name string) {
 		reg, err := region.Open(filepath.Join(dir, name, job.RegionName), region.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		t.Cleanup(func() { _ = reg.Close() })
 		if _, err := reg.Claim("again"); err != nil {
 			t.Fatal(err)
@@ -301,9 +248,7 @@ func TestScannerEndedJobs(t *testing.T) {
 		r.users[ownUser].state.rested = time.Time{}
 		m, _ = mustScan(t, r)
 	}
-	if running(m) != 1 {
-		t.Errorf("the hint was not followed")
-	}
+	expect.True(t, running(m) == 1, "the hint was not followed")
 	begin("old-008")
 	found := false
 	for range endedRounds + 1 {
@@ -311,9 +256,7 @@ func TestScannerEndedJobs(t *testing.T) {
 		m, _ := mustScan(t, r)
 		found = found || running(m) == 2
 	}
-	if !found {
-		t.Errorf("a job that began again was not found")
-	}
+	expect.True(t, found, "a job that began again was not found")
 }
 
 // regionBytes returns what an empty region holds.
@@ -321,16 +264,10 @@ func regionBytes(t *testing.T) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "region")
 	reg, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := reg.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
+	expect.OK(t, reg.Close())
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return content
 }
 
@@ -377,9 +314,7 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 		return ended, running, changed
 	}
 	begin := time.Now()
-	if !silent() {
-		t.Fatal("a user who does not answer is not named")
-	}
+	expect.Must(t, silent(), "a user who does not answer is not named")
 	if took := time.Since(begin); took < r.timeout {
 		t.Errorf("took %v", took)
 	}
@@ -400,17 +335,13 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 		t.Fatal("a user who does not answer any more is not named")
 	}
 	reg, err := region.Open(begins, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer reg.Close()
 	if _, err := reg.Claim("again"); err != nil {
 		t.Fatal(err)
 	}
 	r.Hint(filepath.Dir(begins))
-	if !silent() {
-		t.Fatal("it has answered")
-	}
+	expect.Must(t, silent(), "it has answered")
 	close(gate)
 	<-u.done
 	r.timeout = time.Minute
@@ -418,9 +349,7 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 	for ; !r.due.IsZero(); ended, running, _ = states() { // it was read a moment ago, for long where the machine is slow
 		u.state.rested = time.Time{}
 	}
-	if ended != 3 || running != 1 {
-		t.Errorf("%d ended, %d running after a hint that came while it did not answer", ended, running)
-	}
+	expect.True(t, ended == 3 && running == 1, ended, "ended", running, "running after a hint that came while it did not answer")
 }
 
 // As root it finds the jobs of others as Read does.
@@ -429,16 +358,10 @@ func TestScannerOfAllUsers(t *testing.T) {
 	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
 	r.userPaths, r.allUsers = places, func() bool { return true }
 	folder := filepath.Join(places.Runtime, "61000", "ration", "theirs")
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.MkdirAll(folder, 0o700))
+	expect.OK(t, os.Chmod(dir, 0o700))
 	reg, err := region.Open(filepath.Join(folder, job.RegionName), region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = reg.Close() })
 	if _, err := reg.Claim("member"); err != nil {
 		t.Fatal(err)
@@ -454,37 +377,25 @@ func TestScannerOfAllUsers(t *testing.T) {
 		return false
 	}
 	m, _ := mustScan(t, r)
-	if !has(m, filepath.Join(folder, job.RegionName)) {
-		t.Errorf("the user's job is missing: %+v", m.Jobs)
-	}
-	if unix.Geteuid() == 0 && !has(m, elsewhere) {
-		t.Errorf("the locked region is missing: %+v", m.Jobs)
-	}
+	expect.True(t, has(m, filepath.Join(folder, job.RegionName)), "the user's job is missing", m.Jobs)
+	expect.True(t, unix.Geteuid() != 0 || has(m, elsewhere), "the locked region is missing", m.Jobs)
 }
 
 // A limit that an operator changes is in no word of the region, and is noticed.
 func TestScannerNoticesOperatorsLimit(t *testing.T) {
 	r, _ := scannerAt(t)
 	path, err := job.MakeFolder("kept")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	var limits region.Limits
 	limits.Memory[0] = abi.MakeLimit(1 << 30)
-	if err := region.WriteLimitsFile(path, limits); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, region.WriteLimitsFile(path, limits))
 	member(t, "kept")
 	if m, _ := mustScan(t, r); m.Jobs[0].Devices[0].Limit != 1<<30 {
 		t.Fatalf("got %+v", m.Jobs)
 	}
 	reg, err := region.OpenForLimits(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := reg.SetLimit(0, abi.MakeLimit(1<<29)); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
+	expect.OK(t, reg.SetLimit(0, abi.MakeLimit(1<<29)))
 	_ = reg.Close()
 	r.users[ownUser].state.jobs[path].due = time.Time{}
 	if m, changed := mustScan(t, r); !changed || m.Jobs[0].Devices[0].Limit != 1<<29 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 )
@@ -23,9 +24,7 @@ func TestScannerSeesWhatWasBeingWritten(t *testing.T) {
 	path := filepath.Join(dir, "train", job.RegionName)
 	rings, _ := reflect.TypeFor[abi.Region]().FieldByName("Refusals")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer f.Close()
 	word := make([]byte, 8)
 	if _, err := f.ReadAt(word, int64(rings.Offset)); err != nil {

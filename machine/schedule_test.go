@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 )
@@ -23,17 +24,11 @@ func keepFiles(t *testing.T, path string, slot int) (release func()) {
 	t.Helper()
 	slots, _ := reflect.TypeFor[abi.Region]().FieldByName("Slots")
 	files, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	second := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(slots.Offset) + int64(slot)*int64(slots.Type.Elem().Size()) + 1, Len: 1}
-	if err := unix.FcntlFlock(files.Fd(), unix.F_OFD_SETLK, &second); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, unix.FcntlFlock(files.Fd(), unix.F_OFD_SETLK, &second))
 	page, err := unix.Mmap(int(files.Fd()), int64(slot)*int64(os.Getpagesize()), os.Getpagesize(), unix.PROT_NONE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return sync.OnceFunc(func() {
 		if err := errors.Join(unix.Munmap(page), files.Close()); err != nil { // a mapping keeps an open file
 			t.Error(err)
@@ -48,9 +43,7 @@ func keepFiles(t *testing.T, path string, slot int) (release func()) {
 func TestScannerSeesAProcessThatEnds(t *testing.T) {
 	r, _ := scannerAt(t)
 	path, err := job.MakeFolder("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	first, second := startHolders(t, path), startHolders(t, path)
 	var w *tracked
 	// It is not the machine's speed that is tested: what a read has cost is forgotten.
@@ -65,9 +58,7 @@ func TestScannerSeesAProcessThatEnds(t *testing.T) {
 			r.Hint(filepath.Dir(path))
 		}
 		m, _, err := r.scan(all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		w = r.users[ownUser].state.jobs[path]
 		out := map[int]Process{}
 		for _, p := range m.Jobs[0].Processes {
@@ -78,15 +69,12 @@ func TestScannerSeesAProcessThatEnds(t *testing.T) {
 	check := func(what string, got map[int]Process, one, two string, asked int) {
 		t.Helper()
 		a, b := got[first.Process.Pid], got[second.Process.Pid]
-		if a.State != one || b.State != two || w.asked != asked || asked == 0 && len(a.KeptBy) > 0 || len(b.KeptBy) > 0 {
-			t.Fatalf("%s: they are %s, kept by %v, and %s, kept by %v; it was asked %d times", what, a.State, a.KeptBy, b.State, b.KeptBy, w.asked)
-		}
+		expect.Must(t, a.State == one && b.State == two && w.asked == asked && (asked != 0 || len(a.KeptBy) == 0) && len(b.KeptBy) == 0,
+			what, "they are", a.State, "kept by", a.KeptBy, "and", b.State, "kept by", b.KeptBy, "it was asked", w.asked, "times")
 	}
 	kill := func(c *exec.Cmd) {
 		t.Helper()
-		if err := c.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, c.Process.Kill())
 		_ = c.Wait()
 	}
 	const keeper = 4711
@@ -102,14 +90,10 @@ func TestScannerSeesAProcessThatEnds(t *testing.T) {
 	check("and the clock makes it look", look(false), Ending, Live, 0)
 	w.endingSince = w.endingSince.Add(-settleTime)
 	check("it takes long", look(false), Ending, Live, 1)
-	if !w.askDue.After(time.Now()) {
-		t.Error("who has its files is asked again at once")
-	}
+	expect.True(t, w.askDue.After(time.Now()), "who has its files is asked again at once")
 	had := w.reads
 	check("nothing has changed", look(false), Ending, Live, 1)
-	if w.reads != had {
-		t.Error("it was read again")
-	}
+	expect.True(t, w.reads == had, "it was read again")
 	releaseOther := keepFiles(t, path, slots[second.Process.Pid])
 	t.Cleanup(releaseOther)
 	w.askDue = time.Time{}
@@ -131,27 +115,19 @@ func TestScannerSeesAProcessThatEnds(t *testing.T) {
 func TestAskingDelaysNoRead(t *testing.T) {
 	r, _ := scannerAt(t)
 	path, err := job.MakeFolder("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	holder := startHolders(t, path)
 	mustScan(t, r)
 	w := r.users[ownUser].state.jobs[path]
 	t.Cleanup(keepFiles(t, path, w.job.Processes[0].Slot))
-	if err := holder.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, holder.Process.Kill())
 	_ = holder.Wait()
 	w.due, r.users[ownUser].state.rested = time.Time{}, time.Time{}
 	mustScan(t, r)
-	if w.job.Processes[0].State != Ending {
-		t.Fatalf("it is %s", w.job.Processes[0].State)
-	}
+	expect.Must(t, w.job.Processes[0].State == Ending, "it is", w.job.Processes[0].State)
 	due := w.due
 	w.askKeepers(budgetForAll())
-	if w.asked != 1 || w.due != due {
-		t.Errorf("asked %d times, due %v later", w.asked, w.due.Sub(due))
-	}
+	expect.True(t, w.asked == 1 && w.due == due, "asked", w.asked, "times, due", w.due.Sub(due), "later")
 }
 
 // While the scanner rests from a user's costly jobs, it still notices that a process has ended. Everything else
@@ -160,9 +136,7 @@ func TestScannerNoticesDeathInTheRest(t *testing.T) {
 	r, dir := scannerAt(t)
 	_, slot := member(t, "busy")
 	path, err := job.MakeFolder("train")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	startHolders(t, path) // so that the job goes on
 	holder := startHolders(t, path)
 	mustScan(t, r)
@@ -171,33 +145,23 @@ func TestScannerNoticesDeathInTheRest(t *testing.T) {
 	for _, w := range s.jobs {
 		w.due = time.Time{}
 	}
-	if err := slot.Charge(0, abi.Data, 1<<20); err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, slot.Charge(0, abi.Data, 1<<20))
+	expect.OK(t, holder.Process.Kill())
 	_ = holder.Wait()
 	had := r.readsOf("busy")
 	r.Hint(filepath.Join(dir, "busy"))
 	r.Hint(filepath.Dir(path))
 	s.dyingDue = time.Now().Add(time.Minute) // also that has its bound
 	m, changed, err := r.scan(false)
-	if err != nil || changed || !r.due.Equal(s.dyingDue) || dead(m, "train") != 0 {
-		t.Fatalf("%v, %v, put off until %v, %+v", err, changed, r.due, m.Jobs)
-	}
+	expect.Must(t, err == nil && !changed && r.due.Equal(s.dyingDue) && dead(m, "train") == 0, err, changed, "put off until", r.due, m.Jobs)
 	s.dyingDue = time.Time{}
 	r.setDue()
 	m, changed, err = r.scan(false)
-	if err != nil || !changed || dead(m, "train") != 1 {
-		t.Fatalf("%v, %v, %+v", err, changed, m.Jobs)
-	}
+	expect.Must(t, err == nil && changed && dead(m, "train") == 1, err, changed, m.Jobs)
 	if n := r.readsOf("busy"); n != had || !r.due.Equal(s.rested) {
 		t.Errorf("the other was read %d times, and put off until %v", n-had, r.due)
 	}
-	if s.dyingDue.IsZero() {
-		t.Error("it costs nothing")
-	}
+	expect.True(t, !s.dyingDue.IsZero(), "it costs nothing")
 	s.rested = time.Time{}
 	r.setDue()
 	if _, _, err = r.scan(false); err != nil || r.readsOf("busy") != had+1 {
@@ -227,17 +191,13 @@ func TestLookForEndsIsBounded(t *testing.T) {
 	var holders []*exec.Cmd
 	for _, name := range names {
 		path, err := job.MakeFolder(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		startHolders(t, path) // so that the job goes on
 		holders = append(holders, startHolders(t, path))
 	}
 	mustScan(t, r)
 	for _, h := range holders {
-		if err := h.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, h.Process.Kill())
 		_ = h.Wait()
 	}
 	s := &r.users[ownUser].state
@@ -257,9 +217,7 @@ func TestLookForEndsIsBounded(t *testing.T) {
 		}
 	}
 	for _, w := range s.jobs {
-		if w.dir >= 0 || w.asked > 0 {
-			t.Errorf("%s: descriptor %d, asked %d times", w.name, w.dir, w.asked)
-		}
+		expect.True(t, w.dir < 0 && w.asked <= 0, w.name, "descriptor", w.dir, "asked", w.asked, "times")
 	}
 }
 

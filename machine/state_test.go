@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/job"
@@ -20,9 +21,7 @@ func TestStateOfOneThatHides(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
 	holdAs(t, os.Args[0], os.Geteuid(), path)
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer f.Close()
 	for slot := range abi.Slots {
 		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, 0), observer.Offset("Status", slot)); err != nil {
@@ -30,9 +29,7 @@ func TestStateOfOneThatHides(t *testing.T) {
 		}
 	}
 	j, err := ReadJob(path)
-	if err != nil || len(j.Processes) != 0 || j.State != Running {
-		t.Errorf("got %s with %d processes, %v", j.State, len(j.Processes), err)
-	}
+	expect.True(t, err == nil && len(j.Processes) == 0 && j.State == Running, "got", j.State, "with", len(j.Processes), "processes", err)
 }
 
 // A job of another version is listed with those who use it, by the kernel's word.
@@ -41,38 +38,26 @@ func TestAnotherVersion(t *testing.T) {
 	// The one that came last has the first slot: the kernel names the other first.
 	gone := holdAs(t, os.Args[0], os.Geteuid(), path)
 	first := holdAs(t, os.Args[0], os.Geteuid(), path)
-	if err := gone.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, gone.Process.Kill())
 	_ = gone.Wait()
 	r, err := region.Open(path, region.Options{NoCreate: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	if n, err := r.Reap(); n != 1 || err != nil {
 		t.Fatalf("reaped %d, %v", n, err)
 	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, r.Close())
 	second := holdAs(t, os.Args[0], os.Geteuid(), path)
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer f.Close()
 	if _, err := f.WriteAt([]byte{abi.Version + 1}, observer.Offset("Header", "Version")); err != nil {
 		t.Fatal(err)
 	}
 	j, err := ReadJob(path)
-	if !errors.Is(err, ErrVersion) || j.State != Running || len(j.Processes) != 2 {
-		t.Fatalf("got %+v, %v", j, err)
-	}
+	expect.Must(t, errors.Is(err, ErrVersion) && j.State == Running && len(j.Processes) == 2, "got", j, err)
 	pids := map[int]bool{first.Process.Pid: true, second.Process.Pid: true}
 	for _, p := range j.Processes {
-		if !p.Verified || !pids[p.HostPID] || p.UID != os.Geteuid() || p.Name == "" || p.Slot != -1 {
-			t.Errorf("got %+v", p)
-		}
+		expect.True(t, p.Verified && pids[p.HostPID] && p.UID == os.Geteuid() && p.Name != "" && p.Slot == -1, "got", p)
 		delete(pids, p.HostPID)
 	}
 }
@@ -83,9 +68,7 @@ func TestParent(t *testing.T) {
 	t.Setenv(envChild, "1")
 	parent := holdAs(t, os.Args[0], os.Geteuid(), path)
 	j, err := ReadJob(path)
-	if err != nil || len(j.Processes) != 2 {
-		t.Fatalf("got %+v, %v", j, err)
-	}
+	expect.Must(t, err == nil && len(j.Processes) == 2, "got", j, err)
 	for _, p := range j.Processes {
 		want := parent.Process.Pid
 		if p.HostPID == want {
@@ -94,9 +77,7 @@ func TestParent(t *testing.T) {
 		if !region.OnHost() {
 			want = 0 // PIDs of this namespace are not the host's
 		}
-		if p.Parent != want {
-			t.Errorf("the parent of %d is %d, want %d", p.HostPID, p.Parent, want)
-		}
+		expect.True(t, p.Parent == want, "the parent of", p.HostPID, "is", p.Parent, "want", want)
 	}
 }
 
@@ -123,9 +104,7 @@ func TestStateWithoutLauncher(t *testing.T) {
 		{"unreadable", Job{err: region.ErrSize}, job.Launch{}, Ended},
 		{"unreadable, launched", Job{err: region.ErrSize}, job.Launch{Launched: true, Running: true}, Starting},
 	} {
-		if got := c.job.stateWith(c.launch, now); got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
+		expect.Equal(t, c.job.stateWith(c.launch, now), c.want, c.name)
 	}
 }
 
@@ -138,23 +117,15 @@ func TestHostileInfo(t *testing.T) {
 		"huge":      append(append([]byte(`{"command":["`), bytes.Repeat([]byte("x"), 1<<20)...), []byte("\"]}\n")...),
 		"many ends": []byte("{}\n" + `{"status":1,"ended":9223372036854775807}` + "\n" + `{"status":2}` + "\n"),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, "info"), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile(filepath.Join(dir, "info"), content, 0o600))
 		j, err := ReadJob(path)
-		if err != nil || len(j.Command) > 2 {
-			t.Errorf("%s: %+v, %v", name, j.Command, err)
-		}
+		expect.True(t, err == nil && len(j.Command) <= 2, name, j.Command, err)
 		for _, arg := range j.Command {
-			if arg != "?[2J" && arg != "?" {
-				t.Errorf("%s: %q", name, arg)
-			}
+			expect.True(t, arg == "?[2J" || arg == "?", name, arg)
 		}
 	}
 	// A pipe makes nobody wait.
-	if err := errors.Join(os.Remove(filepath.Join(dir, "info")), mkfifo(filepath.Join(dir, "info")), mkfifo(filepath.Join(dir, "alive"))); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, errors.Join(os.Remove(filepath.Join(dir, "info")), mkfifo(filepath.Join(dir, "info")), mkfifo(filepath.Join(dir, "alive"))))
 	if j, err := ReadJob(path); err != nil || len(j.Command) != 0 {
 		t.Errorf("got %+v, %v", j, err)
 	}

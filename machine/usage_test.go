@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/budget"
@@ -34,9 +35,7 @@ func TestUntil(t *testing.T) {
 	} {
 		looked := 0
 		exact, err := until(budget.Real.For(time.Hour), maxTries, func() (bool, error) { looked++; return c.look(looked) })
-		if exact != c.exact || looked != c.looked || !errors.Is(err, c.err) {
-			t.Errorf("%s: %v after %d maxTries, %v", c.name, exact, looked, err)
-		}
+		expect.True(t, exact == c.exact && looked == c.looked && errors.Is(err, c.err), c.name, exact, "after", looked, "maxTries", err)
 	}
 }
 
@@ -56,21 +55,15 @@ func (c *stepClock) now() time.Time {
 func impossible(t *testing.T, name string) string {
 	t.Helper()
 	path, err := job.MakeFolder(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	r, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	if _, err := r.Claim("member"); err != nil { // a look at a device is a read of its account
 		t.Fatal(err)
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer f.Close()
 	for d := range abi.Devices {
 		word := binary.LittleEndian.AppendUint64(nil, uint64(abi.MakeLedgerWord(uint64(d)+1, 0, 0)))
@@ -88,13 +81,9 @@ func TestBudgetWithOneJob(t *testing.T) {
 	path := impossible(t, "scribbles")
 	clock := &stepClock{step: 10 * time.Millisecond}
 	j, err := readRegion(path, budget.Clock{Now: clock.now}.For(allBudget))
-	if err != nil || len(j.Devices) != abi.Devices {
-		t.Fatalf("got %+v, %v", j, err)
-	}
+	expect.Must(t, err == nil && len(j.Devices) == abi.Devices, "got", j, err)
 	for _, d := range j.Devices {
-		if !d.Inexact {
-			t.Errorf("device %d is shown as exact", d.Device)
-		}
+		expect.True(t, d.Inexact, "device", d.Device, "is shown as exact")
 	}
 	// A look asks the clock once, but for the first at each device.
 	if most := uint64(200*time.Millisecond/clock.step) + abi.Devices; j.Reads.Reads > most {
@@ -102,9 +91,7 @@ func TestBudgetWithOneJob(t *testing.T) {
 	}
 	clock.step = 0
 	j, err = readRegion(path, budget.Clock{Now: clock.now}.For(allBudget))
-	if err != nil || j.Reads.Reads != 3*maxTries*abi.Devices {
-		t.Errorf("with timeout: looked %d times, %v", j.Reads.Reads, err)
-	}
+	expect.True(t, err == nil && j.Reads.Reads == 3*maxTries*abi.Devices, "with timeout: looked", j.Reads.Reads, "times", err)
 }
 
 // Many such jobs are looked at for as long as all jobs may be, then each of them once.
@@ -116,9 +103,7 @@ func TestBudgetWithManyJobs(t *testing.T) {
 	looked := uint64(0)
 	for i := range jobs {
 		j, err := readRegion(impossible(t, fmt.Sprint("scribbles-", i)), p)
-		if err != nil || !j.Devices[0].Inexact {
-			t.Fatalf("got %+v, %v", j, err)
-		}
+		expect.Must(t, err == nil && j.Devices[0].Inexact, "got", j, err)
 		looked += j.Reads.Reads
 	}
 	if most := uint64(500*time.Millisecond/clock.step) + jobs*abi.Devices; looked > most {
@@ -142,9 +127,7 @@ func TestBudgetWithIdentities(t *testing.T) {
 		clock := &stepClock{step: c.step}
 		p := budget.Clock{Now: clock.now}.For(0)
 		j, err := readRegion(path, p)
-		if err != nil || len(j.Processes) != 1 {
-			t.Fatalf("%s: %+v, %v", c.name, j, err)
-		}
+		expect.Must(t, err == nil && len(j.Processes) == 1, c.name, j, err)
 		if got := j.Processes[0]; got.Verified != c.verified || got.State != Live || got.PID != os.Getpid() {
 			t.Errorf("%s: %+v", c.name, got)
 		}

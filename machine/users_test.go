@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -23,15 +24,11 @@ import (
 func shared(t *testing.T) (dir, program string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "ration-users-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	content, err := os.ReadFile(os.Args[0])
 	program = filepath.Join(dir, "holder")
-	if err := errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(program, content, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(program, content, 0o755)))
 	return dir, program
 }
 
@@ -48,12 +45,8 @@ func startHolder(t *testing.T, holder *exec.Cmd, uid int, path string) *exec.Cmd
 	holder.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), NoSetGroups: os.Geteuid() != 0}}
 	stdin, err := holder.StdinPipe()
 	stdout, err2 := holder.StdoutPipe()
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, errors.Join(err, err2))
+	expect.OK(t, holder.Start())
 	t.Cleanup(func() { _, _ = stdin.Close(), holder.Wait() })
 	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("a holder said %q", line)
@@ -63,9 +56,7 @@ func startHolder(t *testing.T, holder *exec.Cmd, uid int, path string) *exec.Cmd
 
 func makeDir(t *testing.T, uid int, path string) string {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(path, 0o700), os.Chown(path, uid, uid)); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, errors.Join(os.MkdirAll(path, 0o700), os.Chown(path, uid, uid)))
 	return path
 }
 
@@ -76,9 +67,7 @@ func readUsers(t testing.TB, places job.Paths, timeout time.Duration) Machine {
 	defer s.Close()
 	s.userPaths, s.allUsers, s.timeout = places, func() bool { return true }, timeout
 	m, _, err := s.scan(true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return m
 }
 
@@ -93,9 +82,7 @@ func TestAllUsers(t *testing.T) {
 	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: "/proc",
 		Home: func(uid int) string { return filepath.Join(dir, "home", fmt.Sprint(uid)) }}
 	for _, parent := range []string{places.Runtime, places.Temp, filepath.Join(dir, "home")} {
-		if err := os.MkdirAll(parent, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.MkdirAll(parent, 0o755))
 	}
 	makeDir(t, alice, filepath.Join(places.Runtime, fmt.Sprint(alice)))
 	makeDir(t, alice, filepath.Join(places.Runtime, fmt.Sprint(alice), "ration"))
@@ -108,9 +95,7 @@ func TestAllUsers(t *testing.T) {
 	fine := filepath.Join(dir, "home", fmt.Sprint(carol), ".local/state/ration/fine/region")
 	odd := filepath.Join(makeDir(t, bob, filepath.Join(dir, "odd")), "place")
 	own := filepath.Join(dir, "own")
-	if err := os.WriteFile(own, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.WriteFile(own, nil, 0o600))
 	holder := holdAs(t, program, alice, train)
 	holdAs(t, program, carol, fine)
 	holdAs(t, program, bob, odd)
@@ -119,14 +104,10 @@ func TestAllUsers(t *testing.T) {
 	inside := startHolder(t, exec.Command("unshare", "-m", "sh", "-c", "mount -t tmpfs none $1 && exec $2", "sh", filepath.Dir(private), program), 0, private)
 	private = fmt.Sprintf("/proc/%d/root%s", inside.Process.Pid, private)
 	gone := holdAs(t, program, bob, ended)
-	if err := gone.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, gone.Process.Kill())
 	_ = gone.Wait()
 	// A second path to a file is no second job.
-	if err := os.Link(train, filepath.Join(makeDir(t, bob, filepath.Join(bobs, "twin")), "region")); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, os.Link(train, filepath.Join(makeDir(t, bob, filepath.Join(bobs, "twin")), "region")))
 	// What bob plants: links to another user's job and folder, a pipe, no region, a name that
 	// moves the cursor.
 	secret := makeRegionAt(t, filepath.Join(makeDir(t, 0, filepath.Join(dir, "secret", "job")), "region"))
@@ -134,13 +115,9 @@ func TestAllUsers(t *testing.T) {
 		filepath.Join(bobs, "link"): filepath.Dir(secret), filepath.Join(places.Temp, "ration-61009"): filepath.Join(dir, "secret"),
 		filepath.Join(makeDir(t, bob, filepath.Join(bobs, "leads")), "region"): secret,
 	} {
-		if err := errors.Join(os.Symlink(to, link), os.Lchown(link, bob, bob)); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, errors.Join(os.Symlink(to, link), os.Lchown(link, bob, bob)))
 	}
-	if err := mkfifo(filepath.Join(makeDir(t, bob, filepath.Join(bobs, "pipe")), "region")); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, mkfifo(filepath.Join(makeDir(t, bob, filepath.Join(bobs, "pipe")), "region")))
 	makeDir(t, bob, filepath.Join(bobs, "\x1b[2J"))
 
 	m := readUsers(t, places, time.Minute)
@@ -150,9 +127,7 @@ func TestAllUsers(t *testing.T) {
 		if !strings.Contains(j.Path, dir) {
 			continue // of another program on this machine
 		}
-		if byPath[j.Path] != nil {
-			t.Errorf("%s is there twice", j.Path)
-		}
+		expect.True(t, byPath[j.Path] == nil, j.Path, "is there twice")
 		byPath[j.Path] = j
 	}
 	for path, want := range map[string]Job{
@@ -172,9 +147,7 @@ func TestAllUsers(t *testing.T) {
 		}
 		delete(byPath, path)
 	}
-	if len(byPath) > 0 {
-		t.Errorf("there are also %v", byPath)
-	}
+	expect.True(t, len(byPath) == 0, "there are also", byPath)
 	// The path by which one is shown leads to it, and to nothing else.
 	if j, err := ReadJob(private); err != nil || j.file != m.Jobs[slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == private })].file {
 		t.Errorf("got %+v, %v", j, err)
@@ -190,12 +163,8 @@ func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }
 func makeRegionAt(t *testing.T, path string) string {
 	t.Helper()
 	r, err := region.Open(path, region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
+	expect.OK(t, r.Close())
 	return path
 }
 
@@ -211,9 +180,7 @@ func TestUserWhoNeverAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if os.Geteuid() == 0 {
-		if err := os.Chown(filepath.Join(places.Proc, "7"), uid, uid); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.Chown(filepath.Join(places.Proc, "7"), uid, uid))
 	} else {
 		t.Skip("only root can make a process of another user")
 	}
@@ -222,9 +189,7 @@ func TestUserWhoNeverAnswers(t *testing.T) {
 	holdAs(t, os.Args[0], os.Geteuid(), odd)
 	m := readUsers(t, places, 3*time.Second) // long enough for those that answer, on any machine
 	for _, want := range []string{path, odd} {
-		if !slices.ContainsFunc(m.Jobs, func(j Job) bool { return j.Path == want }) {
-			t.Errorf("%s is missing: %+v", want, m.Jobs)
-		}
+		expect.True(t, slices.ContainsFunc(m.Jobs, func(j Job) bool { return j.Path == want }), want, "is missing", m.Jobs)
 	}
 	if !slices.ContainsFunc(m.Findings, func(f Finding) bool {
 		return f.Kind == Unanswering && strings.Contains(f.Text, fmt.Sprint("user ", uid, " could not be read within 3 s"))
@@ -239,20 +204,14 @@ func TestVerifiedPIDIsTheKernels(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")
 	startHolders(t, path)
 	r, err := region.OpenReadOnly(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer r.Close()
 	all, err := r.Processes()
-	if err != nil || len(all) == 0 || all[0].Seen == 0 {
-		t.Fatalf("got %+v, %v", all, err)
-	}
+	expect.Must(t, err == nil && len(all) != 0 && all[0].Seen != 0, "got", all, err)
 	for own, want := range map[int]int{0: all[0].Seen, 12: 12} {
 		p := claimed(all[0])
 		p.PID = 4711 // it says so
 		p.identify(r, all[0], owners{all[0].Seen: owner{uid: 61000, pid: own, name: "holder"}})
-		if !p.Verified || p.PID != want || p.UID != 61000 {
-			t.Errorf("want pid %d, got %+v", want, p)
-		}
+		expect.True(t, p.Verified && p.PID == want && p.UID == 61000, "want pid", want, "got", p)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/scan"
@@ -37,33 +38,23 @@ func TestWatch(t *testing.T) {
 			continue
 		}
 		kinds = append(kinds, e.Kind)
-		if e.Machine == nil || len(e.Machine.Jobs) != 1 {
-			t.Fatalf("%s: %+v", e.Kind, e.Machine)
-		}
+		expect.Must(t, e.Machine != nil && len(e.Machine.Jobs) == 1, e.Kind, e.Machine)
 		if e.Kind != Changed {
 			continue
 		}
 		switch step++; step {
 		case 1:
-			if err := slot.Charge(0, abi.Data, 1<<20); err != nil {
-				t.Fatal(err)
-			}
+			expect.OK(t, slot.Charge(0, abi.Data, 1<<20))
 			_ = slot.Charge(0, abi.Data, 1<<50) // is refused
 		case 2:
-			if used := e.Machine.Jobs[0].Devices[0].Used; used != 1<<20 {
-				t.Errorf("%d used", used)
-			}
-			if err := os.Chmod(dir, 0o777); err != nil {
-				t.Fatal(err)
-			}
+			expect.Equal(t, e.Machine.Jobs[0].Devices[0].Used, 1<<20, "used")
+			expect.OK(t, os.Chmod(dir, 0o777))
 		}
 	}
 	if want := []string{JobStarted, Changed, RequestRefused, Changed}; !slices.Equal(kinds, want) {
 		t.Errorf("got %v, want %v", kinds, want)
 	}
-	if len(errs) != 1 || !errors.Is(errs[0], ErrFolder) {
-		t.Errorf("got %v", errs)
-	}
+	expect.True(t, len(errs) == 1 && errors.Is(errs[0], ErrFolder), "got", errs)
 }
 
 // A job that is unchanged is the same value in the next result.
@@ -74,9 +65,7 @@ func TestScanSharesJobs(t *testing.T) {
 	scan := func() scan.Result[Machine, Event] {
 		t.Helper()
 		r, err := s.Scan(true)
-		if err != nil || len(r.Machine.Jobs) != 2 {
-			t.Fatalf("%+v, %v", r, err)
-		}
+		expect.Must(t, err == nil && len(r.Machine.Jobs) == 2, r, err)
 		return r
 	}
 	first := scan()
@@ -84,9 +73,7 @@ func TestScanSharesJobs(t *testing.T) {
 		t.Errorf("nothing has happened: %+v", again)
 	}
 	s.users[ownUser].state.jobs[first.Machine.Jobs[1].Path].due = time.Time{}
-	if err := slot.Charge(0, abi.Data, 1<<20); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, slot.Charge(0, abi.Data, 1<<20))
 	second := scan()
 	if !second.Changed || &second.Machine.Jobs[0].Processes[0] != &first.Machine.Jobs[0].Processes[0] || second.Machine.Jobs[1].Held() != 1<<20 || first.Machine.Jobs[1].Held() != 0 {
 		t.Errorf("got %+v, then %+v", first.Machine.Jobs, second.Machine.Jobs)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"ration/check/expect"
 	"ration/internal/region"
 )
 
@@ -18,39 +19,27 @@ import (
 // frees in the optimiser, and the rest. What is held is looked at whenever the device has work.
 func TestStep(t *testing.T) {
 	r, err := region.Open(filepath.Join(t.TempDir(), "region"), region.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer r.Close()
 	s, err := r.Claim(t.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	var held []int
 	defer func(f func(time.Duration)) { stepSleep = f }(stepSleep)
 	stepSleep = func(time.Duration) { held = append(held, int(r.Used(0)/tensor)) }
 	w := &worker{r: r, slots: []*region.Slot{s}, out: bufio.NewWriter(io.Discard)}
-	if err := w.steps(1); err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, w.steps(1))
 	if want := []int{5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 68, 58}; !slices.Equal(held, want) || r.Used(0) != 0 {
 		t.Errorf("held %v, at the end %d bytes", held, r.Used(0))
 	}
-	if forward != 20 || backward != 40 || allReduce != 8 || optimiser != 10 {
-		t.Error("the step is another one")
-	}
+	expect.True(t, forward == 20 && backward == 40 && allReduce == 8 && optimiser == 10, "the step is another one")
 }
 
 // The worker in C replays the same step.
 func TestStepInC(t *testing.T) {
 	source, err := os.ReadFile("../programs/benchworker/benchworker.c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for name, want := range map[string]int{"FORWARD": forward, "BACKWARD": backward, "ALL_REDUCE": allReduce, "OPTIMISER": optimiser, "BURST": burst} {
 		got := regexp.MustCompile(`[ {]`+name+` = (\d+)`).FindAllSubmatch(source, -1)
-		if len(got) != 1 || string(got[0][1]) != fmt.Sprint(want) {
-			t.Errorf("%s is %q, not %d", name, got, want)
-		}
+		expect.True(t, len(got) == 1 && string(got[0][1]) == fmt.Sprint(want), name, "is", got, "not", want)
 	}
 }

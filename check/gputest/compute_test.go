@@ -207,9 +207,7 @@ func (t *trial) checkKills() {
 	before := t.killBeside(sharer{native: true}, sharer{native: true}, native)
 	stall := t.killBeside(sharer{share: 50}, sharer{share: 20, cap: 20}, kills)
 	t.note("%d killed, the other job stalled for %s at most; %s with %d native ones", kills, humanfmt.Duration(stall), humanfmt.Duration(before), native)
-	if stall > defaultRound+20*time.Millisecond {
-		t.Fatalf("a neighbour stalled for %s", humanfmt.Duration(stall))
-	}
+	expect.Must(t, stall <= defaultRound+20*time.Millisecond, "a neighbour stalled for", humanfmt.Duration(stall))
 }
 
 // killBeside kills n programs of one kind beside a steady one, and returns how long that

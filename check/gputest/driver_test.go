@@ -69,9 +69,8 @@ func (t *trial) answers(where string, args ...string) (said map[string]string, c
 		said[s.name] = s.text()
 		t.Logf("%s, %s: %s; %+d MiB for the process, %+d MiB for the device", where, s.name, s.text(),
 			(int64(listed)-int64(context))/int64(mib), (int64(free)-int64(now))/int64(mib))
-		if t.job.Name != "" && listed > t.limit+lazyLoad {
-			t.Fatalf("%s: the driver counts %s, which exceeds the limit of %s", s.name, humanfmt.Bytes(listed), humanfmt.Bytes(t.limit))
-		}
+		expect.Must(t, t.job.Name == "" || listed <= t.limit+lazyLoad,
+			s.name, "the driver counts", humanfmt.Bytes(listed), "which exceeds the limit of", humanfmt.Bytes(t.limit))
 	})
 	return said, context
 }

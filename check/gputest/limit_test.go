@@ -125,7 +125,6 @@ func (t *trial) checkRefused(b backend, steps []step, all []account) {
 	for _, a := range all {
 		used += a.ration
 	}
-	if used+piece+b.spare < t.limit {
-		t.Fatalf("refused with %s free of %s, though only %s was asked for", humanfmt.Bytes(t.limit-used), humanfmt.Bytes(t.limit), humanfmt.Bytes(piece))
-	}
+	expect.Must(t, used+piece+b.spare >= t.limit,
+		"refused with", humanfmt.Bytes(t.limit-used), "free of", humanfmt.Bytes(t.limit), "though only", humanfmt.Bytes(piece), "was asked for")
 }

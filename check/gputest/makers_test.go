@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"ration/check/expect"
 	"ration/internal/humanfmt"
 )
 
@@ -76,9 +77,7 @@ func (t *trial) makeAll(command []string, others int, one uint64) {
 	t.note("at some moment %+d MiB beyond the limit by the driver, in %s readings", over/int64(mib), humanfmt.Count(o.readings))
 	t.compare("held")
 	t.noteDifference()
-	if over > int64(one+2*lazyLoad) {
-		t.Fatalf("the limit was exceeded by %s for a moment", humanfmt.Bytes(uint64(over)))
-	}
+	expect.Must(t, over <= int64(one+2*lazyLoad), "the limit was exceeded by", humanfmt.Bytes(uint64(over)), "for a moment")
 }
 
 // listed returns the driver's counts for the processes of this trial, in bytes by PID.

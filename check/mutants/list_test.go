@@ -7,18 +7,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // Every mutant of the list can be applied to the files as they are, and changes something.
 func TestList(t *testing.T) {
 	text, err := os.ReadFile("list")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	all, _, err := parse(text)
-	if err != nil {
-		t.Error(err)
-	}
+	expect.True(t, err == nil, err)
 	for _, m := range all {
 		before, err := os.ReadFile(filepath.Join("../..", m.file))
 		if err != nil {
@@ -34,13 +32,9 @@ func TestList(t *testing.T) {
 // Every test of the list exists: of a renamed one, or of one of several, go test would say nothing.
 func TestTestsOfTheList(t *testing.T) {
 	text, err := os.ReadFile("list")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	all, _, err := parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for _, m := range all {
 		if m.kind == "shim" {
 			for _, name := range m.args {
@@ -56,9 +50,7 @@ func TestTestsOfTheList(t *testing.T) {
 		top, _, _ := strings.Cut(run, "/")
 		for _, pattern := range strings.Split(top, "|") {
 			of, err := regexp.Compile(pattern)
-			if err != nil || !slices.ContainsFunc(names, of.MatchString) {
-				t.Errorf("%s: %s has no test %s, %v", m.name, folder, pattern, err)
-			}
+			expect.True(t, err == nil && slices.ContainsFunc(names, of.MatchString), m.name, folder, "has no test", pattern, err)
 		}
 	}
 }
@@ -67,14 +59,10 @@ func TestTestsOfTheList(t *testing.T) {
 func testsOf(t *testing.T, folder string) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob(folder + "/*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		for _, of := range regexp.MustCompile(`(?m)^func (Test\w*)\(`).FindAllSubmatch(text, -1) {
 			names = append(names, string(of[1]))
 		}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"ration/check/expect"
 )
 
 // promisesOf returns the promises of a page: the points of a list, or the first cells of tables, below a
@@ -13,13 +15,9 @@ import (
 func promisesOf(t *testing.T, page, heading string) (out []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	_, below, found := strings.Cut(string(text), heading+"\n")
-	if !found {
-		t.Fatalf("%s has no %s", page, heading)
-	}
+	expect.Must(t, found, page, "has no", heading)
 	below, _, _ = strings.Cut(below, "\n## ")
 	lines := strings.Split(below, "\n")
 	for i, line := range lines {
@@ -38,22 +36,16 @@ func promisesOf(t *testing.T, page, heading string) (out []string) {
 // Every promise has a mutant, or a reason why it has none; and what the list has is promised.
 func TestPromises(t *testing.T) {
 	text, err := os.ReadFile("list")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	all, without, err := parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	var broken []string
 	for _, m := range all {
 		broken = append(broken, m.promises...)
 	}
 	promises := slices.Concat(promisesOf(t, "README.md", "## What it promises"), promisesOf(t, "docs/protocols.md", "# The protocols"),
 		promisesOf(t, "docs/security.md", "## What is tested, and where"))
-	if len(promises) < 80 {
-		t.Errorf("only %d promises were found", len(promises))
-	}
+	expect.True(t, len(promises) >= 80, "only", len(promises), "promises were found")
 	begins := func(promise string) func(string) bool {
 		return func(text string) bool { return strings.HasPrefix(promise, text) }
 	}
@@ -62,17 +54,13 @@ func TestPromises(t *testing.T) {
 		for text := range without {
 			reason = reason || strings.HasPrefix(promise, text)
 		}
-		if !reason && !slices.ContainsFunc(broken, begins(promise)) {
-			t.Errorf("no mutant breaks it, and no reason is given: %s", promise)
-		}
+		expect.True(t, reason || slices.ContainsFunc(broken, begins(promise)), "no mutant breaks it, and no reason is given", promise)
 	}
 	promises = append(promises, promisesOf(t, "docs/benchmarks.md", "## The region")...)
 	for text := range without {
 		broken = append(broken, text)
 	}
 	for _, text := range broken {
-		if !slices.ContainsFunc(promises, func(promise string) bool { return strings.HasPrefix(promise, text) }) {
-			t.Errorf("no page promises %q", text)
-		}
+		expect.True(t, slices.ContainsFunc(promises, func(promise string) bool { return strings.HasPrefix(promise, text) }), "no page promises", text)
 	}
 }

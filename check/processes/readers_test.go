@@ -102,9 +102,8 @@ func TestDeathsAreVisible(t *testing.T) {
 		d := after.Deaths[0]
 		expect.True(t, d.PID == pid && d.Slot == slot && d.Name == "victim" && d.Reaper == a.PID() && !d.Joined.IsZero() && !d.Time.Before(d.Joined),
 			"the death of", pid, "in slot", slot, d)
-		if len(d.Held) != 2 || d.Held[0] != (machine.DeathHeld{Device: 0, Bytes: piece}) || d.Held[1] != (machine.DeathHeld{Device: 1, Bytes: 2 * piece}) {
-			t.Errorf("it held %+v", d.Held)
-		}
+		expect.True(t, len(d.Held) == 2 && d.Held[0] == (machine.DeathHeld{Device: 0, Bytes: piece}) && d.Held[1] == (machine.DeathHeld{Device: 1, Bytes: 2 * piece}),
+			"it held", d.Held)
 		expect.True(t, strings.Contains(d.Sentence(), "no process has its PID"), d.Sentence())
 		finish(t, path, a)
 	})

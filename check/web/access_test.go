@@ -159,9 +159,7 @@ func TestAccessible(t *testing.T) {
 				for _, open := range []string{"false", "true"} {
 					var wrong []string
 					b.run(as(size.width, size.height, theme, true), chromedp.Evaluate(`document.querySelectorAll("details").forEach(d => d.open = `+open+`)`, nil), chromedp.Evaluate(audit, &wrong))
-					if len(wrong) > 0 {
-						t.Errorf("%s, %s, %s, open %s:\n%s", name, size.name, theme, open, lines(wrong))
-					}
+					expect.True(t, len(wrong) <= 0, name, size.name, theme, "open", open, lines(wrong))
 				}
 			}
 		}

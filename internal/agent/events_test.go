@@ -42,9 +42,8 @@ func TestEventRingOfFloodingUser(t *testing.T) {
 		return n
 	}
 	all, _ := r.since(0)
-	if len(all) != maxEvents || count(all) != own+1 || len(r.known) != maxEvents || all[maxEvents-1].Death.Time.UnixNano() != 3*maxEvents-1 {
-		t.Errorf("%d events, %d of the quiet user's, %d known", len(all), count(all), len(r.known))
-	}
+	expect.True(t, len(all) == maxEvents && count(all) == own+1 && len(r.known) == maxEvents && all[maxEvents-1].Death.Time.UnixNano() == 3*maxEvents-1,
+		len(all), "events", count(all), "of the quiet user's", len(r.known), "known")
 	later, _ := r.since(next)
 	expect.Equal(t, len(later), maxEvents-own, "a follower gets")
 	expect.Equal(t, r.byUser[eve]+r.byUser[ada], maxEvents, r.byUser)
@@ -73,9 +72,8 @@ func TestEventLog(t *testing.T) {
 		}
 	}
 	l.write(&machine.Event{Kind: machine.JobEnded, UID: ada, Owner: "ada", Text: "of ada"}, now)
-	if count("of eve") != maxLines || count("of root") != 10*maxLines || count("of ada") != 1 || count("refused") != 0 || count("level=WARN") != 0 {
-		t.Errorf("%d of eve, %d of root, %d of ada", count("of eve"), count("of root"), count("of ada"))
-	}
+	expect.True(t, count("of eve") == maxLines && count("of root") == 10*maxLines && count("of ada") == 1 && count("refused") == 0 && count("level=WARN") == 0,
+		count("of eve"), "of eve", count("of root"), "of root", count("of ada"), "of ada")
 	l.begin(now.Add(logSpan))
 	expect.True(t, count(fmt.Sprintf("%d events of jobs of eve were not written", 9*maxLines)) == 1 && count("level=WARN") == 1,
 		out.String()[strings.LastIndex(out.String(), "level="):])

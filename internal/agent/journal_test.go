@@ -158,9 +158,7 @@ func TestToldOther(t *testing.T) {
 		folder := t.TempDir()
 		expect.OK(t, c.make(filepath.Join(folder, job.AgentJournal)))
 		list, err := openJournal(folder)
-		if (err == nil) != c.opens || list.has(toldEvent(0, 1)) != c.before {
-			t.Errorf("%s: %v, and %v", name, err, list.has(toldEvent(0, 1)))
-		}
+		expect.True(t, (err == nil) == c.opens && list.has(toldEvent(0, 1)) == c.before, name, err, "and", list.has(toldEvent(0, 1)))
 		for i := 2; i < 4; i++ {
 			list.put(entryOf(toldEvent(0, i), nil))
 			err := list.save(&machine.Machine{})

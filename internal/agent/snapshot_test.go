@@ -174,9 +174,7 @@ func TestWatch(t *testing.T) {
 		quiet := find(u.Machine, "quiet")
 		expect.Equal(t, &quiet.Processes[0], &find(before, "quiet").Processes[0], "a job that is unchanged was sent again")
 		if p := find(u.Machine, "train").Processes; len(p) == 1 && p[0].State == machine.Dead { // nobody reaps it
-			if asJSON(t, u.Machine.Jobs) != asJSON(t, a.Machine().Jobs) {
-				t.Errorf("got %s", asJSON(t, u.Machine.Jobs))
-			}
+			expect.True(t, asJSON(t, u.Machine.Jobs) == asJSON(t, a.Machine().Jobs), "got", asJSON(t, u.Machine.Jobs))
 			stop()
 		}
 	}

@@ -41,9 +41,7 @@ func TestFlood(t *testing.T) {
 		<-hints // all are watched
 	}
 	for i := range maxWatchEvents + 1 { // half of them in each folder
-		if err := os.WriteFile(filepath.Join(dirs[i%2], fmt.Sprint(i)), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile(filepath.Join(dirs[i%2], fmt.Sprint(i)), nil, 0o600))
 	}
 	go w.run()
 	expect.OK(t, os.WriteFile(filepath.Join(quiet, "one"), nil, 0o600))
@@ -65,9 +63,7 @@ func TestFlood(t *testing.T) {
 func TestOpeningsAreBounded(t *testing.T) {
 	w, hints, dirs := watcherOf(t, 2)
 	for _, folder := range dirs {
-		if err := os.WriteFile(filepath.Join(folder, job.RegionName), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, os.WriteFile(filepath.Join(folder, job.RegionName), nil, 0o600))
 	}
 	w.set([]scan.Folders{{Account: 1, Active: dirs}})
 	for range dirs {
@@ -78,26 +74,21 @@ func TestOpeningsAreBounded(t *testing.T) {
 	for i := range 2000 {
 		w.folderOf(inotify.Event{Watch: w.watched[dirs[i%2]], Mask: unix.IN_OPEN, Name: job.RegionName})
 	}
-	if len(w.opened) != len(dirs) || runtime.NumGoroutine() > goroutines+2 {
-		t.Errorf("%d folders, %d goroutines more", len(w.opened), runtime.NumGoroutine()-goroutines)
-	}
+	expect.True(t, len(w.opened) == len(dirs) && runtime.NumGoroutine() <= goroutines+2,
+		len(w.opened), "folders", runtime.NumGoroutine()-goroutines, "goroutines more")
 	for range joinTimes {
 		for folder, o := range w.opened {
 			o.at = time.Time{} // long ago
 			w.opened[folder] = o
 		}
 		w.sweep()
-		if len(hints) != len(dirs) {
-			t.Errorf("%d hints at %d folders", len(hints), len(dirs))
-		}
+		expect.True(t, len(hints) == len(dirs), len(hints), "hints at", len(dirs), "folders")
 		for len(hints) > 0 {
 			<-hints
 		}
 		w.sweeping = true
 	}
-	if len(w.opened) != 0 {
-		t.Errorf("%d are left", len(w.opened))
-	}
+	expect.True(t, len(w.opened) == 0, len(w.opened), "are left")
 }
 
 // Watches are divided: a user who has more folders than can be watched leaves enough for another.
@@ -159,9 +150,7 @@ func TestWatchesOpening(t *testing.T) {
 		}
 	}
 	region, err := os.Open(filepath.Join(read, job.RegionName)) // as the agent keeps it
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	w.set([]scan.Folders{{Active: []string{active, read}, Opened: []string{ended}}})
 	for range dirs {
 		<-hints

@@ -14,9 +14,8 @@ import (
 func TestReapCommand(t *testing.T) {
 	for _, uid := range []int{0, 1000} {
 		cmd := reapCommand(context.Background(), []string{"/a/region", "/b/region"}, uid)
-		if strings.Join(cmd.Args, " ") != "ration reap /a/region /b/region" || cmd.SysProcAttr.Pdeathsig != syscall.SIGKILL || !cmd.SysProcAttr.Setsid {
-			t.Errorf("got %q with %+v", cmd.Args, cmd.SysProcAttr)
-		}
+		expect.True(t, strings.Join(cmd.Args, " ") == "ration reap /a/region /b/region" && cmd.SysProcAttr.Pdeathsig == syscall.SIGKILL && cmd.SysProcAttr.Setsid,
+			"got", cmd.Args, "with", cmd.SysProcAttr)
 		c := cmd.SysProcAttr.Credential
 		expect.True(t, os.Geteuid() != 0 || uid == 0 || c != nil && c.Uid == 1000 && c.Gid == nobodyGroup && len(c.Groups) == 0 && !c.NoSetGroups,
 			c)

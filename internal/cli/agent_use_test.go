@@ -138,9 +138,8 @@ func TestSilentAgent(t *testing.T) {
 				{[]string{"limit", "train"}, false}, {[]string{"limit", "train", "10g"}, true}, {[]string{"metrics"}, false},
 			} {
 				out := runIn(t, folder, c.args...)
-				if strings.Count(out, "the agent does not answer") != map[bool]int{true: 1}[c.says] || !strings.Contains(out, "train") && c.args[0] != "why" {
-					t.Errorf("%v: got\n%s", c.args, out)
-				}
+				expect.True(t, strings.Count(out, "the agent does not answer") == map[bool]int{true: 1}[c.says] && (strings.Contains(out, "train") || c.args[0] == "why"),
+					c.args, "got", out)
 			}
 			page := startWeb(t, folder, "ration")
 			_, text, _ := getPage(t, page)

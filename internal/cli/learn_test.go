@@ -109,9 +109,7 @@ func TestLearnEnds(t *testing.T) {
 			// skip does a task; its program goes on in the background.
 			s.press("skip\n")
 			s.shows(`Task 2 of 3(?s:.*)learn>`) // its program may say something after that
-			if len(processesIn(folder)) < 2 {
-				t.Errorf("no program in the background: %v", processesIn(folder))
-			}
+			expect.True(t, len(processesIn(folder)) >= 2, "no program in the background", processesIn(folder))
 			c.how(s)
 			s.leftNothing(c.status, folder)
 		})

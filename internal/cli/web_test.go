@@ -47,9 +47,7 @@ func wantUndumpable(t *testing.T, pid int) {
 	t.Helper()
 	var files unix.Stat_t
 	expect.OK(t, unix.Stat(fmt.Sprintf("/proc/%d/mem", pid), &files))
-	if files.Uid != 0 {
-		t.Errorf("the memory of process %d is for user %d", pid, files.Uid)
-	}
+	expect.True(t, files.Uid == 0, "the memory of process", pid, "is for user", files.Uid)
 }
 
 func getPage(t *testing.T, address string) (int, string, []*http.Cookie) {

@@ -64,15 +64,11 @@ func TestUsable(t *testing.T) {
 	t.Setenv("FAKEGPU", "h200")
 	t.Setenv("FAKEGPU_STATE", filepath.Join(t.TempDir(), "gpu"))
 	d, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer d.Close()
 	free, err := d.Free(0)
 	if usable := d.Devices[0].Usable(); err != nil || usable != limit.Size(free) || usable >= d.Devices[0].Total {
 		t.Errorf("an unused device of %v has %v free, %v, and %v is usable", d.Devices[0].Total, limit.Size(free), err, usable)
 	}
-	if got := (Device{Total: 1, Reserved: 2}).Usable(); got != 0 {
-		t.Errorf("of a driver that reserves more than there is %v is usable", got)
-	}
+	expect.Equal(t, (Device{Total: 1, Reserved: 2}).Usable(), 0, "of a driver that reserves more than there is", "is usable")
 }

@@ -75,25 +75,19 @@ func TestHostileHolderKeepsNoJob(t *testing.T) {
 			}
 			left, err := ForceRemove(j)
 			expect.OK(t, err)
-			if len(left) != 1 || left[0].Seen != pid {
-				t.Errorf("left are %+v, want process %d", left, pid)
-			}
+			expect.True(t, len(left) == 1 && left[0].Seen == pid, "left are", left, "want process", pid)
 			if text := LeftText(j, left); !strings.Contains(text, fmt.Sprintf("pid %d (", pid)) {
 				t.Errorf("it says %s", text)
 			}
 			if entries, err := os.ReadDir(Folder()); err != nil || len(entries) != 0 {
 				t.Errorf("left in the folder: %v, %v", entries, err)
 			}
-			if !ended(t, limits) {
-				t.Error("a process that has the limits open would get more")
-			}
+			expect.True(t, ended(t, limits), "a process that has the limits open would get more")
 			// The next of that name is another job, of which the outsider has nothing.
 			l, err := Create(j.Name)
 			expect.OK(t, err)
 			l.Release()
-			if Running(l.Job) {
-				t.Error("the next job is in use")
-			}
+			expect.True(t, !Running(l.Job), "the next job is in use")
 		})
 	}
 }

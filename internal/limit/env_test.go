@@ -119,9 +119,7 @@ func FuzzEnv(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b, c string) {
 		settings, err := FromEnv([]string{a, b, c})
 		if err != nil {
-			if settings != (Settings{}) || !errors.As(err, new(*InputError)) {
-				t.Errorf("got %v with %#v", settings, err)
-			}
+			expect.True(t, settings == (Settings{}) && errors.As(err, new(*InputError)), "got", settings, "with", err)
 			return
 		}
 		back, err := FromEnv(settings.Environ())

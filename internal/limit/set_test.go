@@ -101,9 +101,7 @@ func FuzzParseLimits(f *testing.F) {
 func checkRoundTrip[L limit](t *testing.T, s string, parse func(source, value string) (Set[L], error)) {
 	set, err := parse("--flag", s)
 	if err != nil {
-		if set.IsSet() || !errors.As(err, new(*InputError)) {
-			t.Errorf("%q: got %v with %#v", s, set, err)
-		}
+		expect.True(t, !set.IsSet() && errors.As(err, new(*InputError)), s, "got", set, "with", err)
 		return
 	}
 	back, err := parse("--flag", set.String())

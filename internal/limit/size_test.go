@@ -35,12 +35,8 @@ func TestSizeString(t *testing.T) {
 		{1000001, "~976.56 KiB", "1000001"},
 		{math.MaxUint64, "~16777216.00 TiB", "18446744073709551615"},
 	} {
-		if got := tt.in.String(); got != tt.people {
-			t.Errorf("Size(%d).String() = %q, want %q", uint64(tt.in), got, tt.people)
-		}
-		if got := tt.in.Exact(); got != tt.exact {
-			t.Errorf("Size(%d).Exact() = %q, want %q", uint64(tt.in), got, tt.exact)
-		}
+		expect.Equal(t, tt.in.String(), tt.people, "Size(", uint64(tt.in), ").String() =")
+		expect.Equal(t, tt.in.Exact(), tt.exact, "Size(", uint64(tt.in), ").Exact() =")
 	}
 }
 

@@ -97,9 +97,8 @@ func TestMachineOnly(t *testing.T) {
 	for _, secret := range []string{"lovelace", "eve", "train", "data", "job_name", "user="} {
 		expect.True(t, !strings.Contains(got, secret), secret, "is in", got)
 	}
-	if !strings.Contains(got, `ration_jobs{state="ended"} 4`) || !strings.Contains(got, `ration_device_memory_outside_bytes{device="0"} 3.221225472e+09`) {
-		t.Errorf("got %s", got)
-	}
+	expect.True(t, strings.Contains(got, `ration_jobs{state="ended"} 4`) && strings.Contains(got, `ration_device_memory_outside_bytes{device="0"} 3.221225472e+09`),
+		"got", got)
 }
 
 // Processes that a look at the machine has left out are counted, unless they are dead.

@@ -56,9 +56,8 @@ func deadIn(t *testing.T, name string) job.Job {
 
 func checkDead(t *testing.T, j machine.Job) {
 	t.Helper()
-	if j.Err() != nil || !j.ReadOnly || len(j.Reaped) != 0 || len(j.Processes) != 1 || j.Processes[0].State != machine.Dead || j.Devices[0].Used != 1<<20 {
-		t.Errorf("want a dead process that holds a mebibyte, got %+v", j)
-	}
+	expect.True(t, j.Err() == nil && j.ReadOnly && len(j.Reaped) == 0 && len(j.Processes) == 1 && j.Processes[0].State == machine.Dead && j.Devices[0].Used == 1<<20,
+		"want a dead process that holds a mebibyte, got", j)
 }
 
 func checkReaped(t *testing.T, j machine.Job) {

@@ -117,9 +117,7 @@ func TestLimitForm(t *testing.T) {
 	_, text, _ := p.ask("GET", "", nil, nil)
 	_, rest, _ := strings.Cut(text, `name="form" value="`)
 	form, _, _ := strings.Cut(rest, `"`)
-	if strings.Count(text, "limit-form") != 1 || len(form) != 32 {
-		t.Fatalf("%d forms, with %q", strings.Count(text, "limit-form"), form)
-	}
+	expect.Must(t, strings.Count(text, "limit-form") == 1 && len(form) == 32, strings.Count(text, "limit-form"), "forms, with", form)
 	id := elementID(webtest.Machine(1, 2, 1).Jobs[0].ID())
 	for _, tt := range []struct {
 		name   string

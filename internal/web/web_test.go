@@ -195,9 +195,8 @@ func TestStream(t *testing.T) {
 		u = s.next()
 	}
 	id := elementID(webtest.Machine(2, 200, 8).Jobs[150].ID())
-	if !strings.Contains(u.Set[id], "1 refusal") || !strings.Contains(u.Set["events"], "asked for 9 GiB") || !strings.Contains(u.Set["top"], "refusal") {
-		t.Errorf("got %v", u.Set)
-	}
+	expect.True(t, strings.Contains(u.Set[id], "1 refusal") && strings.Contains(u.Set["events"], "asked for 9 GiB") && strings.Contains(u.Set["top"], "refusal"),
+		"got", u.Set)
 	others := 0
 	for of := range u.Set {
 		if strings.HasPrefix(of, "job-") && of != id {
@@ -296,7 +295,5 @@ func TestOverLimit(t *testing.T) {
 		{Name: "within", Path: "/b", State: machine.Running, Devices: []machine.Device{{Limited: true, Limit: 2 << 30, Driver: 2 << 30, Peak: 1}}},
 	}}
 	_, text, _ := serve(t, m, nil).ask(http.MethodGet, "", nil, nil)
-	if strings.Count(text, `<span class="bad">over its limit by 10 GiB</span>`) != 1 || strings.Count(text, ` beyond"`) != 1 {
-		t.Errorf("got\n%s", text)
-	}
+	expect.True(t, strings.Count(text, `<span class="bad">over its limit by 10 GiB</span>`) == 1 && strings.Count(text, ` beyond"`) == 1, "got", text)
 }

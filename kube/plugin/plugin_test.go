@@ -248,13 +248,10 @@ func TestPublishes(t *testing.T) {
 	expect.OK(t, err)
 	c.start()
 	slice := (<-watch.ResultChan()).Object.(*resourceapi.ResourceSlice)
-	if slice.Spec.Driver != kubeslices.Driver || *slice.Spec.NodeName != nodeName || slice.Spec.Pool.Name != nodeName || len(slice.Spec.Devices) != 2 {
-		t.Fatalf("got %+v", slice.Spec)
-	}
+	expect.Must(t, slice.Spec.Driver == kubeslices.Driver && *slice.Spec.NodeName == nodeName && slice.Spec.Pool.Name == nodeName && len(slice.Spec.Devices) == 2,
+		"got", slice.Spec)
 	for _, d := range slice.Spec.Devices {
-		if d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations || *d.Attributes[kubeslices.Architecture].StringValue != "Hopper" {
-			t.Errorf("got %+v", d)
-		}
+		expect.True(t, d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations && *d.Attributes[kubeslices.Architecture].StringValue == "Hopper", "got", d)
 		for name, capacity := range d.Capacity {
 			expect.True(t, capacity.RequestPolicy != nil && capacity.RequestPolicy.Default != nil && capacity.RequestPolicy.ValidRange != nil,
 				name, "has no policy: who does not name it takes all of it")

@@ -206,9 +206,7 @@ func TestAllocateFragmentation(t *testing.T) {
 		for _, slice := range s.slices {
 			for _, d := range slice.Spec.Devices {
 				id := structured.MakeDeviceID(Driver, slice.Spec.Pool.Name, d.Name)
-				if s.capacity(id)-s.used[id] >= need && s.compute[id] <= 80 {
-					t.Fatalf("%d bytes were refused, and %v has %d free", need, id, s.capacity(id)-s.used[id])
-				}
+				expect.Must(t, s.capacity(id)-s.used[id] < need || s.compute[id] > 80, need, "bytes were refused, and", id, "has", s.capacity(id)-s.used[id], "free")
 			}
 		}
 	}

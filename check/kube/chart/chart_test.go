@@ -67,15 +67,13 @@ func rights(objects []runtime.Object) (out []string) {
 func TestChart(t *testing.T) {
 	objects := render(t, nil)
 	daemons := find[*apps.DaemonSet](objects)
-	if len(daemons) != 1 || len(find[*resourceapi.DeviceClass](objects)) != 1 || len(find[*admission.ValidatingAdmissionPolicy](objects)) != 3 {
-		t.Fatalf("got %d objects", len(objects))
-	}
+	expect.Must(t, len(daemons) == 1 && len(find[*resourceapi.DeviceClass](objects)) == 1 && len(find[*admission.ValidatingAdmissionPolicy](objects)) == 3,
+		"got", len(objects), "objects")
 	version, err := os.ReadFile("../../../VERSION")
 	expect.OK(t, err)
 	container := daemons[0].Spec.Template.Spec.Containers[0]
-	if !slices.Contains(container.Args, "--driver-root=/driver-root") || container.Image != "ration-kubelet-plugin:"+strings.TrimSpace(string(version)) {
-		t.Errorf("got %s %q", container.Image, container.Args)
-	}
+	expect.True(t, slices.Contains(container.Args, "--driver-root=/driver-root") && container.Image == "ration-kubelet-plugin:"+strings.TrimSpace(string(version)),
+		"got", container.Image, container.Args)
 	for _, m := range container.VolumeMounts {
 		expect.True(t, m.MountPath != "/run/ration" || m.MountPropagation != nil && *m.MountPropagation == "Bidirectional",
 			"the container engine would not see the regions of jobs")
