@@ -51,12 +51,8 @@ var Components = []string{etcd, APIServer, Scheduler, ControllerManager}
 type Options struct {
 	Nodes             []string // nodes whose kubelets get a kubeconfig
 	RequestsPerSecond int      // limit of the scheduler and the controllers; 0 means defaultRequestsPerSec
-	Durable           bool     // etcd syncs to the disk
 	ScorePercent      int      // percentage of fitting nodes that the scheduler compares; 0 means its default
 	Heartbeats        bool     // nodes send heartbeats, and count as lost without them
-
-	// Arguments has further arguments, by component.
-	Arguments map[string][]string
 }
 
 // Cluster is a control plane.
@@ -120,10 +116,7 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 		peer := "http://" + address(ports[1])
 		args := []string{"--data-dir", filepath.Join(c.folder, "etcd"), "--listen-client-urls", "http://" + c.etcd, "--advertise-client-urls", "http://" + c.etcd,
 			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer, "--log-level", "warn",
-			"--quota-backend-bytes", strconv.Itoa(8 << 30)}
-		if !c.options.Durable {
-			args = append(args, "--unsafe-no-fsync")
-		}
+			"--quota-backend-bytes", strconv.Itoa(8 << 30), "--unsafe-no-fsync"}
 		return c.run(ctx, etcd, args, "http://"+c.etcd+"/health")
 	})
 }
@@ -210,7 +203,6 @@ func (c *Cluster) run(ctx context.Context, name string, args []string, ready str
 		return err
 	}
 	log := filepath.Join(c.folder, name+".log")
-	args = append(args, c.options.Arguments[name]...)
 	p, err := harness.Start(harness.Spec{Name: name, Cmd: exec.Command("sh", append([]string{"-c", `log=$1; shift; exec "$@" >>"$log" 2>&1`, "sh", log, program}, args...)...)})
 	if err != nil {
 		return err
