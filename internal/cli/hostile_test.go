@@ -34,8 +34,13 @@ import (
 func hostile(args []string) int {
 	attacks := map[string]func(tenantFile) error{"names": attackNames, "locks": attackLocks, "threads": attackThreads, "joins": attackJoins,
 		"ledger": attackLedger, "account": attackAccounts, "slot": attackSlots, "uuid": attackUUID}
-	if args[0] == "lease" {
+	switch args[0] {
+	case "lease":
 		return exitWith(attackLease(args[1], args[2]))
+	case "serve":
+		return exitWith((&silentFS{device: 3}).serve())
+	case "silent":
+		return exitWith(attackSilent(args[1], args[2], args[3]))
 	}
 	return exitWith(func() error {
 		f, err := os.OpenFile(job.WellKnown+"/region", os.O_RDWR, 0)

@@ -91,6 +91,7 @@ func runScripts(t *testing.T, dir string, setUp func(*testscript.Env) error) {
 		"mounts":  mayMount,
 		"library": func() bool { return cuda.Built() == nil },
 		"policy":  func() bool { return mayHavePolicy(t) },
+		"fuse":    func() bool { return mayMountFUSE(t) },
 		"tenant": func() bool {
 			return os.Geteuid() == 0 && exec.Command("su", "nobody", "-s", "/bin/sh", "-c", "true").Run() == nil
 		},

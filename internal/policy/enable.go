@@ -97,7 +97,12 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 		out.Failed = nil
 		var again []int
 		for _, uid := range todo {
-			if err := r.ensure(uid); err == nil {
+			err := r.ensure(uid)
+			if errors.Is(err, ErrDamaged) && (errors.Is(err, job.ErrLiving) || errors.Is(err, job.ErrInUse)) {
+				warn(err.Error()) // a user cannot make the policy fail, and its limits are the new ones
+				err = nil
+			}
+			if err == nil {
 				out.Users = append(out.Users, uid)
 			} else if again = append(again, uid); try == 1 || !errors.Is(err, ErrOverbooked) {
 				out.Failed = append(out.Failed, Fail{uid, err})

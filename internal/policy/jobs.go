@@ -27,6 +27,10 @@ var (
 	ErrOverbooked = errors.New("no room")
 	// ErrTooMuch is returned for a ration that is more than the rule's largest.
 	ErrTooMuch = errors.New("more than this user may have")
+	// ErrDamaged is returned for a job that its user has damaged and that still has processes. Its limits were
+	// changed, so that these get no more than the ration. New programs of the user are refused until they end:
+	// otherwise the user would get the ration once more for each damaged job.
+	ErrDamaged = errors.New("the job was damaged, or made by another version")
 )
 
 // rations creates and changes the jobs of users. Its caller holds the lock of lockJobs.
@@ -201,8 +205,14 @@ func usable(uid int) bool {
 // create makes a job, after it has removed one that cannot be used.
 func (r *rations) create(uid int, ration limit.Limits, limits region.Limits) error {
 	if _, err := os.Lstat(folderOf(uid)); err == nil {
-		if err := job.Remove(jobOf(uid), true); err != nil && !errors.Is(err, job.ErrNoJob) {
-			return fmt.Errorf("the job of user %d cannot be used (it was damaged, or made by another version), nor made again: %w", uid, err)
+		err := job.Remove(jobOf(uid), true)
+		if errors.Is(err, job.ErrLiving) || errors.Is(err, job.ErrInUse) {
+			if err := setLimits(uid, limits); err != nil {
+				return fmt.Errorf("user %d: %w, and its limits cannot be changed: %w", uid, ErrDamaged, err)
+			}
+		}
+		if err != nil && !errors.Is(err, job.ErrNoJob) {
+			return fmt.Errorf("user %d: %w, and cannot be made again: %w", uid, ErrDamaged, err)
 		}
 	}
 	return planFor(ration, r.warn).CreateForUser(uid, limits)

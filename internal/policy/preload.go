@@ -209,10 +209,11 @@ func preload(on bool) error {
 	return nil
 }
 
-// preloadInPlace changes the file without replacing it. It makes a file that is missing: the mount is on the
-// file of another root then, such as a container's.
+// preloadInPlace changes the file without replacing it. It makes a file that is missing, or to which a link leads:
+// the mount is on the file of another root then, such as a container's.
 func preloadInPlace(path string, text []byte, on bool) error {
-	made := len(missing(path)) > 0
+	_, err := os.Stat(path)
+	made := errors.Is(err, fs.ErrNotExist)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
@@ -223,7 +224,8 @@ func preloadInPlace(path string, text []byte, on bool) error {
 	}
 	_, err = f.WriteAt(part, at)
 	if made {
-		err = errors.Join(err, f.Chmod(0o644), safepath.SyncFolder(filepath.Dir(path))) // every user must read it, whatever the umask is
+		target, e := filepath.EvalSymlinks(path)
+		err = errors.Join(err, e, f.Chmod(0o644), safepath.SyncFolder(filepath.Dir(target))) // every user must read it, whatever the umask is
 	}
 	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -60,4 +61,38 @@ func TestPreloadInPlace(t *testing.T) {
 	text, err = os.ReadFile(path)
 	st, err2 := os.Stat(path)
 	expect.True(t, err == nil && err2 == nil && !hasLine(text) && os.SameFile(st, made) && st.Mode() == 0o640, text, st, errors.Join(err, err2))
+}
+
+// A link that leads to no file is as good as no file: all users can read the list afterwards, with our line alone.
+// It is empty when the policy has ended.
+func TestPreloadDanglingLink(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o077))
+	ways := map[string]func(path string, text []byte, on bool) error{
+		"in place": preloadInPlace,
+		"replaced": func(path string, text []byte, on bool) error {
+			if on {
+				return replace(path, withLine(text))
+			}
+			return replace(path, withoutLine(text))
+		},
+	}
+	for name, set := range ways {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			path := filepath.Join(folder, "ld.so.preload")
+			expect.OK(t, errors.Join(os.Mkdir(filepath.Join(folder, "elsewhere"), 0o755), os.Symlink("elsewhere/list", path)))
+			for _, on := range []bool{true, false} {
+				before, _ := os.ReadFile(path)
+				expect.OK(t, set(path, before, on))
+				text, err := os.ReadFile(path)
+				st, err2 := os.Stat(path)
+				expect.Must(t, err == nil && err2 == nil && st.Mode() == 0o644 && hasLine(text) == on, text, st, errors.Join(err, err2))
+				want := ""
+				if on {
+					want = Library
+				}
+				expect.True(t, strings.TrimSpace(string(text)) == want, string(text))
+			}
+		})
+	}
 }

@@ -53,14 +53,17 @@ func Now() (ticks uint64) {
 const maxName = 15
 
 // CalledBy reports whether a process has that name: the kernel's name, which is cut to maxName
-// bytes, or the name in its command line.
+// bytes, or the name in its command line, if the kernel gives it in time.
 func CalledBy(pid int, name, kernel string) bool {
 	if name == "" || name[:min(len(name), maxName)] == kernel {
 		return name != ""
 	}
-	line, err := readStart("/proc/"+strconv.Itoa(pid)+"/cmdline", 4096)
+	line, answered := Ask(pid, func() []byte {
+		line, _ := readStart("/proc/"+strconv.Itoa(pid)+"/cmdline", 4096) // it is empty if that fails
+		return line
+	}, nil)
 	first, _, _ := bytes.Cut(line, []byte{0})
-	return err == nil && filepath.Base(string(first)) == name
+	return answered && filepath.Base(string(first)) == name
 }
 
 // maxStatus is more than the length of /proc/PID/status with 65,536 groups, the most that a process can have.

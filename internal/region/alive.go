@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
+	"ration/internal/proc"
 )
 
 // A failed query is not an answer. Only positive evidence means that a process has ended: a free
@@ -207,8 +208,14 @@ func gone(pid int) bool {
 
 // mappedBy reports whether a process has the region mapped. A process that lost its lock by closing
 // files still has it mapped; one that executed another program does not. If the mappings cannot be
-// read, it returns true, except for a set-uid program.
+// read, or not in time, it returns true, except for a set-uid program.
 func (f *file) mappedBy(pid int, uid uint64) bool {
+	mapped, answered := proc.Ask(pid, func() bool { return f.listsMapping(pid, uid) }, nil)
+	return mapped || !answered
+}
+
+// listsMapping is mappedBy, and may wait for as long as a tenant likes.
+func (f *file) listsMapping(pid int, uid uint64) bool {
 	maps, err := inspect().OpenMaps(pid)
 	if errors.Is(err, unix.EACCES) && setUID(strconv.Itoa(pid), uid) {
 		return false

@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"ration/internal/proc"
 )
 
 // KeptBy returns the processes, by the PIDs that this one sees, that keep the memory of a slot's
@@ -39,8 +41,14 @@ func (r *Region) KeptBy(slot int, left func() bool) (pids []int) {
 	return pids
 }
 
-// keptBy reports whether a process maps the page of a slot.
+// keptBy reports whether a process maps the page of a slot, as far as the kernel says it in time.
 func (f *file) keptBy(pid, slot int) bool {
+	keeps, _ := proc.Ask(pid, func() bool { return f.listsPage(pid, slot) }, nil)
+	return keeps
+}
+
+// listsPage is keptBy, and may wait for as long as a tenant likes.
+func (f *file) listsPage(pid, slot int) bool {
 	maps, err := inspect().OpenMaps(pid)
 	if err != nil {
 		return false

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/proc"
 	"ration/internal/region"
 )
 
@@ -119,7 +120,7 @@ func (q *question) ask(r *reply, listen func() (*os.File, error)) (*os.File, err
 	}
 	switch q.Kind {
 	case askMaps:
-		return region.Kernel{}.OpenMaps(q.PID)
+		return openMaps(q.PID)
 	case askLocks:
 		r.Locks = region.Kernel{}.Locks(q.PID, q.File, q.At, q.Looks)
 		return nil, nil
@@ -131,6 +132,22 @@ func (q *question) ask(r *reply, listen func() (*os.File, error)) (*os.File, err
 		return os.NewFile(uintptr(root), "root"), nil
 	}
 	return nil, fmt.Errorf("%w: %q is no question", ErrRefused, q.Kind)
+}
+
+// openMaps opens the list of mappings of a process. It does not wait for a process that keeps its memory locked.
+func openMaps(pid int) (*os.File, error) {
+	type opened struct {
+		maps *os.File
+		err  error
+	}
+	got, answered := proc.Ask(pid, func() opened {
+		maps, err := region.Kernel{}.OpenMaps(pid)
+		return opened{maps, err}
+	}, func(got opened) { _ = got.maps.Close() })
+	if !answered {
+		return nil, fmt.Errorf("%w: the memory of process %d is locked", unix.EAGAIN, pid)
+	}
+	return got.maps, got.err
 }
 
 // Inspector asks the parent. It is the reader's end.
