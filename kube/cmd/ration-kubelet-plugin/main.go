@@ -121,6 +121,11 @@ func (f *flags) complete() error {
 	if n.GPUs = gpus; len(gpus) == 0 {
 		return fmt.Errorf("there is no GPU to hand out here: %s", strings.Join(left, "; "))
 	}
+	// A plugin that ends here is not registered: one that runs keeps the node, and no pod starts
+	// without its limits.
+	if err := node.SelfTest(); err != nil {
+		return err
+	}
 	f.config.Node = n
 	return f.connect()
 }
