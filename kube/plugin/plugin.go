@@ -40,6 +40,7 @@ type Config struct {
 	KubeletRoot string // /var/lib/kubelet
 	Client      kubernetes.Interface
 	Options     slices.Options
+	MaxMemory   uint64 // most bytes of a claim, all its devices together; 0 for no bound
 
 	// Sick returns the GPUs that do not work, by UUID, and why. With nil, all work.
 	Sick func(uuids []string) map[string]string
@@ -134,6 +135,10 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 	plan, err := claim.Read(c, p.NodeName, p.Node.GPUs)
 	if err != nil {
 		return nil, err
+	}
+	if memory := plan.Memory(); p.MaxMemory > 0 && memory > p.MaxMemory {
+		return nil, fmt.Errorf("claim %s/%s has %d bytes of memory, and a claim may have %d (ask for less, or raise policies.maxMemory of the chart)",
+			plan.Namespace, plan.Name, memory, p.MaxMemory)
 	}
 	devices, err := p.Node.Prepare(plan)
 	if errors.Is(err, node.ErrOverbooked) {

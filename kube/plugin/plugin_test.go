@@ -209,6 +209,22 @@ func TestKubelet(t *testing.T) {
 	expect.Equal(t, c.records(), 0, "claims are prepared")
 }
 
+// The bound of a claim is a sum: several requests do not get more, even if admission let them pass.
+func TestMaxMemory(t *testing.T) {
+	c := newCluster(t)
+	c.config.MaxMemory = 12 << 30
+	c.start()
+	within, beyond := newClaim(c, 1, "12Gi"), newClaim(c, 2, "12Gi")
+	results := &beyond.Status.Allocation.Devices.Results
+	second := (*results)[0]
+	second.Request, second.Device = "second", c.config.Node.GPUs[1].Name()
+	*results = append(*results, second)
+	c.add(within, beyond)
+	got := c.prepare(within, beyond)
+	expect.Equal(t, got[string(within.UID)].Error, "")
+	expect.True(t, strings.Contains(got[string(beyond.UID)].Error, "a claim may have"), got[string(beyond.UID)].Error)
+}
+
 // Claims that were deleted, deallocated, replaced or allocated to another node while no plugin ran are removed at its start; others
 // are not.
 func TestOrphans(t *testing.T) {

@@ -38,7 +38,7 @@ type flags struct {
 	config                          plugin.Config
 	kubeconfig, state, cdi, fakeGPU string
 	driver                          nvidia.Driver
-	defaultMemory                   string
+	defaultMemory, maxMemory        string
 }
 
 func command() *cobra.Command {
@@ -68,6 +68,7 @@ It runs as root on each node with GPUs; the Helm chart starts it.`,
 	flags.StringVar(&f.driver.HostRoot, "host-driver-root", "/", "the same `folder`, as the container engine sees it")
 	flags.StringVar(&f.driver.Hook, "nvidia-cdi-hook", "/usr/bin/nvidia-cdi-hook", "NVIDIA's `program` for containers, as the container engine sees it")
 	flags.StringVar(&f.defaultMemory, "default-memory", "", "memory of a request that does not say how much, like 8Gi (default all of the device)")
+	flags.StringVar(&f.maxMemory, "max-memory", "", "most memory of a claim, all its devices together, like 40Gi (default no bound)")
 	flags.BoolVar(&f.config.Pods, "read-pods", false, "ask the API server for pods, to know which container uses a claim")
 	flags.DurationVar(&f.config.EventsPeriod, "events", 10*time.Second, "how often refused requests are looked for, which become events of the pod; 0: never")
 	flags.StringVar(&f.fakeGPU, "fake-gpu", "", "a stand-in `machine`, like h200x2, for tests without a GPU")
@@ -99,12 +100,12 @@ func (f *flags) complete() error {
 	if f.config.NodeName == "" {
 		return errors.New("which node is this? (--node-name, or NODE_NAME from the downward API)")
 	}
-	if f.defaultMemory != "" {
-		q, err := resource.ParseQuantity(f.defaultMemory)
-		if err != nil || q.Value() <= 0 {
-			return fmt.Errorf("--default-memory %q is not a size (use 8Gi)", f.defaultMemory)
-		}
-		f.config.Options.DefaultMemory = uint64(q.Value())
+	var err error
+	if f.config.Options.DefaultMemory, err = size("--default-memory", f.defaultMemory); err != nil {
+		return err
+	}
+	if f.config.MaxMemory, err = size("--max-memory", f.maxMemory); err != nil {
+		return err
 	}
 	n := &node.Node{FakeGPU: f.fakeGPU, State: f.state, CDI: f.cdi}
 	if n.State == "" {
@@ -128,6 +129,18 @@ func (f *flags) complete() error {
 	}
 	f.config.Node = n
 	return f.connect()
+}
+
+// size parses the value of a flag; an empty one is 0.
+func size(flag, value string) (uint64, error) {
+	if value == "" {
+		return 0, nil
+	}
+	q, err := resource.ParseQuantity(value)
+	if err != nil || q.Value() <= 0 {
+		return 0, fmt.Errorf("%s %q is not a size (use 8Gi)", flag, value)
+	}
+	return uint64(q.Value()), nil
 }
 
 // gpus returns the machine's GPUs, and tells the node how to find them.
