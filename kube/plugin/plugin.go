@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,6 +61,9 @@ type Plugin struct {
 	work    sync.WaitGroup // background goroutines
 	sweep   chan struct{}  // has an element if Sweep should be called
 	seen    refusals
+
+	registered atomic.Bool // the kubelet has accepted the plugin
+	published  atomic.Bool // the API server has had all GPUs
 }
 
 // Start starts a driver. The driver serves the kubelet when Start returns. The returned context
@@ -82,8 +86,13 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 			return nil, nil, fmt.Errorf("making the folder of a socket: %w (is %s the kubelet's root?)", err, c.KubeletRoot)
 		}
 	}
+	if err := p.waitForAPI(ctx, registry); err != nil {
+		return nil, nil, err
+	}
+	// Calls are not serialised: package node locks what it has to.
 	p.helper, err = kubeletplugin.Start(ctx, p, kubeletplugin.DriverName(slices.Driver), kubeletplugin.KubeClient(c.Client), kubeletplugin.NodeName(c.NodeName),
-		kubeletplugin.PluginDataDirectoryPath(sockets), kubeletplugin.RegistrarDirectoryPath(registry), kubeletplugin.RollingUpdate(types.UID(c.PodUID)))
+		kubeletplugin.PluginDataDirectoryPath(sockets), kubeletplugin.RegistrarDirectoryPath(registry), kubeletplugin.RollingUpdate(types.UID(c.PodUID)),
+		kubeletplugin.Serialize(false), kubeletplugin.GRPCInterceptor(p.noticeRegistration))
 	if err != nil {
 		return nil, nil, fmt.Errorf("serving the kubelet: %w", err)
 	}
@@ -102,17 +111,24 @@ func (p *Plugin) publish(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		p.stop(fmt.Errorf("publishing the GPUs: %w", err))
 	}
+	p.noticePublished(ctx)
 }
 
 func (p *Plugin) background(ctx context.Context, work func(context.Context)) {
 	p.work.Go(func() { work(ctx) })
 }
 
-// Stop stops the driver and waits for it. Claims stay prepared.
+// Stop stops the driver and waits for it. Claims stay prepared. It reports the refusals that wait
+// for the next event, because the next plugin does not know of them.
 func (p *Plugin) Stop() {
 	p.stop(context.Canceled)
 	p.helper.Stop()
 	p.work.Wait()
+	if p.EventsPeriod > 0 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.running), lastWithin)
+		defer cancel()
+		p.tellRefusals(ctx, time.Now(), true)
+	}
 }
 
 // PrepareResourceClaims makes the jobs for pods that are about to start. An error becomes an event
@@ -222,9 +238,7 @@ func (p *Plugin) sweepWhenAsked(ctx context.Context) {
 			continue
 		}
 		klog.FromContext(ctx).Error(err, "Looking for claims that are gone")
-		select {
-		case <-ctx.Done():
-		case <-time.After(sweepRetry):
+		if pause(ctx, sweepRetry) {
 			p.sweepSoon()
 		}
 	}

@@ -81,7 +81,7 @@ func (p *Plugin) watchRefusals(ctx context.Context) {
 	ticker := time.NewTicker(p.EventsPeriod)
 	defer ticker.Stop()
 	for {
-		p.tellRefusals(ctx, time.Now())
+		p.tellRefusals(ctx, time.Now(), false)
 		select {
 		case <-ctx.Done():
 			return
@@ -90,14 +90,15 @@ func (p *Plugin) watchRefusals(ctx context.Context) {
 	}
 }
 
-// tellRefusals checks all jobs once, and sends events for new refusals.
-func (p *Plugin) tellRefusals(ctx context.Context, now time.Time) {
+// tellRefusals checks all jobs once, and sends events for new refusals; if last is set, also of pods that
+// had an event a moment ago.
+func (p *Plugin) tellRefusals(ctx context.Context, now time.Time, last bool) {
 	records, err := p.Node.Records()
 	there := map[string]bool{}
 	for _, r := range records {
 		there[r.Plan.UID] = true
 		refused, text := refusedIn(r.Jobs())
-		if n := p.seen.news(r.Plan.UID, refused, now, false); n > 0 {
+		if n := p.seen.news(r.Plan.UID, refused, now, last); n > 0 {
 			p.tellOf(ctx, r.Plan, message(n, text), now, false)
 		}
 	}
@@ -109,10 +110,11 @@ func (p *Plugin) tellRefusals(ctx context.Context, now time.Time) {
 }
 
 // lastWithin bounds the attempts to send the last event of a claim.
-const lastWithin = 10 * time.Second
+const lastWithin = 4 * time.Second // twice that is less than the pod's grace
 
 // tellLast is for a claim that is about to be unprepared: it reports the refusals since the last check. A
-// program that is refused memory often ends at once, and its pod with it. The event is sent in the background.
+// program that is refused memory often ends at once, and its pod with it. The event is sent in the background;
+// Stop waits for it.
 func (p *Plugin) tellLast(uid string) {
 	if p.EventsPeriod == 0 {
 		return
@@ -124,11 +126,11 @@ func (p *Plugin) tellLast(uid string) {
 	now := time.Now()
 	refused, text := refusedIn(r.Jobs())
 	if n := p.seen.news(uid, refused, now, true); n > 0 {
-		go func() {
-			ctx, cancel := context.WithTimeout(p.running, lastWithin)
+		p.work.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(p.running), lastWithin)
 			defer cancel()
 			p.tellOf(ctx, r.Plan, message(n, text), now, true)
-		}()
+		})
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -39,6 +41,9 @@ type flags struct {
 	kubeconfig, state, cdi, fakeGPU string
 	driver                          nvidia.Driver
 	defaultMemory, maxMemory        string
+	ready                           string
+	qps                             float32
+	burst                           int
 }
 
 func command() *cobra.Command {
@@ -71,6 +76,9 @@ It runs as root on each node with GPUs; the Helm chart starts it.`,
 	flags.StringVar(&f.maxMemory, "max-memory", "", "most memory of a claim, all its devices together, like 40Gi (default no bound)")
 	flags.BoolVar(&f.config.Pods, "read-pods", false, "ask the API server for pods, to know which container uses a claim")
 	flags.DurationVar(&f.config.EventsPeriod, "events", 10*time.Second, "how often refused requests are looked for, which become events of the pod; 0: never")
+	flags.StringVar(&f.ready, "ready-address", "", "`address` of the readiness probe, like :8086; it answers 200 on /readyz when the kubelet has registered the plugin and the API server has the GPUs")
+	flags.Float32Var(&f.qps, "api-qps", 50, "requests to the API server in a second; a pod takes two")
+	flags.IntVar(&f.burst, "api-burst", 100, "requests to the API server at once")
 	flags.StringVar(&f.fakeGPU, "fake-gpu", "", "a stand-in `machine`, like h200x2, for tests without a GPU")
 	return cmd
 }
@@ -82,6 +90,18 @@ func (f *flags) run(ctx context.Context) error {
 	p, running, err := plugin.Start(ctx, f.config)
 	if err != nil {
 		return err
+	}
+	if f.ready != "" {
+		listener, err := net.Listen("tcp", f.ready)
+		if err != nil {
+			p.Stop()
+			return fmt.Errorf("listening for readiness probes: %w (choose another --ready-address)", err)
+		}
+		defer listener.Close()
+		mux := http.NewServeMux()
+		mux.Handle("/readyz", p)
+		server := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second}
+		go func() { _ = server.Serve(listener) }()
 	}
 	klog.Background().Info("Running", "node", f.config.NodeName, "gpus", len(f.config.Node.GPUs))
 	<-running.Done()
@@ -174,6 +194,7 @@ func (f *flags) connect() error {
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w (outside a pod, use --kubeconfig)", err)
 	}
+	config.QPS, config.Burst = f.qps, f.burst
 	if f.config.Client, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
