@@ -1,8 +1,11 @@
 package node
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -50,4 +53,42 @@ func TestRegionsOfAFullNode(t *testing.T) {
 		expect.OK(t, err)
 	}
 	expect.Equal(t, blocks(), made)
+}
+
+// A device is full when its time is promised, even if it has memory left.
+func TestOverbookedByCompute(t *testing.T) {
+	n := newNode(t)
+	first, second := n.plan(uid, gib), n.plan(other, gib)
+	first.Rations[0].Shares[0].Compute, second.Rations[0].Shares[0].Compute = 60, 41
+	_, err := n.Prepare(first)
+	expect.OK(t, err)
+	_, err = n.Prepare(second)
+	expect.True(t, errors.Is(err, ErrOverbooked), err)
+	second.Rations[0].Shares[0].Compute = 40
+	_, err = n.Prepare(second)
+	expect.OK(t, err)
+}
+
+// The spec is removed first, so that no container is started in a job that is being removed; the
+// record is removed last.
+func TestOrderOfRemoval(t *testing.T) {
+	n := newNode(t)
+	p := n.plan(uid, gib)
+	_, err := n.Prepare(p)
+	expect.OK(t, err)
+	is := func(path string) bool {
+		_, err := os.Lstat(path)
+		return err == nil
+	}
+	var points []string
+	n.Reached = func(point string) {
+		points = append(points, point)
+		jobs, err := jobsOf(uid)
+		expect.OK(t, err)
+		expect.True(t, !is(n.specFile(uid)), point, "with a spec")
+		expect.Equal(t, len(jobs) == 1, point == PointSpecRemoved, point, jobs)
+		expect.Equal(t, is(n.recordFile(uid)), point != PointForgotten, point)
+	}
+	expect.OK(t, n.Unprepare(uid))
+	expect.True(t, slices.Equal(points, []string{PointSpecRemoved, PointJobRemoved, PointForgotten}), points)
 }
