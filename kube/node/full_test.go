@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/specs-go"
 
 	"ration/check/expect"
 	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/kube/claim"
 	"ration/machine"
 )
 
@@ -91,4 +93,25 @@ func TestOrderOfRemoval(t *testing.T) {
 	}
 	expect.OK(t, n.Unprepare(uid))
 	expect.True(t, slices.Equal(points, []string{PointSpecRemoved, PointJobRemoved, PointForgotten}), points)
+}
+
+// While the driver's files are looked for, and the API server is asked, other claims are prepared
+// and unprepared.
+func TestSlowPartsHoldNoLock(t *testing.T) {
+	n := newNode(t)
+	n.Hardware = func([]string) (specs.ContainerEdits, error) { return specs.ContainerEdits{}, nil }
+	_, err := n.Prepare(n.plan(other, gib))
+	expect.OK(t, err)
+	during := func() {
+		n.Hardware, n.Containers = nil, nil
+		expect.OK(t, n.Unprepare(other)) // would wait for ever
+	}
+	n.Containers = func(string, string, []claim.Pod) map[string][]string { during(); return nil }
+	_, err = n.Prepare(n.plan(uid, gib))
+	expect.OK(t, err)
+	_, err = n.Prepare(n.plan(other, gib))
+	expect.OK(t, err)
+	n.Hardware = func([]string) (specs.ContainerEdits, error) { during(); return specs.ContainerEdits{}, nil }
+	_, err = n.Prepare(n.plan(uid, gib))
+	expect.OK(t, err)
 }

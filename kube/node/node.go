@@ -47,7 +47,7 @@ type Node struct {
 	CDI     string      // folder of the CDI specs
 
 	// Hardware returns the edits that let a container use these GPUs: device nodes, and files of
-	// the driver. nil with FakeGPU.
+	// the driver. It is called without the lock, because it may take long. nil with FakeGPU.
 	Hardware func(uuids []string) (specs.ContainerEdits, error)
 
 	// Containers returns the containers of pods that use a claim, by the pods' UIDs, as far as they
@@ -94,7 +94,12 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 	if err := claim.CheckUID(p.UID); err != nil {
 		return nil, err
 	}
+	// What takes long is done without the lock: other claims are prepared meanwhile.
 	containers := n.containers(p)
+	hardware, err := n.hardware(p)
+	if err != nil {
+		return nil, err
+	}
 	unlock, err := n.lock()
 	if err != nil {
 		return nil, err
@@ -135,7 +140,7 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 	if err := n.makeJobs(r, kubernetes(p, containers)); err != nil {
 		return nil, err
 	}
-	if err := n.writeSpec(r); err != nil {
+	if err := n.writeSpec(r, hardware); err != nil {
 		return nil, err
 	}
 	n.reached(PointSpec)
