@@ -46,6 +46,10 @@ type Config struct {
 	// Sick returns the GPUs that do not work, by UUID, and why. With nil, all work.
 	Sick func(uuids []string) map[string]string
 
+	// Users returns the processes that hold memory of these GPUs, by their PIDs on the host, and how
+	// many bytes. With nil, nothing is known of them.
+	Users func(uuids []string) (map[int]uint64, error)
+
 	Pods         bool          // it may read pods, to find their containers
 	EventsPeriod time.Duration // how often to check for refusals; 0 for never
 }
@@ -61,6 +65,7 @@ type Plugin struct {
 	work    sync.WaitGroup // background goroutines
 	sweep   chan struct{}  // has an element if Sweep should be called
 	seen    refusals
+	cgroup  func(pid int) string // the cgroup of a process; tests replace it
 
 	registered atomic.Bool // the kubelet has accepted the plugin
 	published  atomic.Bool // the API server has had all GPUs
@@ -70,7 +75,7 @@ type Plugin struct {
 // ends if the driver cannot continue; context.Cause says why.
 func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
-	p := &Plugin{Config: c, running: ctx, stop: stop, sweep: make(chan struct{}, 1)}
+	p := &Plugin{Config: c, running: ctx, stop: stop, sweep: make(chan struct{}, 1), cgroup: cgroupOf}
 	defer func() {
 		if err != nil {
 			stop(err)
@@ -99,7 +104,7 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	p.background(ctx, p.publish)
 	p.background(ctx, p.sweepWhenAsked)
 	if c.EventsPeriod > 0 {
-		p.background(ctx, p.watchRefusals)
+		p.background(ctx, p.watchJobs)
 	}
 	return p, ctx, nil
 }

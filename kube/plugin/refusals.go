@@ -77,11 +77,19 @@ func (r *refusals) forget(there map[string]bool) {
 	}
 }
 
-func (p *Plugin) watchRefusals(ctx context.Context) {
+// watchJobs sends events about refusals, and about processes outside their ration.
+func (p *Plugin) watchJobs(ctx context.Context) {
 	ticker := time.NewTicker(p.EventsPeriod)
 	defer ticker.Stop()
+	outside := outsiders{}
 	for {
 		p.tellRefusals(ctx, time.Now(), false)
+		if p.Users != nil {
+			var err error
+			if outside, err = p.tellOutside(ctx, outside, time.Now()); err != nil {
+				klog.FromContext(ctx).Error(err, "Looking for processes outside their ration")
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -140,7 +148,7 @@ func (p *Plugin) tellOf(ctx context.Context, c claim.Plan, text string, now time
 		pods, err = p.podsOf(ctx, c)
 	}
 	if err == nil {
-		err = p.tell(ctx, c.Namespace, pods, text, now)
+		err = p.tell(ctx, c.Namespace, pods, Reason, text, now)
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Telling of refusals", "claim", klog.KRef(c.Namespace, c.Name))
@@ -191,13 +199,13 @@ func (p *Plugin) podsOf(ctx context.Context, c claim.Plan) (out []claim.Pod, err
 }
 
 // tell creates an event for each pod.
-func (p *Plugin) tell(ctx context.Context, namespace string, pods []claim.Pod, text string, now time.Time) error {
+func (p *Plugin) tell(ctx context.Context, namespace string, pods []claim.Pod, reason, text string, now time.Time) error {
 	for _, pod := range pods {
 		at := metav1.NewTime(now)
 		event := &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: namespace},
 			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: pod.Name, UID: types.UID(pod.UID)},
-			Reason:         Reason, Message: short(text), Type: corev1.EventTypeWarning, Count: 1, FirstTimestamp: at, LastTimestamp: at,
+			Reason:         reason, Message: short(text), Type: corev1.EventTypeWarning, Count: 1, FirstTimestamp: at, LastTimestamp: at,
 			Source:              corev1.EventSource{Component: slices.Driver, Host: p.NodeName},
 			ReportingController: slices.Driver, ReportingInstance: p.NodeName,
 		}

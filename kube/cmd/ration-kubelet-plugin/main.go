@@ -182,7 +182,7 @@ func (f *flags) gpus(n *node.Node) ([]slices.GPU, error) {
 	defer d.Close()
 	// A copy without NVML: jobs need only the list of devices.
 	n.Driver = &gpu.Driver{Version: d.Version, CUDA: d.CUDA, Devices: d.Devices}
-	n.Hardware, f.config.Sick = f.driver.Edits, f.driver.Sick
+	n.Hardware, f.config.Sick, f.config.Users = f.driver.Edits, f.driver.Sick, f.driver.Users
 	return node.GPUs(d), nil
 }
 
