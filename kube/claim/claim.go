@@ -170,6 +170,16 @@ func (p *Plan) Of(device string) (memory uint64, compute int) {
 	return memory, compute
 }
 
+// Memory returns how much memory a claim has, of all devices together.
+func (p *Plan) Memory() (memory uint64) {
+	for _, r := range p.Rations {
+		for _, s := range r.Shares {
+			memory += s.Memory
+		}
+	}
+	return memory
+}
+
 func readShare(r resourceapi.DeviceRequestAllocationResult, node string, gpus []slices.GPU) (Share, error) {
 	if r.AdminAccess != nil && *r.AdminAccess {
 		return Share{}, fmt.Errorf("device %s has admin access, of which no ration can be made (ask for memory instead)", r.Device)

@@ -13,7 +13,7 @@ import (
 func GPUs(d *gpu.Driver) (out []slices.GPU) {
 	for _, dev := range d.Devices {
 		out = append(out, slices.GPU{Index: dev.Index, UUID: dev.UUID, Model: dev.Name, Capability: dev.Capability,
-			DriverVersion: d.Version, CUDA: d.CUDA, Memory: uint64(dev.Total), MIG: dev.MIG})
+			DriverVersion: d.Version, CUDA: d.CUDA, Memory: uint64(dev.Usable()), MIG: dev.MIG})
 	}
 	return out
 }

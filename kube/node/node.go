@@ -21,6 +21,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	stdslices "slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -46,7 +47,7 @@ type Node struct {
 	CDI     string      // folder of the CDI specs
 
 	// Hardware returns the edits that let a container use these GPUs: device nodes, and files of
-	// the driver. nil with FakeGPU.
+	// the driver. It is called without the lock, because it may take long. nil with FakeGPU.
 	Hardware func(uuids []string) (specs.ContainerEdits, error)
 
 	// Containers returns the containers of pods that use a claim, by the pods' UIDs, as far as they
@@ -93,7 +94,12 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 	if err := claim.CheckUID(p.UID); err != nil {
 		return nil, err
 	}
+	// What takes long is done without the lock: other claims are prepared meanwhile.
 	containers := n.containers(p)
+	hardware, err := n.hardware(p)
+	if err != nil {
+		return nil, err
+	}
 	unlock, err := n.lock()
 	if err != nil {
 		return nil, err
@@ -113,7 +119,14 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 		}
 		r = nil
 	}
-	if err := n.checkRoom(p); err != nil {
+	others, err := n.others(p.UID)
+	if err == nil {
+		err = n.checkRoom(p, others)
+	}
+	if err == nil {
+		err = checkContainers(p, containers, others)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if r == nil {
@@ -127,7 +140,7 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 	if err := n.makeJobs(r, kubernetes(p, containers)); err != nil {
 		return nil, err
 	}
-	if err := n.writeSpec(r); err != nil {
+	if err := n.writeSpec(r, hardware); err != nil {
 		return nil, err
 	}
 	n.reached(PointSpec)
@@ -353,11 +366,7 @@ var ErrOverbooked = errors.New("overbooked")
 
 // checkRoom returns an error if a device has too little left for a claim beside the prepared ones.
 // The scheduler should prevent that; this check is for the case that it does not.
-func (n *Node) checkRoom(p claim.Plan) error {
-	records, err := n.Records()
-	if err != nil {
-		return err
-	}
+func (n *Node) checkRoom(p claim.Plan, records []*Record) error {
 	for _, g := range n.GPUs {
 		memory, compute := p.Of(g.Name())
 		if memory == 0 {
@@ -365,7 +374,7 @@ func (n *Node) checkRoom(p claim.Plan) error {
 		}
 		others := 0
 		for _, r := range records {
-			if m, c := r.Plan.Of(g.Name()); m > 0 && r.Plan.UID != p.UID {
+			if m, c := r.Plan.Of(g.Name()); m > 0 {
 				memory, compute, others = memory+m, compute+c, others+1
 			}
 		}
@@ -373,6 +382,39 @@ func (n *Node) checkRoom(p claim.Plan) error {
 			return fmt.Errorf("device %s is %w: with claim %s/%s there would be %d bytes and %d%% in %d claims, and it has %d and 100%% "+
 				"(what is prepared for claims that are gone is being removed; if this stays, ration ps on the node shows what is prepared)",
 				g.Name(), ErrOverbooked, p.Namespace, p.Name, memory, compute, others+1, g.Capacity())
+		}
+	}
+	return nil
+}
+
+// others returns the records of all claims but one.
+func (n *Node) others(uid string) ([]*Record, error) {
+	records, err := n.Records()
+	return stdslices.DeleteFunc(records, func(r *Record) bool { return r.Plan.UID == uid }), err
+}
+
+// ErrTwoClaims is returned for a claim of a container that has another one.
+var ErrTwoClaims = errors.New("a container can have one claim")
+
+// checkContainers returns an error if a container of a claim has another claim of this driver. The
+// container engine would mount the job of one over that of the other, and only one would count. A
+// container whose pod could not be read is not checked.
+func checkContainers(p claim.Plan, containers map[string][]string, others []*Record) error {
+	for _, r := range others {
+		if !stdslices.ContainsFunc(r.Plan.Pods, func(pod claim.Pod) bool { return len(containers[pod.UID]) > 0 }) {
+			continue
+		}
+		k := job.ReadKubernetes(jobName(r.Plan, 0))
+		if k == nil {
+			continue
+		}
+		for _, pod := range k.Pods {
+			for _, name := range pod.Containers {
+				if stdslices.Contains(containers[pod.UID], name) {
+					return fmt.Errorf("claims %s and %s are both for container %s of pod %s: %w (use two requests of one claim)",
+						r.Plan.Name, p.Name, name, pod.Name, ErrTwoClaims)
+				}
+			}
 		}
 	}
 	return nil

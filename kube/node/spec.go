@@ -28,8 +28,8 @@ func (n *Node) specFile(uid string) string { return filepath.Join(n.CDI, specPre
 // writeSpec writes the CDI spec of a record. It keeps an existing spec if every file that the spec
 // names exists. So after an upgrade, restarted containers keep the library that their job was made
 // with.
-func (n *Node) writeSpec(r *Record) error {
-	spec, err := n.spec(r.Plan)
+func (n *Node) writeSpec(r *Record, hardware []specs.ContainerEdits) error {
+	spec, err := n.spec(r.Plan, hardware)
 	if err != nil {
 		return err
 	}
@@ -75,21 +75,32 @@ func (n *Node) usable(r *Record, want specs.Spec) bool {
 	return true
 }
 
-// spec returns the CDI spec of a claim: one device for each of its rations, with the job and the GPUs.
-func (n *Node) spec(p claim.Plan) (specs.Spec, error) {
-	out := specs.Spec{Kind: Kind}
+// hardware returns the edits for the GPUs of each ration of a claim.
+func (n *Node) hardware(p claim.Plan) ([]specs.ContainerEdits, error) {
+	out := make([]specs.ContainerEdits, len(p.Rations))
 	for i, ration := range p.Rations {
-		edits := specs.ContainerEdits{}
-		if n.Hardware != nil {
-			var uuids []string
-			for _, s := range ration.Shares {
-				uuids = append(uuids, s.UUID)
-			}
-			var err error
-			if edits, err = n.Hardware(uuids); err != nil {
-				return out, err
-			}
+		if n.Hardware == nil {
+			continue
 		}
+		var uuids []string
+		for _, s := range ration.Shares {
+			uuids = append(uuids, s.UUID)
+		}
+		var err error
+		if out[i], err = n.Hardware(uuids); err != nil {
+			return nil, err
+		}
+		if err := checkHardware(out[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// spec returns the CDI spec of a claim: one device for each of its rations, with the job and the GPUs.
+func (n *Node) spec(p claim.Plan, hardware []specs.ContainerEdits) (specs.Spec, error) {
+	out := specs.Spec{Kind: Kind}
+	for i, edits := range hardware {
 		s, err := launch.FindStanding(jobName(p, i))
 		if err != nil {
 			return out, err
@@ -101,9 +112,6 @@ func (n *Node) spec(p claim.Plan) (specs.Spec, error) {
 			if strings.HasPrefix(entry, "FAKEGPU_") || strings.HasPrefix(entry, "LD_LIBRARY_PATH=") {
 				edits.Env = append(edits.Env, entry)
 			}
-		}
-		if err := checkHardware(edits); err != nil {
-			return out, err
 		}
 		for _, m := range s.Mappings {
 			edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: m.From, ContainerPath: m.To, Options: m.Options()})

@@ -94,3 +94,18 @@ func TestSick(t *testing.T) {
 	got = (Driver{Root: t.TempDir()}).Sick(uuids)
 	expect.True(t, len(got) == 3 && strings.Contains(got[uuids[0]], ErrLibrary.Error()), got)
 }
+
+// The memory of a process is summed over GPUs; memory that NVML does not know is not invented.
+func TestUsers(t *testing.T) {
+	library := dgxa100.New()
+	device := func(i int) *server.Device { return library.Devices[i].(*server.Device) }
+	for i, processes := range [][]nvml.ProcessInfo{{{Pid: 7, UsedGpuMemory: 1 << 30}, {Pid: 8, UsedGpuMemory: noValue}}, {{Pid: 7, UsedGpuMemory: 2 << 30}}} {
+		device(i).GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return processes, nvml.SUCCESS }
+	}
+	got, err := users(library, []string{device(0).UUID, device(1).UUID, "GPU-none"})
+	expect.OK(t, err)
+	expect.True(t, len(got) == 1 && got[7] == 3<<30, got)
+	device(1).GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST }
+	_, err = users(library, []string{device(1).UUID})
+	expect.True(t, err != nil, "a GPU that does not answer has no processes")
+}

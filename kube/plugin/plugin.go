@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,9 +41,14 @@ type Config struct {
 	KubeletRoot string // /var/lib/kubelet
 	Client      kubernetes.Interface
 	Options     slices.Options
+	MaxMemory   uint64 // most bytes of a claim, all its devices together; 0 for no bound
 
 	// Sick returns the GPUs that do not work, by UUID, and why. With nil, all work.
 	Sick func(uuids []string) map[string]string
+
+	// Users returns the processes that hold memory of these GPUs, by their PIDs on the host, and how
+	// many bytes. With nil, nothing is known of them.
+	Users func(uuids []string) (map[int]uint64, error)
 
 	Pods         bool          // it may read pods, to find their containers
 	EventsPeriod time.Duration // how often to check for refusals; 0 for never
@@ -59,13 +65,17 @@ type Plugin struct {
 	work    sync.WaitGroup // background goroutines
 	sweep   chan struct{}  // has an element if Sweep should be called
 	seen    refusals
+	cgroup  func(pid int) string // the cgroup of a process; tests replace it
+
+	registered atomic.Bool // the kubelet has accepted the plugin
+	published  atomic.Bool // the API server has had all GPUs
 }
 
 // Start starts a driver. The driver serves the kubelet when Start returns. The returned context
 // ends if the driver cannot continue; context.Cause says why.
 func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
-	p := &Plugin{Config: c, running: ctx, stop: stop, sweep: make(chan struct{}, 1)}
+	p := &Plugin{Config: c, running: ctx, stop: stop, sweep: make(chan struct{}, 1), cgroup: cgroupOf}
 	defer func() {
 		if err != nil {
 			stop(err)
@@ -81,15 +91,20 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 			return nil, nil, fmt.Errorf("making the folder of a socket: %w (is %s the kubelet's root?)", err, c.KubeletRoot)
 		}
 	}
+	if err := p.waitForAPI(ctx, registry); err != nil {
+		return nil, nil, err
+	}
+	// Calls are not serialised: package node locks what it has to.
 	p.helper, err = kubeletplugin.Start(ctx, p, kubeletplugin.DriverName(slices.Driver), kubeletplugin.KubeClient(c.Client), kubeletplugin.NodeName(c.NodeName),
-		kubeletplugin.PluginDataDirectoryPath(sockets), kubeletplugin.RegistrarDirectoryPath(registry), kubeletplugin.RollingUpdate(types.UID(c.PodUID)))
+		kubeletplugin.PluginDataDirectoryPath(sockets), kubeletplugin.RegistrarDirectoryPath(registry), kubeletplugin.RollingUpdate(types.UID(c.PodUID)),
+		kubeletplugin.Serialize(false), kubeletplugin.GRPCInterceptor(p.noticeRegistration))
 	if err != nil {
 		return nil, nil, fmt.Errorf("serving the kubelet: %w", err)
 	}
 	p.background(ctx, p.publish)
 	p.background(ctx, p.sweepWhenAsked)
 	if c.EventsPeriod > 0 {
-		p.background(ctx, p.watchRefusals)
+		p.background(ctx, p.watchJobs)
 	}
 	return p, ctx, nil
 }
@@ -101,17 +116,24 @@ func (p *Plugin) publish(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		p.stop(fmt.Errorf("publishing the GPUs: %w", err))
 	}
+	p.noticePublished(ctx)
 }
 
 func (p *Plugin) background(ctx context.Context, work func(context.Context)) {
 	p.work.Go(func() { work(ctx) })
 }
 
-// Stop stops the driver and waits for it. Claims stay prepared.
+// Stop stops the driver and waits for it. Claims stay prepared. It reports the refusals that wait
+// for the next event, because the next plugin does not know of them.
 func (p *Plugin) Stop() {
 	p.stop(context.Canceled)
 	p.helper.Stop()
 	p.work.Wait()
+	if p.EventsPeriod > 0 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.running), lastWithin)
+		defer cancel()
+		p.tellRefusals(ctx, time.Now(), true)
+	}
 }
 
 // PrepareResourceClaims makes the jobs for pods that are about to start. An error becomes an event
@@ -134,6 +156,10 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 	plan, err := claim.Read(c, p.NodeName, p.Node.GPUs)
 	if err != nil {
 		return nil, err
+	}
+	if memory := plan.Memory(); p.MaxMemory > 0 && memory > p.MaxMemory {
+		return nil, fmt.Errorf("claim %s/%s has %d bytes of memory, and a claim may have %d (ask for less, or raise policies.maxMemory of the chart)",
+			plan.Namespace, plan.Name, memory, p.MaxMemory)
 	}
 	devices, err := p.Node.Prepare(plan)
 	if errors.Is(err, node.ErrOverbooked) {
@@ -217,9 +243,7 @@ func (p *Plugin) sweepWhenAsked(ctx context.Context) {
 			continue
 		}
 		klog.FromContext(ctx).Error(err, "Looking for claims that are gone")
-		select {
-		case <-ctx.Done():
-		case <-time.After(sweepRetry):
+		if pause(ctx, sweepRetry) {
 			p.sweepSoon()
 		}
 	}

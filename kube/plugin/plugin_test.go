@@ -209,6 +209,50 @@ func TestKubelet(t *testing.T) {
 	expect.Equal(t, c.records(), 0, "claims are prepared")
 }
 
+// The bound of a claim is a sum: several requests do not get more, even if admission let them pass.
+func TestMaxMemory(t *testing.T) {
+	c := newCluster(t)
+	c.config.MaxMemory = 12 << 30
+	c.start()
+	within, beyond := newClaim(c, 1, "12Gi"), newClaim(c, 2, "12Gi")
+	results := &beyond.Status.Allocation.Devices.Results
+	second := (*results)[0]
+	second.Request, second.Device = "second", c.config.Node.GPUs[1].Name()
+	*results = append(*results, second)
+	c.add(within, beyond)
+	got := c.prepare(within, beyond)
+	expect.Equal(t, got[string(within.UID)].Error, "")
+	expect.True(t, strings.Contains(got[string(beyond.UID)].Error, "a claim may have"), got[string(beyond.UID)].Error)
+}
+
+// Two claims of one container are refused, since only one would count; two claims of two containers are not.
+func TestTwoClaimsOfOnePod(t *testing.T) {
+	for _, same := range []bool{true, false} {
+		one, two := "claim1", "claim2"
+		uses := func(names ...string) (out corev1.ResourceRequirements) {
+			for _, name := range names {
+				out.Claims = append(out.Claims, corev1.ResourceClaim{Name: name})
+			}
+			return out
+		}
+		containers := []corev1.Container{{Name: "a", Resources: uses("one")}, {Name: "b", Resources: uses("two")}}
+		if same {
+			containers = []corev1.Container{{Name: "a", Resources: uses("one", "two")}}
+		}
+		c := newCluster(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", UID: "pod-uid"}, Spec: corev1.PodSpec{Containers: containers,
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "one", ResourceClaimName: &one}, {Name: "two", ResourceClaimName: &two}}}})
+		c.start()
+		first, second := newClaim(c, 1, "1Gi"), newClaim(c, 2, "1Gi")
+		c.add(first, second)
+		for range 2 { // the kubelet tries again
+			got := c.prepare(first, second)
+			expect.Equal(t, got[string(first.UID)].Error, "")
+			expect.Equal(t, strings.Contains(got[string(second.UID)].Error, "a container can have one claim"), same, got[string(second.UID)].Error)
+		}
+		c.unprepare(first, second)
+	}
+}
+
 // Claims that were deleted, deallocated, replaced or allocated to another node while no plugin ran are removed at its start; others
 // are not.
 func TestOrphans(t *testing.T) {

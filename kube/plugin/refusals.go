@@ -77,11 +77,19 @@ func (r *refusals) forget(there map[string]bool) {
 	}
 }
 
-func (p *Plugin) watchRefusals(ctx context.Context) {
+// watchJobs sends events about refusals, and about processes outside their ration.
+func (p *Plugin) watchJobs(ctx context.Context) {
 	ticker := time.NewTicker(p.EventsPeriod)
 	defer ticker.Stop()
+	outside := outsiders{}
 	for {
-		p.tellRefusals(ctx, time.Now())
+		p.tellRefusals(ctx, time.Now(), false)
+		if p.Users != nil {
+			var err error
+			if outside, err = p.tellOutside(ctx, outside, time.Now()); err != nil {
+				klog.FromContext(ctx).Error(err, "Looking for processes outside their ration")
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -90,14 +98,15 @@ func (p *Plugin) watchRefusals(ctx context.Context) {
 	}
 }
 
-// tellRefusals checks all jobs once, and sends events for new refusals.
-func (p *Plugin) tellRefusals(ctx context.Context, now time.Time) {
+// tellRefusals checks all jobs once, and sends events for new refusals; if last is set, also of pods that
+// had an event a moment ago.
+func (p *Plugin) tellRefusals(ctx context.Context, now time.Time, last bool) {
 	records, err := p.Node.Records()
 	there := map[string]bool{}
 	for _, r := range records {
 		there[r.Plan.UID] = true
 		refused, text := refusedIn(r.Jobs())
-		if n := p.seen.news(r.Plan.UID, refused, now, false); n > 0 {
+		if n := p.seen.news(r.Plan.UID, refused, now, last); n > 0 {
 			p.tellOf(ctx, r.Plan, message(n, text), now, false)
 		}
 	}
@@ -109,10 +118,11 @@ func (p *Plugin) tellRefusals(ctx context.Context, now time.Time) {
 }
 
 // lastWithin bounds the attempts to send the last event of a claim.
-const lastWithin = 10 * time.Second
+const lastWithin = 4 * time.Second // twice that is less than the pod's grace
 
 // tellLast is for a claim that is about to be unprepared: it reports the refusals since the last check. A
-// program that is refused memory often ends at once, and its pod with it. The event is sent in the background.
+// program that is refused memory often ends at once, and its pod with it. The event is sent in the background;
+// Stop waits for it.
 func (p *Plugin) tellLast(uid string) {
 	if p.EventsPeriod == 0 {
 		return
@@ -124,11 +134,11 @@ func (p *Plugin) tellLast(uid string) {
 	now := time.Now()
 	refused, text := refusedIn(r.Jobs())
 	if n := p.seen.news(uid, refused, now, true); n > 0 {
-		go func() {
-			ctx, cancel := context.WithTimeout(p.running, lastWithin)
+		p.work.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(p.running), lastWithin)
 			defer cancel()
 			p.tellOf(ctx, r.Plan, message(n, text), now, true)
-		}()
+		})
 	}
 }
 
@@ -138,7 +148,7 @@ func (p *Plugin) tellOf(ctx context.Context, c claim.Plan, text string, now time
 		pods, err = p.podsOf(ctx, c)
 	}
 	if err == nil {
-		err = p.tell(ctx, c.Namespace, pods, text, now)
+		err = p.tell(ctx, c.Namespace, pods, Reason, text, now)
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Telling of refusals", "claim", klog.KRef(c.Namespace, c.Name))
@@ -189,13 +199,13 @@ func (p *Plugin) podsOf(ctx context.Context, c claim.Plan) (out []claim.Pod, err
 }
 
 // tell creates an event for each pod.
-func (p *Plugin) tell(ctx context.Context, namespace string, pods []claim.Pod, text string, now time.Time) error {
+func (p *Plugin) tell(ctx context.Context, namespace string, pods []claim.Pod, reason, text string, now time.Time) error {
 	for _, pod := range pods {
 		at := metav1.NewTime(now)
 		event := &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{GenerateName: pod.Name + ".", Namespace: namespace},
 			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: pod.Name, UID: types.UID(pod.UID)},
-			Reason:         Reason, Message: short(text), Type: corev1.EventTypeWarning, Count: 1, FirstTimestamp: at, LastTimestamp: at,
+			Reason:         reason, Message: short(text), Type: corev1.EventTypeWarning, Count: 1, FirstTimestamp: at, LastTimestamp: at,
 			Source:              corev1.EventSource{Component: slices.Driver, Host: p.NodeName},
 			ReportingController: slices.Driver, ReportingInstance: p.NodeName,
 		}

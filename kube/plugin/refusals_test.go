@@ -44,7 +44,7 @@ func TestRefusalsBecomeEvents(t *testing.T) {
 	look := func(want int) (events []corev1.Event) {
 		t.Helper()
 		now = now.Add(10 * time.Second)
-		c.plugin.tellRefusals(t.Context(), now)
+		c.plugin.tellRefusals(t.Context(), now, false)
 		list, err := c.client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
 		expect.Must(t, err == nil && len(list.Items) == want, len(list.Items), "events", err, want)
 		return list.Items
@@ -72,7 +72,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	c := newCluster(t)
 	c.config.EventsPeriod = time.Hour
 	c.start()
-	c.plugin.tellRefusals(t.Context(), time.Now()) // the first look, which the plugin takes by itself as well
+	c.plugin.tellRefusals(t.Context(), time.Now(), false) // the first look, which the plugin takes by itself as well
 	cl := newClaim(c, 1, "10Gi")
 	c.add(cl)
 	r := c.prepare(cl)[string(cl.UID)]

@@ -157,13 +157,18 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-// Two GPUs are two different ones, if the claim says so.
+// Two GPUs are two different ones.
 func TestAllocateTwo(t *testing.T) {
 	s := newScheduler(t, Options{}, 1, 2, 80*gib)
 	first := s.place(request("50Gi", "", 2))
 	expect.True(t, len(first) == 2 && first[0].Device != first[1].Device, first)
 	again := s.place(request("50Gi", "", 2))
 	expect.True(t, again == nil, again)
+	// The devices of one request are different ones, even where one GPU has enough for both.
+	free := request("10Gi", "", 2)
+	free.Spec.Devices.Constraints = nil
+	one := newScheduler(t, Options{}, 1, 1, 80*gib).place(free)
+	expect.True(t, one == nil, one)
 }
 
 // A burst fills all devices to the last byte.

@@ -52,9 +52,9 @@ type GPU struct {
 	Model         string
 	Capability    [2]int // major and minor compute capability; zero if unknown
 	DriverVersion string
-	CUDA          int // the newest version that the driver supports, as in 13000
-	Memory        uint64
-	MIG           bool // divided into MIG instances; not published
+	CUDA          int    // the newest version that the driver supports, as in 13000
+	Memory        uint64 // bytes that all programs together can have, with their contexts
+	MIG           bool   // divided into MIG instances; not published
 }
 
 // Name returns the device name of a GPU. It is derived from the UUID, because indexes change when a

@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	admission "k8s.io/api/admissionregistration/v1"
 	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -74,6 +76,28 @@ func TestChart(t *testing.T) {
 	container := daemons[0].Spec.Template.Spec.Containers[0]
 	expect.True(t, slices.Contains(container.Args, "--driver-root=/driver-root") && container.Image == "ration-kubelet-plugin:"+strings.TrimSpace(string(version)),
 		"got", container.Image, container.Args)
+	pod := daemons[0].Spec.Template.Spec
+	expect.True(t, pod.HostPID, "the plugin does not see the processes of jobs")
+	// The folders that the plugin shares with the machine have the same path in both.
+	shared := map[string]bool{}
+	for _, m := range container.VolumeMounts {
+		for _, v := range pod.Volumes {
+			if v.Name == m.Name && v.HostPath != nil && v.HostPath.Path == m.MountPath && !m.ReadOnly {
+				shared[m.MountPath] = true
+			}
+		}
+	}
+	for _, path := range []string{"/run/ration", "/var/lib/ration", "/var/run/cdi", "/var/lib/kubelet/plugins/gpu.ration", "/var/lib/kubelet/plugins_registry"} {
+		expect.True(t, shared[path], path, "is not the machine's")
+	}
+	// An update keeps the old plugin until the new one is ready.
+	update := daemons[0].Spec.UpdateStrategy.RollingUpdate
+	expect.Must(t, update != nil && update.MaxUnavailable.IntValue() == 0 && update.MaxSurge.IntValue() == 1, update)
+	probe := container.ReadinessProbe
+	expect.Must(t, probe != nil && probe.HTTPGet != nil, "there is no readiness probe")
+	expect.True(t, probe.HTTPGet.Path == "/readyz" && slices.ContainsFunc(container.Ports, func(p core.ContainerPort) bool {
+		return p.Name == probe.HTTPGet.Port.StrVal && slices.Contains(container.Args, fmt.Sprintf("--ready-address=:%d", p.ContainerPort))
+	}), "the probe asks", probe.HTTPGet, container.Ports)
 	for _, m := range container.VolumeMounts {
 		expect.True(t, m.MountPath != "/run/ration" || m.MountPropagation != nil && *m.MountPropagation == "Bidirectional",
 			"the container engine would not see the regions of jobs")
@@ -86,9 +110,13 @@ func TestChart(t *testing.T) {
 }
 
 func TestValues(t *testing.T) {
-	objects := render(t, map[string]any{"fakeGPU": "h200x2", "readPods": false, "eventsPeriod": "0s", "policies": map[string]any{"maxMemory": "40Gi", "maxCompute": 50}})
+	objects := render(t, map[string]any{"fakeGPU": "h200x2", "readPods": false, "eventsPeriod": "0s", "policies": map[string]any{"maxMemory": "40Gi", "maxCompute": 50},
+		"api": map[string]any{"qps": 5}, "readyPort": 99})
 	args := find[*apps.DaemonSet](objects)[0].Spec.Template.Spec.Containers[0].Args
 	expect.True(t, slices.Contains(args, "--fake-gpu=h200x2") && !slices.Contains(args, "--driver-root=/driver-root"), args)
+	for _, want := range []string{"--max-memory=40Gi", "--api-qps=5", "--api-burst=100", "--ready-address=:99"} {
+		expect.True(t, slices.Contains(args, want), args)
+	}
 	has := rights(objects)
 	expect.True(t, !slices.Contains(has, "pods get") && !slices.Contains(has, "events create"), "the plugin has the rights", has)
 	bare := render(t, map[string]any{"policies": map[string]any{"create": false}, "deviceClass": map[string]any{"create": false}})

@@ -71,6 +71,12 @@ func TestPolicies(t *testing.T) {
 	w.refuses("more than 100Gi", func() error {
 		return claim("large", func(r *resourceapi.DeviceRequest) { *r = want{memory: "101Gi"}.request() })
 	})
+	w.refuses("more than 100Gi", func() error {
+		return claim("twice", func(r *resourceapi.DeviceRequest) {
+			*r = want{memory: "51Gi"}.request()
+			r.Exactly.Count = 2
+		})
+	})
 	w.refuses("more than 90 per cent", func() error {
 		return claim("busy", func(r *resourceapi.DeviceRequest) { *r = want{memory: "1Gi", compute: "91"}.request() })
 	})

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -38,7 +40,10 @@ type flags struct {
 	config                          plugin.Config
 	kubeconfig, state, cdi, fakeGPU string
 	driver                          nvidia.Driver
-	defaultMemory                   string
+	defaultMemory, maxMemory        string
+	ready                           string
+	qps                             float32
+	burst                           int
 }
 
 func command() *cobra.Command {
@@ -68,8 +73,12 @@ It runs as root on each node with GPUs; the Helm chart starts it.`,
 	flags.StringVar(&f.driver.HostRoot, "host-driver-root", "/", "the same `folder`, as the container engine sees it")
 	flags.StringVar(&f.driver.Hook, "nvidia-cdi-hook", "/usr/bin/nvidia-cdi-hook", "NVIDIA's `program` for containers, as the container engine sees it")
 	flags.StringVar(&f.defaultMemory, "default-memory", "", "memory of a request that does not say how much, like 8Gi (default all of the device)")
+	flags.StringVar(&f.maxMemory, "max-memory", "", "most memory of a claim, all its devices together, like 40Gi (default no bound)")
 	flags.BoolVar(&f.config.Pods, "read-pods", false, "ask the API server for pods, to know which container uses a claim")
 	flags.DurationVar(&f.config.EventsPeriod, "events", 10*time.Second, "how often refused requests are looked for, which become events of the pod; 0: never")
+	flags.StringVar(&f.ready, "ready-address", "", "`address` of the readiness probe, like :8086; it answers 200 on /readyz when the kubelet has registered the plugin and the API server has the GPUs")
+	flags.Float32Var(&f.qps, "api-qps", 50, "requests to the API server in a second; a pod takes two")
+	flags.IntVar(&f.burst, "api-burst", 100, "requests to the API server at once")
 	flags.StringVar(&f.fakeGPU, "fake-gpu", "", "a stand-in `machine`, like h200x2, for tests without a GPU")
 	return cmd
 }
@@ -81,6 +90,18 @@ func (f *flags) run(ctx context.Context) error {
 	p, running, err := plugin.Start(ctx, f.config)
 	if err != nil {
 		return err
+	}
+	if f.ready != "" {
+		listener, err := net.Listen("tcp", f.ready)
+		if err != nil {
+			p.Stop()
+			return fmt.Errorf("listening for readiness probes: %w (choose another --ready-address)", err)
+		}
+		defer listener.Close()
+		mux := http.NewServeMux()
+		mux.Handle("/readyz", p)
+		server := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second}
+		go func() { _ = server.Serve(listener) }()
 	}
 	klog.Background().Info("Running", "node", f.config.NodeName, "gpus", len(f.config.Node.GPUs))
 	<-running.Done()
@@ -99,12 +120,12 @@ func (f *flags) complete() error {
 	if f.config.NodeName == "" {
 		return errors.New("which node is this? (--node-name, or NODE_NAME from the downward API)")
 	}
-	if f.defaultMemory != "" {
-		q, err := resource.ParseQuantity(f.defaultMemory)
-		if err != nil || q.Value() <= 0 {
-			return fmt.Errorf("--default-memory %q is not a size (use 8Gi)", f.defaultMemory)
-		}
-		f.config.Options.DefaultMemory = uint64(q.Value())
+	var err error
+	if f.config.Options.DefaultMemory, err = size("--default-memory", f.defaultMemory); err != nil {
+		return err
+	}
+	if f.config.MaxMemory, err = size("--max-memory", f.maxMemory); err != nil {
+		return err
 	}
 	n := &node.Node{FakeGPU: f.fakeGPU, State: f.state, CDI: f.cdi}
 	if n.State == "" {
@@ -121,8 +142,25 @@ func (f *flags) complete() error {
 	if n.GPUs = gpus; len(gpus) == 0 {
 		return fmt.Errorf("there is no GPU to hand out here: %s", strings.Join(left, "; "))
 	}
+	// A plugin that ends here is not registered: one that runs keeps the node, and no pod starts
+	// without its limits.
+	if err := node.SelfTest(); err != nil {
+		return err
+	}
 	f.config.Node = n
 	return f.connect()
+}
+
+// size parses the value of a flag; an empty one is 0.
+func size(flag, value string) (uint64, error) {
+	if value == "" {
+		return 0, nil
+	}
+	q, err := resource.ParseQuantity(value)
+	if err != nil || q.Value() <= 0 {
+		return 0, fmt.Errorf("%s %q is not a size (use 8Gi)", flag, value)
+	}
+	return uint64(q.Value()), nil
 }
 
 // gpus returns the machine's GPUs, and tells the node how to find them.
@@ -144,7 +182,7 @@ func (f *flags) gpus(n *node.Node) ([]slices.GPU, error) {
 	defer d.Close()
 	// A copy without NVML: jobs need only the list of devices.
 	n.Driver = &gpu.Driver{Version: d.Version, CUDA: d.CUDA, Devices: d.Devices}
-	n.Hardware, f.config.Sick = f.driver.Edits, f.driver.Sick
+	n.Hardware, f.config.Sick, f.config.Users = f.driver.Edits, f.driver.Sick, f.driver.Users
 	return node.GPUs(d), nil
 }
 
@@ -156,6 +194,7 @@ func (f *flags) connect() error {
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w (outside a pod, use --kubeconfig)", err)
 	}
+	config.QPS, config.Burst = f.qps, f.burst
 	if f.config.Client, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
 	}

@@ -1,0 +1,59 @@
+package plugin
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"ration/check/expect"
+)
+
+// A process of a claim's pod that uses a GPU and is in no job becomes one event of the pod; a process of another pod, and one
+// that has ended before the second check, do not.
+func TestOutside(t *testing.T) {
+	c := newCluster(t)
+	c.start()
+	claim := newClaim(c, 1, "1Gi")
+	podUID := "22222222-0000-4000-8000-000000000001"
+	claim.Status.ReservedFor[0].UID = "22222222-0000-4000-8000-000000000001"
+	c.add(claim)
+	expect.Equal(t, c.prepare(claim)[string(claim.UID)].Error, "")
+	groups := map[int]string{}
+	in := func(group string) int {
+		cmd := exec.Command("sleep", "600")
+		expect.OK(t, cmd.Start())
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		groups[cmd.Process.Pid] = group
+		return cmd.Process.Pid
+	}
+	c.plugin.cgroup = func(pid int) string { return groups[pid] }
+	inside := in("/kubepods.slice/kubepods-pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice/cri-containerd-0.scope")
+	foreign := in("/kubepods/besteffort/pod33333333-0000-4000-8000-000000000001/0")
+	users := map[int]uint64{inside: 3 << 30, foreign: 1 << 30}
+	c.plugin.Users = func([]string) (map[int]uint64, error) { return users, nil }
+	events := func() (out []corev1.Event) {
+		list, err := c.client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
+		expect.OK(t, err)
+		return list.Items
+	}
+	seen, err := c.plugin.tellOutside(t.Context(), outsiders{}, time.Now())
+	expect.OK(t, err)
+	expect.Equal(t, len(events()), 0, "it was reported at the first sight")
+	for range 2 {
+		seen, err = c.plugin.tellOutside(t.Context(), seen, time.Now())
+		expect.OK(t, err)
+	}
+	got := events()
+	expect.Must(t, len(got) == 1, len(got), "events")
+	expect.True(t, got[0].Reason == ReasonOutside && string(got[0].InvolvedObject.UID) == podUID && strings.Contains(got[0].Message, "holds 3072 MiB"), got[0])
+	delete(users, inside)
+	seen, err = c.plugin.tellOutside(t.Context(), seen, time.Now())
+	expect.True(t, err == nil && len(seen) == 0, seen, err)
+}
