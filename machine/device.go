@@ -27,6 +27,8 @@ type Outside struct {
 	Cgroup    string `json:"cgroup,omitempty"`
 	Container string `json:"container,omitempty"` // as Process.Container
 	Used      uint64 `json:"used"`                // bytes, as the driver counts them
+
+	started uint64 // as Process.started
 }
 
 // Values of Finding.Kind.

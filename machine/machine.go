@@ -262,8 +262,10 @@ type Process struct {
 	Container string    `json:"container,omitempty"` // container that the cgroup belongs to, as in docker/0123456789ab or slurm/JOB.STEP
 	Joined    time.Time `json:"joined_at,omitzero"`
 	Holdings  []Holding `json:"holdings"`
+	Host      *HostUse  `json:"host,omitempty"` // nil if unknown; only ration ps JOB, ration ps --long, ration inspect and ration top read it
 
-	seen int // PID as seen from here, by the kernel; 0 unless Verified
+	seen    int    // PID as seen from here, by the kernel; 0 unless Verified
+	started uint64 // when the process with that PID started, in clock ticks since boot, by the kernel; 0 if unknown
 }
 
 // Held returns the bytes that the process holds, on all devices.
