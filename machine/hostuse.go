@@ -11,14 +11,5 @@ type HostUse struct {
 // ProcessID identifies one process of this machine: a later process with the same PID has another start.
 type ProcessID struct {
 	PID   int    // as seen from here
-	Start uint64 // clock ticks since boot
+	Start uint64 // clock ticks since boot; 0 if unknown
 }
-
-// LocalID returns the process's identity, as the kernel reports it. It is false if the process cannot be seen from
-// here, is not Verified, or was decoded from JSON.
-func (p *Process) LocalID() (ProcessID, bool) {
-	return ProcessID{p.seen, p.started}, p.seen != 0 && p.started != 0
-}
-
-// LocalID returns the process's identity, as Process.LocalID does.
-func (o *Outside) LocalID() (ProcessID, bool) { return ProcessID{o.PID, o.started}, o.started != 0 }

@@ -263,9 +263,7 @@ type Process struct {
 	Joined    time.Time `json:"joined_at,omitzero"`
 	Holdings  []Holding `json:"holdings"`
 	Host      *HostUse  `json:"host,omitempty"` // nil if unknown; only ration ps JOB, ration ps --long, ration inspect and ration top read it
-
-	seen    int    // PID as seen from here, by the kernel; 0 unless Verified
-	started uint64 // when the process with that PID started, in clock ticks since boot, by the kernel; 0 if unknown
+	Local     ProcessID `json:"-"`              // by the kernel; zero unless Verified, and if it was decoded from JSON
 }
 
 // Held returns the bytes that the process holds, on all devices.

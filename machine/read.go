@@ -216,7 +216,7 @@ func (p *Process) identify(r *region.Region, slot region.Process, all owners) {
 		return
 	}
 	p.Verified, p.UID, p.User = true, o.uid, proc.UserName(o.uid)
-	p.seen, p.started = slot.Seen, o.started
+	p.Local = ProcessID{slot.Seen, o.started}
 	p.Cgroup, p.Container = o.group, o.container
 	// Use the PID that the kernel reports or, if it reports none, the PID as seen from here. The
 	// PID in the region is only a claim.

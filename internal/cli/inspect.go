@@ -54,6 +54,9 @@ func (a *app) runInspect(name, format string) error {
 	if err != nil {
 		return err
 	}
+	jobs := []machine.Job{j}
+	(&node.HostMeter{}).AddHostUse(jobs)
+	j = jobs[0]
 	out := Inspection{Job: j, Findings: []machine.Finding{}}
 	for _, f := range m.Findings {
 		if f.Path == j.Path {

@@ -27,7 +27,7 @@ type psFlags struct {
 	wide     bool
 	format   string
 	watch    watchFlags
-	psSelection
+	node.Selection
 }
 
 func newPsCommand(a *app) *cobra.Command {
@@ -110,7 +110,7 @@ is no such job. The other jobs are shown all the same.`,
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print names only, as other commands take them")
 	cmd.Flags().BoolVarP(&f.long, "long", "l", false, "show a block for each job, with its processes")
 	cmd.Flags().BoolVar(&f.wide, "wide", false, "show more columns, and cut nothing")
-	f.addFlags(cmd.Flags())
+	addSelectionFlags(&f.Selection, cmd.Flags())
 	cmd.Flags().StringVar(&f.format, "format", "", "print this Go `template` for each job")
 	cmd.Flags().BoolVarP(&f.watch.enabled, "watch", "w", false, "show the jobs repeatedly")
 	cmd.Flags().DurationVarP(&f.watch.interval, "interval", "i", time.Second, "how long --watch waits in between")
@@ -127,8 +127,8 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags, names []string) error {
 	if f.quiet && (a.json || f.format != "") || a.json && f.format != "" {
 		return usageError("--quiet, --format and --json: each says what to print (use one of them)")
 	}
-	if err := f.psSelection.check(); err != nil {
-		return err
+	if err := f.Check(); err != nil {
+		return statusError{err, ExitUsage}
 	}
 	format, err := parseJobTemplate(f.format)
 	if err != nil {
@@ -158,6 +158,7 @@ func (a *app) printJobAt(f psFlags, format *template.Template) error {
 	m := a.node.ReadJob(job.Job{Path: f.region}, node.Options{ReadOnly: f.readOnly})
 	s := &m.Jobs[0]
 	a.addTime(f, m.Jobs)
+	a.host.AddHostUse(m.Jobs)
 	if a.json {
 		if err := a.out.printJSON(m); err != nil {
 			return err
@@ -189,8 +190,8 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		return err
 	}
 	if len(names) == 0 {
-		m.Jobs = f.apply(m.Jobs)
-		if !f.all && !slices.Contains(f.filters, "state="+machine.Ended) {
+		m.Jobs = f.Apply(m.Jobs)
+		if !f.all && !slices.Contains(f.Filters, "state="+machine.Ended) {
 			hideEnded(&m)
 		}
 	}
@@ -200,6 +201,9 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		}
 	}
 	a.addTime(f, m.Jobs)
+	if len(names) > 0 || f.long {
+		a.host.AddHostUse(m.Jobs)
+	}
 	switch {
 	case a.json:
 		return errors.Join(a.out.printJSON(m), err)
@@ -226,7 +230,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		if i > 0 || len(names) == 0 && len(m.Devices) > 0 {
 			a.out.printf("\n")
 		}
-		if len(names) == 0 && !isOwn(&s) {
+		if len(names) == 0 && !node.IsOwn(&s) {
 			s = s.Shorten(shownRows)
 		}
 		a.printJob(s)
@@ -363,8 +367,22 @@ var processColumns = []column[processRow]{
 	{"HOLDS", true, func(r processRow) string { return humanfmt.Short(r.Total) }, nil},
 	{"DRIFT", true, func(r processRow) string { return drift(r.Holding) }, func(r processRow) bool { return r.DriverNow }},
 	computeColumns[0], computeColumns[1], computeColumns[2], computeColumns[3], computeColumns[4],
+	{"CPU", true, ofHost(func(u *machine.HostUse) string { return fmt.Sprintf("%.0f%%", u.CPU.Percent) }), hasHost},
+	{"RSS", true, ofHost(func(u *machine.HostUse) string { return humanfmt.Short(u.RSS) }), hasHost},
 	{"IN", false, func(r processRow) string { return r.Container }, func(r processRow) bool { return r.Container != "" }},
 	{"NAME", false, func(r processRow) string { return strings.Repeat("  ", r.depth) + claim(r, r.Name) }, nil},
+	{"COMMAND", false, ofHost(func(u *machine.HostUse) string { return strings.Join(u.Command, " ") }), hasHost},
+}
+
+func hasHost(r processRow) bool { return r.Host != nil }
+
+func ofHost(text func(*machine.HostUse) string) func(processRow) string {
+	return func(r processRow) string {
+		if r.Host == nil {
+			return "-"
+		}
+		return text(r.Host)
+	}
 }
 
 // printProcesses prints a line for each process and device, and how many are not shown.

@@ -18,6 +18,7 @@ type topFlags struct {
 	region   string // path; empty for all jobs
 	readOnly bool
 	interval time.Duration
+	node.Selection
 }
 
 func newTopCommand(a *app) *cobra.Command {
@@ -62,6 +63,7 @@ read.`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runTop(cmd, f) },
 	}
+	addSelectionFlags(&f.Selection, cmd.Flags())
 	cmd.Flags().StringVar(&f.region, "region", "", "show only the job with the region at this `path`")
 	cmd.Flags().DurationVarP(&f.interval, "interval", "i", time.Second, "how often to read the jobs")
 	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: do not return the memory of dead processes either")
@@ -78,6 +80,9 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 		return usageError("standard output is not a terminal (use ration ps, or ration ps --watch)")
 	case f.interval < minInterval:
 		return usageError("--interval %v: too often (use %v or more)", f.interval, minInterval)
+	}
+	if err := f.Check(); err != nil {
+		return statusError{err, ExitUsage}
 	}
 	opts := node.Options{ReadOnly: f.readOnly}
 	reader := &node.Reader{}
@@ -107,7 +112,7 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 	}
 	path := tui.SettingsPath()
 	before := tui.LoadSettings(path)
-	after, err := tui.Run(source, actions, f.interval, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
+	after, err := tui.Run(source, (&node.HostMeter{}).Read, actions, f.interval, f.Selection, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
 	if path != "" && !reflect.DeepEqual(before, after) {
 		printError(a.err, after.Save(path)) // a failure here does not matter
 	}

@@ -156,8 +156,8 @@ func (m *HostMeter) AddHostUse(jobs []machine.Job) {
 	for i := range jobs {
 		for n := range jobs[i].Processes {
 			p := &jobs[i].Processes[n]
-			if id, seen := p.LocalID(); seen {
-				processes, of = append(processes, HostProcess{id, p.UID}), append(of, p)
+			if p.Local.PID != 0 {
+				processes, of = append(processes, HostProcess{p.Local, p.UID}), append(of, p)
 			}
 		}
 	}

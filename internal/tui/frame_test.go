@@ -32,7 +32,7 @@ var noon = time.Date(2026, 8, 14, 12, 0, 0, 0, time.UTC)
 func ago(d time.Duration) time.Time { return noon.Add(-d) }
 
 func process(slot, pid int, user, name string, joined time.Duration, holdings ...machine.Holding) machine.Process {
-	return machine.Process{Slot: slot, Verified: true, PID: pid, HostPID: pid, User: user, Name: name, State: machine.Live, Joined: ago(joined), Holdings: holdings}
+	return machine.Process{Slot: slot, Verified: true, PID: pid, HostPID: pid, Local: machine.ProcessID{PID: pid, Start: 1}, User: user, Name: name, State: machine.Live, Joined: ago(joined), Holdings: holdings}
 }
 
 func holds(device int, context, data uint64) machine.Holding {
