@@ -97,7 +97,8 @@ func (m *Model) layout(height int) (h heights) {
 func (m *Model) topLines(most int) (lines []line) {
 	gpus := 0
 	if n := len(m.sample.Devices); n > 0 {
-		gpus = min(n+1, max(1, most*2/3))
+		grid := (n + m.gridCells() - 1) / m.gridCells()
+		gpus = min(n+1, max(1, most*2/3, most-2, min(grid, most-1)))
 	}
 	lines = m.findingLines(min(most-gpus, 3))
 	return append(lines, m.gpuLines(most-len(lines))...)

@@ -123,6 +123,18 @@ func many(jobs, processes int) Sample {
 	return s
 }
 
+// sixteen is a sample with 16 GPUs, of which the last is overbooked.
+func sixteen() Sample {
+	s := example()
+	for i := range 16 {
+		busy := (i * 13) % 101
+		s.Devices = append(s.Devices, machine.GPU{Device: i, Name: "NVIDIA H200", Total: 140 * gib, Used: uint64(i) * 9 * gib, Rations: 100 * gib, Jobs: 2, Utilization: &busy})
+	}
+	s.Devices[15].Rations = 150 * gib
+	s.Findings = wholeMachine().Findings
+	return s
+}
+
 // onlyPath is a sample with a job without a name.
 func onlyPath() Sample {
 	s := example()
