@@ -46,7 +46,7 @@ USED is what the job holds on all its GPUs, and LIMIT what it may: 2x10G is
 which GPUs exist. STATE is also how the command of an ended job ended (exit 0,
 signal 9). NOTE says what needs attention. --wide adds columns and cuts nothing;
 otherwise lines are cut at the width of the terminal. --sort mem, name, user,
-age or gpu sorts the jobs. --user and --filter select jobs, also for --json,
+age, gpu or busy (by GPU time, with --watch) sorts the jobs. --user and --filter select jobs, also for --json,
 --quiet and --format: name and state must be equal (* and ? are wildcards of
 a name), a command must contain the value, and gpu=0 is every job that may use
 GPU 0. Several filters must all match.
@@ -61,7 +61,10 @@ The columns of a block: SLOT is the number of a process's account in the region.
 HOLDS is the sum of CONTEXT, DATA and the others. DRIFT is how much more the
 driver counts for the process now; it is shown only if there is a driver. A ?
 marks a PID or name that only the job's own file claims: the process has ended,
-or cannot be seen from here. All others are confirmed by the kernel.
+or cannot be seen from here. All others are confirmed by the kernel. CPU is the
+share of one processor that a process had since it started or, with --watch,
+since it was shown before: 200% is two processors. RSS is its part of the host's
+memory. Both are in blocks, and in --json with JOB or --long.
 
 If there is a driver, its devices come first, with the sum of the limits on
 each. Processes that hold memory and belong to no job come last, followed by
@@ -347,7 +350,8 @@ func (a *app) addTime(f psFlags, jobs []machine.Job) {
 type processRow struct {
 	machine.Process
 	machine.Holding
-	depth int // depth in the tree of the job's processes
+	depth   int    // depth in the tree of the job's processes
+	command string // if it is not that of the job, which is shown above
 }
 
 // claim marks a text that only the job claims about a process.
@@ -371,7 +375,7 @@ var processColumns = []column[processRow]{
 	{"RSS", true, ofHost(func(u *machine.HostUse) string { return humanfmt.Short(u.RSS) }), hasHost},
 	{"IN", false, func(r processRow) string { return r.Container }, func(r processRow) bool { return r.Container != "" }},
 	{"NAME", false, func(r processRow) string { return strings.Repeat("  ", r.depth) + claim(r, r.Name) }, nil},
-	{"COMMAND", false, ofHost(func(u *machine.HostUse) string { return strings.Join(u.Command, " ") }), hasHost},
+	{"COMMAND", false, func(r processRow) string { return r.command }, func(r processRow) bool { return r.command != "" }},
 }
 
 func hasHost(r processRow) bool { return r.Host != nil }
@@ -393,11 +397,16 @@ func (a *app) printProcesses(s machine.Job) {
 	}
 	var rows []processRow
 	for p, depth := range node.Tree(s.Processes) {
+		row := processRow{Process: p, depth: depth}
+		if p.Host != nil && !slices.Equal(p.Host.Command, s.Command) {
+			row.command = strings.Join(p.Host.Command, " ")
+		}
 		if len(p.Holdings) == 0 {
-			rows = append(rows, processRow{Process: p, depth: depth})
+			rows = append(rows, row)
 		}
 		for _, h := range p.Holdings {
-			rows = append(rows, processRow{p, h, depth})
+			row.Holding = h
+			rows = append(rows, row)
 		}
 	}
 	if len(rows) > 0 {

@@ -38,12 +38,20 @@ that time it had lately: measured if there is a cap, otherwise from the
 driver's samples over five seconds or more, marked with ~, which may be wrong
 by several points.
 
+A process has its command, CPU, its share of one processor since the last look
+(200% is two processors), and RSS, its part of the host's memory. They are read
+only of processes on the screen. g shows all GPUs where they do not fit.
+
 Enter shows all about a job, with its history: since ration top was started, and
-where an agent runs (ration agent) the 15 minutes before. / shows only what has
-a text in it, u the users, e also ended jobs, t processes as a tree. l changes a
-job's limits, as ration limit does. k sends a signal to a process, after a
-question: to the one that is shown and no other, and never to one that only its
-job vouches for.
+where an agent runs (ration agent) the 15 minutes before. u shows the users, e
+also ended jobs, t processes as a tree. / shows only what has a text in it, or
+what ration ps --filter takes: state=running gpu=0. --sort, --user and --filter
+are as for ration ps; Esc shows everything again.
+
+l changes a job's limits, as ration limit does. x ends a job, as ration stop
+does. k sends a signal to all processes of a job, as ration signal does, or
+among processes to the one that is shown and no other, and never to one that
+only its job vouches for. Each asks first.
 
 How it is shown (order, columns, tree, mouse) is kept in ration/top.json in
 $XDG_CONFIG_HOME or ~/.config, if that is yours.
@@ -59,7 +67,7 @@ region. With --read-only nothing is changed.
 
 Exit status: 0; 2 if there is no terminal; 3 if the named region could not be
 read.`,
-		Example: "  ration top\n  ration top --interval 250ms\n  ration top --region /run/ration/train/region",
+		Example: "  ration top\n  ration top --interval 250ms\n  ration top --user anna --sort mem\n  ration top --region /run/ration/train/region",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runTop(cmd, f) },
 	}
