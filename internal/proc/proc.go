@@ -25,11 +25,8 @@ func CalledBy(pid int, name, kernel string) bool {
 	if name == "" || name[:min(len(name), maxName)] == kernel {
 		return name != ""
 	}
-	command, answered := Ask(pid, func() []string {
-		command, _ := Command(pid, 4096) // it is empty if that fails
-		return command
-	}, nil)
-	return answered && len(command) > 0 && filepath.Base(command[0]) == name
+	command := Command(pid, 4096)
+	return len(command) > 0 && filepath.Base(command[0]) == name
 }
 
 // maxStatus is more than the length of /proc/PID/status with 65,536 groups, the most that a process can have.

@@ -85,19 +85,18 @@ func Parent(pid int) int {
 	return s.Parent
 }
 
-// Command returns the command line of a process, or as many of its arguments as fit most bytes. A process can change
-// what is read here, and can keep the reader waiting for as long as it likes: the kernel reads it from the process's
-// memory.
-func Command(pid int, most int64) (arguments []string, err error) {
-	text, err := readStart("/proc/"+strconv.Itoa(pid)+"/cmdline", most)
-	if err != nil {
-		return nil, err
-	}
+// Command returns the command line of a process, or as many of its arguments as fit most bytes. It returns nil if it
+// cannot be read, or not in time. A process can change what is read here.
+func Command(pid int, most int64) (arguments []string) {
+	text, _ := Ask(pid, func() []byte {
+		text, _ := readStart("/proc/"+strconv.Itoa(pid)+"/cmdline", most)
+		return text
+	}, nil)
 	if text = bytes.TrimRight(text, "\x00"); len(text) == 0 {
-		return nil, nil
+		return nil
 	}
 	for _, argument := range bytes.Split(text, []byte{0}) {
 		arguments = append(arguments, string(argument))
 	}
-	return arguments, nil
+	return arguments
 }

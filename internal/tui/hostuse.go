@@ -8,13 +8,12 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"ration/internal/humanfmt"
-	"ration/internal/node"
 	"ration/machine"
 )
 
 // HostReader reads how much processes use of the host's processors and memory (node.HostMeter.Read). It is called from
 // one goroutine at a time.
-type HostReader func([]node.HostProcess) []*machine.HostUse
+type HostReader func([]machine.ProcessID) []*machine.HostUse
 
 // hostUse is what is known of the processes on the screen. Others are not read: a machine may have thousands.
 type hostUse struct {
@@ -26,7 +25,7 @@ type hostUse struct {
 
 // hostRead is the result of a read.
 type hostRead struct {
-	processes []node.HostProcess
+	processes []machine.ProcessID
 	use       []*machine.HostUse
 	all       bool // all processes on the screen
 }
@@ -41,12 +40,12 @@ func (m *Model) readHost() tea.Cmd {
 	if h.reader == nil || h.reading {
 		return nil
 	}
-	var wanted []node.HostProcess
+	var wanted []machine.ProcessID
 	added := map[machine.ProcessID]bool{}
 	for _, r := range m.wantedRows() {
 		if _, known := h.of[r.Local]; r.Local.PID != 0 && !added[r.Local] && (h.due || !known) && len(wanted) < maxHostReads {
 			added[r.Local] = true
-			wanted = append(wanted, node.HostProcess{ProcessID: r.Local, UID: r.UID})
+			wanted = append(wanted, r.Local)
 		}
 	}
 	all, reader := h.due, h.reader
@@ -64,7 +63,7 @@ func (m *Model) setHost(r hostRead) {
 		m.host.of = map[machine.ProcessID]*machine.HostUse{}
 	}
 	for i, p := range r.processes {
-		m.host.of[p.ProcessID] = r.use[i]
+		m.host.of[p] = r.use[i]
 	}
 	m.host.reading = false
 }
