@@ -37,7 +37,7 @@ type ProcessCompute struct {
 	Held    bool   `json:"held"`             // it has a context, and it started when the job had a share or a cap on some device
 }
 
-// Time is the recent share of a device's time that a process had.
+// Time is the recent share that a process had of the time of a device or of one processor.
 type Time struct {
 	Percent float64 `json:"percent"`
 	Seconds float64 `json:"seconds"` // length of the period it was measured over

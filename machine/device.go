@@ -19,14 +19,15 @@ type GPU struct {
 // Outside is a process that the driver lists as a user of device memory, and that belongs to no
 // job. Its identity comes from the kernel.
 type Outside struct {
-	Device    int    `json:"device"`
-	PID       int    `json:"pid"` // as seen from here; on the host, the host's
-	UID       int    `json:"uid"` // -1 if this process cannot see it
-	User      string `json:"user"`
-	Name      string `json:"name"`
-	Cgroup    string `json:"cgroup,omitempty"`
-	Container string `json:"container,omitempty"` // as Process.Container
-	Used      uint64 `json:"used"`                // bytes, as the driver counts them
+	Device    int       `json:"device"`
+	PID       int       `json:"pid"` // as seen from here; on the host, the host's
+	UID       int       `json:"uid"` // -1 if this process cannot see it
+	User      string    `json:"user"`
+	Name      string    `json:"name"`
+	Cgroup    string    `json:"cgroup,omitempty"`
+	Container string    `json:"container,omitempty"` // as Process.Container
+	Used      uint64    `json:"used"`                // bytes, as the driver counts them
+	Local     ProcessID `json:"-"`                   // by the kernel; zero if this process cannot see it, and if it was decoded from JSON
 }
 
 // Values of Finding.Kind.

@@ -233,6 +233,9 @@ func (m *Machine) addProcesses(a *driverAnswer, lockers map[int][]job.FileID) {
 		if uid, name, _, err := proc.Owner(r.PID); err == nil {
 			out.UID, out.User, out.Name = uid, proc.UserName(uid), termtext.Printable(name)
 			out.Cgroup, out.Container = proc.Cgroup(r.PID)
+			if started, err := proc.Started(r.PID); err == nil && started < a.asked { // not a later process with its PID
+				out.Local = ProcessID{r.PID, started}
+			}
 		}
 		// An ordinary user's scan does not see other users' jobs, so this process may belong to one
 		// of them.

@@ -26,7 +26,7 @@ import (
 var onHost = region.OnHost
 
 // driverPID returns the PID by which the driver lists a process here; 0 if it is unknown.
-func (p *Process) driverPID() int { return cmp.Or(p.seen, p.HostPID) }
+func (p *Process) driverPID() int { return cmp.Or(p.Local.PID, p.HostPID) }
 
 // seesListed reports whether the PIDs of the driver's list are those that this process sees.
 func seesListed(reported []gpu.Process) bool {

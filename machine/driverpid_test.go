@@ -27,7 +27,7 @@ func TestNamespaceWithItsOwnPIDs(t *testing.T) {
 	d := twoDevices()
 	d.processes = []gpu.Process{{Device: 0, PID: me, Used: gib}, {Device: 0, PID: os.Getppid(), Used: 2 * gib}}
 	m := Machine{Jobs: []Job{{Name: "a", State: Running, Devices: []Device{{Device: 0, UUID: "GPU-a", Used: gib}},
-		Processes: []Process{{Verified: true, PID: me, seen: me, State: Live, Holdings: []Holding{{Device: 0, Total: gib}}}}}}}
+		Processes: []Process{{Verified: true, PID: me, Local: ProcessID{PID: me}, State: Live, Holdings: []Holding{{Device: 0, Total: gib}}}}}}}
 	m.addDriver(answerOf(d), nil)
 	if h := m.Jobs[0].Processes[0].Holdings[0]; h.Driver != gib || !h.DriverNow {
 		t.Errorf("got %+v", h)
@@ -45,7 +45,7 @@ func TestNamespaceWithHostPIDs(t *testing.T) {
 		d := twoDevices()
 		d.processes = []gpu.Process{{Device: 0, PID: beyond, Used: used[0]}, {Device: 0, PID: me, Used: used[1]}}
 		m := Machine{Jobs: []Job{{Name: "a", State: Running, Devices: []Device{{Device: 0, UUID: "GPU-a", Limited: true, Limit: 4 * gib, Used: 3 * gib}},
-			Processes: []Process{{Verified: true, PID: me, seen: me, State: Live, Holdings: []Holding{{Device: 0, Total: 3 * gib}}}}}}}
+			Processes: []Process{{Verified: true, PID: me, Local: ProcessID{PID: me}, State: Live, Holdings: []Holding{{Device: 0, Total: 3 * gib}}}}}}}
 		m.addDriver(answerOf(d), nil)
 		return m
 	}

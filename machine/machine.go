@@ -262,8 +262,8 @@ type Process struct {
 	Container string    `json:"container,omitempty"` // container that the cgroup belongs to, as in docker/0123456789ab or slurm/JOB.STEP
 	Joined    time.Time `json:"joined_at,omitzero"`
 	Holdings  []Holding `json:"holdings"`
-
-	seen int // PID as seen from here, by the kernel; 0 unless Verified
+	Host      *HostUse  `json:"host,omitempty"` // nil if unknown; only ration ps JOB, ration ps --long, ration inspect and ration top read it
+	Local     ProcessID `json:"-"`              // by the kernel; zero unless Verified, and if it was decoded from JSON
 }
 
 // Held returns the bytes that the process holds, on all devices.

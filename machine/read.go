@@ -153,6 +153,7 @@ type owner struct {
 	name             string
 	group, container string
 	stopped          bool
+	started          uint64 // as proc.Stat.Start; 0 if unknown
 	err              error
 }
 
@@ -167,7 +168,9 @@ func (all owners) ask(pid int) {
 	var o owner
 	o.uid, o.name, o.pid, o.err = proc.Owner(pid)
 	o.group, o.container = proc.Cgroup(pid)
-	o.stopped = proc.Stopped(pid)
+	if stat, err := proc.ReadStat(pid); err == nil {
+		o.stopped, o.started = stat.Stopped(), stat.Start
+	}
 	all[pid] = o
 }
 
@@ -212,7 +215,8 @@ func (p *Process) identify(r *region.Region, slot region.Process, all owners) {
 	if o.err != nil || r.LockedBy(slot.Slot) != slot.Seen {
 		return
 	}
-	p.Verified, p.UID, p.User, p.seen = true, o.uid, proc.UserName(o.uid), slot.Seen
+	p.Verified, p.UID, p.User = true, o.uid, proc.UserName(o.uid)
+	p.Local = ProcessID{slot.Seen, o.started}
 	p.Cgroup, p.Container = o.group, o.container
 	// Use the PID that the kernel reports or, if it reports none, the PID as seen from here. The
 	// PID in the region is only a claim.

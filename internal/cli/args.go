@@ -84,7 +84,7 @@ func otherUsersJobs() (names []string) {
 	select {
 	case m := <-read:
 		for i := range m.Jobs {
-			if j := &m.Jobs[i]; j.Name != "" && !isOwn(j) {
+			if j := &m.Jobs[i]; j.Name != "" && !node.IsOwn(j) {
 				names = append(names, termtext.Printable(ownerAndName(j)))
 			}
 		}

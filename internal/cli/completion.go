@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,7 +40,7 @@ func completeFlags(cmd *cobra.Command) {
 		"device-memory": completeWords("16Gi", "24Gi", "40Gi", "80Gi"), "device-class": completeWords("gpu.ration"),
 		"kind": completeWords(machine.EventKinds...), "listen": completeListen, "on-escape": completeWords(onEscapeReport, onEscapeStop),
 		"grace": completeWords("5s", "10s", "30s", "1m"), "timeout": completeWords("10m", "1h", "8h", "24h"), "since": completeWords("10m", "1h", "24h", "all"),
-		"sort": completeWords(slices.Sorted(maps.Keys(jobOrders))...), "filter": completeWords(exampleFilters...), "user": completeUsers,
+		"sort": completeWords(node.Sorts()...), "filter": completeWords(exampleFilters...), "user": completeUsers,
 		"summary": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // a file
 		"region":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		"output":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),

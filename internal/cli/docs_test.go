@@ -272,6 +272,7 @@ var masks = []struct {
 	{regexp.MustCompile(`^\s*(\d+\s+)?\??\d+ `), "${1}PID "},
 	{regexp.MustCompile(`"(pid|host_pid)": \d+`), `"$1": PID`},
 	{regexp.MustCompile(`\b\d+(\.\d+)? ?(s|ms|µs)\b`), "N s"},
+	{regexp.MustCompile(` \d+%\s+[\d.]+[KMG]\b`), " CPU RSS"},
 	{regexp.MustCompile(`ration-[0-9a-f]{16}`), "ration-HASH"},
 	{regexp.MustCompile(`\s+`), " "},
 }

@@ -23,7 +23,8 @@ func newInspectCommand(a *app) *cobra.Command {
 		Use:   "inspect JOB",
 		Short: "Print everything about one job as JSON",
 		Long: `Print everything about one job, ended or not, as one JSON value: the job as in
-ration ps --json, and the findings about it. JOB is a name that ration ps
+ration ps --json, with the command, CPU and host memory of each process, and the
+findings about it. JOB is a name that ration ps
 shows, the path of a region, with a slash in it, or for root USER/NAME, a job
 of another user. Nothing is changed.
 
@@ -54,6 +55,9 @@ func (a *app) runInspect(name, format string) error {
 	if err != nil {
 		return err
 	}
+	jobs := []machine.Job{j}
+	(&node.HostMeter{}).AddHostUse(jobs)
+	j = jobs[0]
 	out := Inspection{Job: j, Findings: []machine.Finding{}}
 	for _, f := range m.Findings {
 		if f.Path == j.Path {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -30,16 +29,6 @@ func splitUser(argument string) (user, name string, is bool) {
 	return user, name, is && user != "" && user[0] != '.' && limit.CheckName("job", name) == nil
 }
 
-// isUser returns a function that reports whether a UID and a name belong to user, which is a name
-// or a number. If a number is also the name of another user, it means that user (proc.UID).
-func isUser(user string) func(uid int, name string) bool {
-	if _, err := strconv.Atoi(user); err != nil {
-		return func(_ int, name string) bool { return name == user }
-	}
-	numbered, err := proc.UID(user)
-	return func(uid int, _ string) bool { return err == nil && uid == numbered }
-}
-
 // errSeveral is returned, wrapped, if several jobs have the name.
 var errSeveral = errors.New("several users have a job of that name")
 
@@ -48,7 +37,7 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 	user, name, ofUser := splitUser(argument)
 	var isUsers func(uid int, name string) bool
 	if ofUser {
-		isUsers = isUser(user)
+		isUsers = node.IsUser(user)
 	}
 	var found []int
 	for i := range jobs {
@@ -63,7 +52,7 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 		}
 	}
 	for _, better := range []func(j *machine.Job) bool{
-		func(j *machine.Job) bool { return !ofUser && isOwn(j) },
+		func(j *machine.Job) bool { return !ofUser && node.IsOwn(j) },
 		func(j *machine.Job) bool { return j.State != machine.Ended },
 	} {
 		if some := slices.DeleteFunc(slices.Clone(found), func(i int) bool { return !better(&jobs[i]) }); len(some) > 0 {
@@ -132,7 +121,7 @@ func findJob(m *machine.Machine, argument string, read func(job.Job) machine.Job
 
 // checkAll refuses a plain name of another user's job if not all jobs were read.
 func checkAll(m *machine.Machine, j *machine.Job, argument string) error {
-	if why := notAll(m); why != "" && !strings.Contains(argument, "/") && !isOwn(j) {
+	if why := notAll(m); why != "" && !strings.Contains(argument, "/") && !node.IsOwn(j) {
 		return statusError{fmt.Errorf("%s: others may have a job of that name: %s (name it %s)", argument, why, termtext.Printable(ownerAndName(j))), ExitUsage}
 	}
 	return nil
@@ -166,7 +155,7 @@ func lookUpJobs(names []string) (jobs []job.Job, err error) {
 // job is returned by name, any other by path. find finds jobs without reading those of other users.
 func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (job.Job, error) {
 	user, name, ofUser := splitUser(argument)
-	if ofUser && isUser(user)(os.Geteuid(), proc.UserName(os.Geteuid())) {
+	if ofUser && node.IsUser(user)(os.Geteuid(), proc.UserName(os.Geteuid())) {
 		if j, err := find(name); err == nil {
 			return j, nil
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -259,16 +260,32 @@ func (a *app) changeLimits(j job.Job, change limit.Limits) error {
 		out.Devices = append(out.Devices, l)
 	}
 	return a.print(out, func() {
-		for _, d := range out.Devices {
-			a.printChange(s.Title(), change, d, c.before[d.Device.Device])
+		text := func(d ShownLimit, devices string) string {
+			var out strings.Builder
+			to := *a
+			to.out.Writer = &out
+			to.printChange(s.Title(), devices, change, d, c.before[d.Device.Device])
+			return out.String()
+		}
+		for all := out.Devices; len(all) > 0; { // devices with the same change share a line
+			first, n := all[0], 1
+			for n < len(all) && all[n].Device.Device == first.Device.Device+n && text(all[n], "") == text(first, "") {
+				n++
+			}
+			devices := fmt.Sprintf("device %d", first.Device.Device)
+			if n > 1 {
+				devices = fmt.Sprintf("devices %d-%d", first.Device.Device, first.Device.Device+n-1)
+			}
+			a.out.printf("%s", text(first, devices))
+			all = all[n:]
 		}
 	})
 }
 
-func (a *app) printChange(title string, change limit.Limits, d ShownLimit, was machine.Device) {
+func (a *app) printChange(title, devices string, change limit.Limits, d ShownLimit, was machine.Device) {
 	device := d.Device.Device
 	line := func(what, now, before string) {
-		a.out.printf("%s, device %d: the %s is %s now; it was %s.\n", a.out.style(bold, termtext.Printable(title)), device, what, now, before)
+		a.out.printf("%s, %s: the %s is %s now; it was %s.\n", a.out.style(bold, termtext.Printable(title)), devices, what, now, before)
 	}
 	note := func(format string, args ...any) { a.out.paragraph(plain, 2, format, args...) }
 	if change.Memory.For(device).IsSet() {

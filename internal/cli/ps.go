@@ -27,7 +27,7 @@ type psFlags struct {
 	wide     bool
 	format   string
 	watch    watchFlags
-	psSelection
+	node.Selection
 }
 
 func newPsCommand(a *app) *cobra.Command {
@@ -46,7 +46,7 @@ USED is what the job holds on all its GPUs, and LIMIT what it may: 2x10G is
 which GPUs exist. STATE is also how the command of an ended job ended (exit 0,
 signal 9). NOTE says what needs attention. --wide adds columns and cuts nothing;
 otherwise lines are cut at the width of the terminal. --sort mem, name, user,
-age or gpu sorts the jobs. --user and --filter select jobs, also for --json,
+age, gpu or busy (by GPU time, with --watch) sorts the jobs. --user and --filter select jobs, also for --json,
 --quiet and --format: name and state must be equal (* and ? are wildcards of
 a name), a command must contain the value, and gpu=0 is every job that may use
 GPU 0. Several filters must all match.
@@ -61,7 +61,10 @@ The columns of a block: SLOT is the number of a process's account in the region.
 HOLDS is the sum of CONTEXT, DATA and the others. DRIFT is how much more the
 driver counts for the process now; it is shown only if there is a driver. A ?
 marks a PID or name that only the job's own file claims: the process has ended,
-or cannot be seen from here. All others are confirmed by the kernel.
+or cannot be seen from here. All others are confirmed by the kernel. CPU is the
+share of one processor that a process had since it started or, with --watch,
+since it was shown before: 200% is two processors. RSS is its part of the host's
+memory. Both are in blocks, and in --json with JOB or --long.
 
 If there is a driver, its devices come first, with the sum of the limits on
 each. Processes that hold memory and belong to no job come last, followed by
@@ -110,7 +113,7 @@ is no such job. The other jobs are shown all the same.`,
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print names only, as other commands take them")
 	cmd.Flags().BoolVarP(&f.long, "long", "l", false, "show a block for each job, with its processes")
 	cmd.Flags().BoolVar(&f.wide, "wide", false, "show more columns, and cut nothing")
-	f.addFlags(cmd.Flags())
+	addSelectionFlags(&f.Selection, cmd.Flags())
 	cmd.Flags().StringVar(&f.format, "format", "", "print this Go `template` for each job")
 	cmd.Flags().BoolVarP(&f.watch.enabled, "watch", "w", false, "show the jobs repeatedly")
 	cmd.Flags().DurationVarP(&f.watch.interval, "interval", "i", time.Second, "how long --watch waits in between")
@@ -127,8 +130,8 @@ func (a *app) runPs(cmd *cobra.Command, f psFlags, names []string) error {
 	if f.quiet && (a.json || f.format != "") || a.json && f.format != "" {
 		return usageError("--quiet, --format and --json: each says what to print (use one of them)")
 	}
-	if err := f.psSelection.check(); err != nil {
-		return err
+	if err := f.Check(); err != nil {
+		return statusError{err, ExitUsage}
 	}
 	format, err := parseJobTemplate(f.format)
 	if err != nil {
@@ -158,6 +161,7 @@ func (a *app) printJobAt(f psFlags, format *template.Template) error {
 	m := a.node.ReadJob(job.Job{Path: f.region}, node.Options{ReadOnly: f.readOnly})
 	s := &m.Jobs[0]
 	a.addTime(f, m.Jobs)
+	a.host.AddHostUse(m.Jobs)
 	if a.json {
 		if err := a.out.printJSON(m); err != nil {
 			return err
@@ -189,8 +193,8 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		return err
 	}
 	if len(names) == 0 {
-		m.Jobs = f.apply(m.Jobs)
-		if !f.all && !slices.Contains(f.filters, "state="+machine.Ended) {
+		m.Jobs = f.Apply(m.Jobs)
+		if !f.all && !slices.Contains(f.Filters, "state="+machine.Ended) {
 			hideEnded(&m)
 		}
 	}
@@ -200,6 +204,9 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		}
 	}
 	a.addTime(f, m.Jobs)
+	if len(names) > 0 || f.long {
+		a.host.AddHostUse(m.Jobs)
+	}
 	switch {
 	case a.json:
 		return errors.Join(a.out.printJSON(m), err)
@@ -226,7 +233,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		if i > 0 || len(names) == 0 && len(m.Devices) > 0 {
 			a.out.printf("\n")
 		}
-		if len(names) == 0 && !isOwn(&s) {
+		if len(names) == 0 && !node.IsOwn(&s) {
 			s = s.Shorten(shownRows)
 		}
 		a.printJob(s)
@@ -343,7 +350,8 @@ func (a *app) addTime(f psFlags, jobs []machine.Job) {
 type processRow struct {
 	machine.Process
 	machine.Holding
-	depth int // depth in the tree of the job's processes
+	depth   int    // depth in the tree of the job's processes
+	command string // if it is not that of the job, which is shown above
 }
 
 // claim marks a text that only the job claims about a process.
@@ -363,8 +371,22 @@ var processColumns = []column[processRow]{
 	{"HOLDS", true, func(r processRow) string { return humanfmt.Short(r.Total) }, nil},
 	{"DRIFT", true, func(r processRow) string { return drift(r.Holding) }, func(r processRow) bool { return r.DriverNow }},
 	computeColumns[0], computeColumns[1], computeColumns[2], computeColumns[3], computeColumns[4],
+	{"CPU", true, ofHost(func(u *machine.HostUse) string { return fmt.Sprintf("%.0f%%", u.CPU.Percent) }), hasHost},
+	{"RSS", true, ofHost(func(u *machine.HostUse) string { return humanfmt.Short(u.RSS) }), hasHost},
 	{"IN", false, func(r processRow) string { return r.Container }, func(r processRow) bool { return r.Container != "" }},
 	{"NAME", false, func(r processRow) string { return strings.Repeat("  ", r.depth) + claim(r, r.Name) }, nil},
+	{"COMMAND", false, func(r processRow) string { return r.command }, func(r processRow) bool { return r.command != "" }},
+}
+
+func hasHost(r processRow) bool { return r.Host != nil }
+
+func ofHost(text func(*machine.HostUse) string) func(processRow) string {
+	return func(r processRow) string {
+		if r.Host == nil {
+			return "-"
+		}
+		return text(r.Host)
+	}
 }
 
 // printProcesses prints a line for each process and device, and how many are not shown.
@@ -375,11 +397,16 @@ func (a *app) printProcesses(s machine.Job) {
 	}
 	var rows []processRow
 	for p, depth := range node.Tree(s.Processes) {
+		row := processRow{Process: p, depth: depth}
+		if p.Host != nil && !slices.Equal(p.Host.Command, s.Command) {
+			row.command = strings.Join(p.Host.Command, " ")
+		}
 		if len(p.Holdings) == 0 {
-			rows = append(rows, processRow{Process: p, depth: depth})
+			rows = append(rows, row)
 		}
 		for _, h := range p.Holdings {
-			rows = append(rows, processRow{p, h, depth})
+			row.Holding = h
+			rows = append(rows, row)
 		}
 	}
 	if len(rows) > 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ration/check/expect"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -46,25 +47,25 @@ func TestJobTable(t *testing.T) {
 }
 
 func TestJobSelection(t *testing.T) {
-	first := func(s psSelection) string {
-		expect.OK(t, s.check())
+	first := func(s node.Selection) string {
+		expect.OK(t, s.Check())
 		var names []string
-		for _, j := range s.apply(tableJobs(6)) {
+		for _, j := range s.Apply(tableJobs(6)) {
 			names = append(names, strings.TrimPrefix(j.Name, "fold0"))
 		}
 		return strings.Join(names, "")
 	}
-	expect.Equal(t, first(psSelection{sort: "name"}), "031425", "names begin with the user")
-	for want, s := range map[string]psSelection{
-		"123450": {sort: "mem"}, "031425": {sort: "user"}, "024135": {sort: "gpu"},
-		"14": {user: "ben"}, "25": {filters: []string{"user=carl"}}, "5": {filters: []string{"user=carl", "name=*5"}}, "": {filters: []string{"state=idle"}},
-		"135": {filters: []string{"gpu=1"}}, "1": {filters: []string{"command=train.py", "gpu=1", "user=ben"}, sort: "mem"}, "3": {filters: []string{"name=ann?/fold03"}},
+	expect.Equal(t, first(node.Selection{Sort: "name"}), "031425", "names begin with the user")
+	for want, s := range map[string]node.Selection{
+		"123450": {Sort: "mem"}, "031425": {Sort: "user"}, "024135": {Sort: "gpu"},
+		"14": {User: "ben"}, "25": {Filters: []string{"user=carl"}}, "5": {Filters: []string{"user=carl", "name=*5"}}, "": {Filters: []string{"state=idle"}},
+		"135": {Filters: []string{"gpu=1"}}, "1": {Filters: []string{"command=train.py", "gpu=1", "user=ben"}, Sort: "mem"}, "3": {Filters: []string{"name=ann?/fold03"}},
 	} {
 		expect.Equal(t, first(s), want, s)
 	}
-	expect.Equal(t, first(psSelection{sort: "age"}), "543210", "a job that began earlier comes first")
-	for _, s := range []psSelection{{sort: "colour"}, {filters: []string{"name"}}, {filters: []string{"colour=red"}}, {filters: []string{"state=dead"}}, {filters: []string{"name=[", "x"}}} {
-		expect.True(t, s.check() != nil, s)
+	expect.Equal(t, first(node.Selection{Sort: "age"}), "543210", "a job that began earlier comes first")
+	for _, s := range []node.Selection{{Sort: "colour"}, {Filters: []string{"name"}}, {Filters: []string{"colour=red"}}, {Filters: []string{"state=dead"}}, {Filters: []string{"name=[", "x"}}} {
+		expect.True(t, s.Check() != nil, s)
 	}
 }
 
@@ -84,6 +85,6 @@ func TestJobCells(t *testing.T) {
 		{[]machine.Device{device(0, 1, 5)}, "0", "none"},
 	} {
 		j := machine.Job{Devices: c.devices}
-		expect.Equal(t, gpuText(&j)+" "+jobLimitText(&j), c.gpu+" "+c.limit)
+		expect.Equal(t, node.GPUText(&j)+" "+jobLimitText(&j), c.gpu+" "+c.limit)
 	}
 }

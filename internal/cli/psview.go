@@ -33,14 +33,6 @@ func chooseJobs(m *machine.Machine, names []string, read func(job.Job) machine.J
 	return out, nil
 }
 
-// order is the display order of jobs, by state.
-var order = map[string]int{machine.Running: 0, machine.Idle: 1, machine.Starting: 2, machine.Ended: 3}
-
-// sortJobs puts live jobs first, and keeps the order otherwise.
-func sortJobs(jobs []machine.Job) {
-	slices.SortStableFunc(jobs, func(a, b machine.Job) int { return cmp.Compare(order[a.State], order[b.State]) })
-}
-
 // hideEnded removes ended jobs from the list, and counts them. It keeps jobs that cannot be read,
 // because they need attention.
 func hideEnded(m *machine.Machine) {
@@ -95,32 +87,15 @@ func mapStrings(all []string, f func(string) string) []string {
 // argumentOf returns the form in which other commands accept a job: its name or, for another user's
 // job, the path of its region, which that user cannot change.
 func argumentOf(j *machine.Job) string {
-	if j.Name != "" && (isOwn(j) || isOfPolicy(j)) {
+	if j.Name != "" && (node.IsOwn(j) || node.IsOfPolicy(j)) {
 		return j.Name
 	}
 	return j.Path
 }
 
-// isOfPolicy reports whether a policy made a job. Its name, USER or USER/NAME, is root's word.
-func isOfPolicy(j *machine.Job) bool { return job.ShownName("", j.Path) != "" }
-
-// shownName returns the name of a job for people: its name or, for another user's job, USER/NAME.
-func shownName(j *machine.Job) string {
-	switch {
-	case j.Name == "":
-		return j.Path
-	case isOwn(j) || isOfPolicy(j) || j.Owner == "":
-		return j.Name
-	}
-	return ownerAndName(j)
-}
-
 // shownRows bounds the processes that are printed for a job of another user when all jobs are
 // listed.
 const shownRows = 64
-
-// isOwn reports whether a job is in this user's folder of jobs.
-func isOwn(j *machine.Job) bool { return strings.HasPrefix(j.Path, job.Folder()+"/") }
 
 // printTitle prints a job's name, state, owner and command.
 func (a *app) printTitle(s machine.Job) {

@@ -85,7 +85,8 @@ type app struct {
 	out  terminal // standard output
 	err  terminal // standard error
 
-	node   *node.Reader  // for a command that shows the machine
+	node   *node.Reader // for a command that shows the machine
+	host   node.HostMeter
 	totals *agent.Totals // for a command that shows the machine
 	silent bool          // the warning about a silent agent was printed
 }

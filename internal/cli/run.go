@@ -157,8 +157,8 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	case plan.Join:
 		return usageError("--join: joins a job by its name (give it one, with --name)")
 	}
-	if cmd.Flags().Changed("fake-gpu") && plan.FakeGPU == "" {
-		return usageError("--fake-gpu \"\": not a machine (use h200x2, or small:512m)")
+	if cmd.Flags().Changed("fake-gpu") && (plan.FakeGPU == "" || plan.FakeGPU[0] == '-') { // the next flag
+		return usageError("--fake-gpu %q: not a machine (use h200x2, or small:512m)", plan.FakeGPU)
 	}
 	for _, text := range limit.Meaningless(os.Environ()) {
 		plan.Warn(text)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/proc"
+	"ration/internal/tui"
 )
 
 // Stopped is what `ration stop --json` and `ration signal --json` print for each job.
@@ -64,7 +66,7 @@ be ended by you; 3 if there is no such job.`,
 			return a.eachStopped(args, f.yes, "End", func(j job.Job) (job.Stopped, error) { return job.Stop(j, f.grace) })
 		},
 	}
-	cmd.Flags().DurationVar(&f.grace, "grace", 10*time.Second, "the `time` between SIGTERM and SIGKILL")
+	cmd.Flags().DurationVar(&f.grace, "grace", tui.StopGrace, "the `time` between SIGTERM and SIGKILL")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask, also for a job of another user")
 	return cmd
 }
@@ -87,14 +89,7 @@ such job.`,
 			if err != nil {
 				return err
 			}
-			return a.eachStopped(args[1:], yes, "Send "+unix.SignalName(s)+" to", func(j job.Job) (out job.Stopped, err error) {
-				out.Asked = job.Members(j)
-				defer job.CloseMembers(out.Asked)
-				for _, m := range out.Asked {
-					err = errors.Join(err, m.Signal(s))
-				}
-				return out, err
-			})
+			return a.eachStopped(args[1:], yes, "Send "+unix.SignalName(s)+" to", func(j job.Job) (job.Stopped, error) { return signalJob(j, s) })
 		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, also for a job of another user")
@@ -132,20 +127,38 @@ func (a *app) eachStopped(names []string, yes bool, verb string, stop func(job.J
 	for i, j := range jobs {
 		done, err := stop(j)
 		out := Stopped{Job: j.Name, Path: j.Path, Signalled: pidsOf(done.Asked), Killed: done.Killed, Left: pidsOf(done.Left)}
-		printErr := a.print(out, func() {
-			text := humanfmt.Plural(len(out.Signalled), "process got a signal", "processes got a signal")
-			if out.Killed > 0 {
-				text += fmt.Sprintf(", %d of them SIGKILL", out.Killed)
-			}
-			a.out.printf("%s: %s\n", oneWord(names[i]), text)
-		})
-		if len(out.Left) > 0 && err == nil {
-			err = fmt.Errorf("%s: %s still there, as pid %d (%s): the kernel has not ended it yet (try again later)", names[i],
-				humanfmt.Plural(len(out.Left), "process is", "processes are"), out.Left[0].PID, out.Left[0].Name)
-		}
-		errs = append(errs, printErr, err)
+		printErr := a.print(out, func() { a.out.printf("%s\n", stoppedText(names[i], done)) })
+		errs = append(errs, printErr, cmp.Or(err, leftError(names[i], done)))
 	}
 	return errors.Join(errs...)
+}
+
+// stoppedText says what stop did.
+func stoppedText(name string, done job.Stopped) string {
+	text := oneWord(name) + ": " + humanfmt.Plural(len(done.Asked), "process got a signal", "processes got a signal")
+	if done.Killed > 0 {
+		text += fmt.Sprintf(", %d of them SIGKILL", done.Killed)
+	}
+	return text
+}
+
+// leftError returns an error if processes are left.
+func leftError(name string, done job.Stopped) error {
+	if len(done.Left) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %s still there, as pid %d (%s): the kernel has not ended it yet (try again later)", name,
+		humanfmt.Plural(len(done.Left), "process is", "processes are"), done.Left[0].PID, done.Left[0].Name)
+}
+
+// signalJob sends a signal to all processes of a job.
+func signalJob(j job.Job, s syscall.Signal) (out job.Stopped, err error) {
+	out.Asked = job.Members(j)
+	defer job.CloseMembers(out.Asked)
+	for _, m := range out.Asked {
+		err = errors.Join(err, m.Signal(s))
+	}
+	return out, err
 }
 
 // askBefore asks before a signal goes to processes of another user.

@@ -18,6 +18,7 @@ type topFlags struct {
 	region   string // path; empty for all jobs
 	readOnly bool
 	interval time.Duration
+	node.Selection
 }
 
 func newTopCommand(a *app) *cobra.Command {
@@ -37,12 +38,20 @@ that time it had lately: measured if there is a cap, otherwise from the
 driver's samples over five seconds or more, marked with ~, which may be wrong
 by several points.
 
+A process has its command, CPU, its share of one processor since the last look
+(200% is two processors), and RSS, its part of the host's memory. They are read
+only of processes on the screen. g shows all GPUs where they do not fit.
+
 Enter shows all about a job, with its history: since ration top was started, and
-where an agent runs (ration agent) the 15 minutes before. / shows only what has
-a text in it, u the users, e also ended jobs, t processes as a tree. l changes a
-job's limits, as ration limit does. k sends a signal to a process, after a
-question: to the one that is shown and no other, and never to one that only its
-job vouches for.
+where an agent runs (ration agent) the 15 minutes before. u shows the users, e
+also ended jobs, t processes as a tree. / shows only what has a text in it, or
+what ration ps --filter takes: state=running gpu=0. --sort, --user and --filter
+are as for ration ps; Esc shows everything again.
+
+l changes a job's limits, as ration limit does. x ends a job, as ration stop
+does. k sends a signal to all processes of a job, as ration signal does, or
+among processes to the one that is shown and no other, and never to one that
+only its job vouches for. Each asks first.
 
 How it is shown (order, columns, tree, mouse) is kept in ration/top.json in
 $XDG_CONFIG_HOME or ~/.config, if that is yours.
@@ -58,10 +67,11 @@ region. With --read-only nothing is changed.
 
 Exit status: 0; 2 if there is no terminal; 3 if the named region could not be
 read.`,
-		Example: "  ration top\n  ration top --interval 250ms\n  ration top --region /run/ration/train/region",
+		Example: "  ration top\n  ration top --interval 250ms\n  ration top --user anna --sort mem\n  ration top --region /run/ration/train/region",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runTop(cmd, f) },
 	}
+	addSelectionFlags(&f.Selection, cmd.Flags())
 	cmd.Flags().StringVar(&f.region, "region", "", "show only the job with the region at this `path`")
 	cmd.Flags().DurationVarP(&f.interval, "interval", "i", time.Second, "how often to read the jobs")
 	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: do not return the memory of dead processes either")
@@ -78,6 +88,9 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 		return usageError("standard output is not a terminal (use ration ps, or ration ps --watch)")
 	case f.interval < minInterval:
 		return usageError("--interval %v: too often (use %v or more)", f.interval, minInterval)
+	}
+	if err := f.Check(); err != nil {
+		return statusError{err, ExitUsage}
 	}
 	opts := node.Options{ReadOnly: f.readOnly}
 	reader := &node.Reader{}
@@ -107,7 +120,7 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 	}
 	path := tui.SettingsPath()
 	before := tui.LoadSettings(path)
-	after, err := tui.Run(source, actions, f.interval, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
+	after, err := tui.Run(source, (&node.HostMeter{}).Read, actions, f.interval, f.Selection, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
 	if path != "" && !reflect.DeepEqual(before, after) {
 		printError(a.err, after.Save(path)) // a failure here does not matter
 	}

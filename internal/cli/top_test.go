@@ -43,7 +43,7 @@ func TestTop(t *testing.T) {
 	s := onTerminal(t, 80, 24, environ(folder), "ration", "top", "--interval", "100ms")
 	s.shows(`2 jobs, 5 processes, 10\.1 GiB held, 1 ended`)
 	s.shows(`(?m)^▸ train +0 +█.*┃ +8\.57G +10G +86%.*\n  serve +0 +█.*┃ +1\.51G +4G +38%`)
-	s.shows(`(?s)processes of all jobs, by bytes.* rank-0\n.* rank-1\n.* rank-2\n.* server\n.* eval\n`)
+	s.shows(`(?s)processes of all jobs, by mem.* rank-0 .* rank-1 .* rank-2 .* server .* eval `)
 	s.shows(`train: eval \(\d+\) asked for 3 GiB ×2 with 1\.43 GiB free of 10\s+GiB;`)
 	s.press("e")
 	s.shows(`(?m)^  gone +ended`)
@@ -53,7 +53,7 @@ func TestTop(t *testing.T) {
 	})
 	s.press("\x1b")
 	s.shows(`filter: SERV|rank-0`)
-	s.shows(` rank-0\n`)
+	s.shows(` rank-0 .*\n`)
 
 	// Details, with a history, and a limit.
 	s.press("\x1b[B\x1b[A\r")
@@ -155,32 +155,62 @@ func TestTopProcess(t *testing.T) {
 	folder := jobsFolder(t)
 	t.Setenv("RATION_DIR", folder)
 	worker := startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"})[0]
-	read := func() (*machine.Job, machine.Process) {
-		j, err := machine.ReadJob("train")
-		expect.Must(t, err == nil && len(j.Processes) == 1, "read", j.Processes, err)
-		return &j, j.Processes[0]
-	}
-	j, p := read()
-	found, err := topActions{}.Process(j, p)
+	j, err := machine.ReadJob("train")
+	expect.Must(t, err == nil && len(j.Processes) == 1, "read", j.Processes, err)
+	id := j.Processes[0].Local
+	found, err := topActions{}.Process(id)
 	expect.Must(t, err == nil && found.PID == worker.Process.Pid && found.Name == "rank-0", "found", found, err)
-	for name, change := range map[string]func(p *machine.Process){
-		"another process":       func(p *machine.Process) { p.HostPID = os.Getpid() },
-		"another slot":          func(p *machine.Process) { p.Slot++ },
-		"the slot's last owner": func(p *machine.Process) { p.Joined = p.Joined.Add(-1) },
-		"none":                  func(p *machine.Process) { p.HostPID = 1 << 22 },
+	for name, other := range map[string]machine.ProcessID{
+		"another process": {PID: os.Getpid(), Start: id.Start}, "a later process": {PID: id.PID, Start: id.Start - 1}, "none": {PID: 1 << 22, Start: id.Start}, "unknown": {PID: id.PID},
 	} {
-		other := p
-		change(&other)
-		got, err := (topActions{}).Process(j, other)
+		got, err := (topActions{}).Process(other)
 		expect.True(t, err != nil, name, "found", got)
 	}
 	// A handle stays with its process.
 	kill(t, worker)
 	err = found.Handle.Signal(unix.SIGCONT)
 	expect.True(t, errors.Is(err, proc.ErrEnded), "signal to a process that has ended", err)
-	got, err := (topActions{}).Process(j, p)
+	got, err := (topActions{}).Process(id)
 	expect.True(t, err != nil, "found", got, "which has ended")
 	expect.Equal(t, found.Handle.Close(), nil)
+}
+
+// x ends all processes of a job, and of no later job with its name.
+func TestTopStop(t *testing.T) {
+	testenv.NeedsHost(t)
+	folder := jobsFolder(t)
+	t.Setenv("RATION_DIR", folder)
+	workers := startJob(t, folder, "train", []string{"10g", "518m", "1g", "rank-0"}, []string{"10g", "518m", "1g", "rank-1"})
+	others := startJob(t, folder, "serve", []string{"10g", "518m", "1g", "server"})
+	j, err := machine.ReadJob("train")
+	expect.OK(t, err)
+	earlier := j
+	earlier.Created = j.Created.Add(-time.Second)
+	_, err = topActions{}.Stop(earlier)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "another job"), err)
+
+	s := onTerminal(t, 80, 24, environ(folder), "ration", "top", "--interval", "100ms", "--filter", "name=tr*")
+	s.shows(`1 job, filter name=tr\*`)
+	s.press("x")
+	s.shows(`End job train of user \S+\? SIGTERM to all its processes \(2 processes on\s+GPUs\)`)
+	s.press("y")
+	s.shows(`train: 2 processes got a signal`)
+	for _, w := range workers {
+		err := w.Wait()
+		expect.True(t, err != nil && strings.Contains(err.Error(), "terminated"), err)
+	}
+	s.press("q")
+	s.exits(0)
+	said, err := topActions{}.Stop(mustReadJob(t, "serve"))
+	expect.True(t, err == nil && said == "serve: 1 process got a signal", said, err)
+	_ = others[0].Wait()
+}
+
+func mustReadJob(t *testing.T, name string) machine.Job {
+	t.Helper()
+	j, err := machine.ReadJob(name)
+	expect.OK(t, err)
+	return j
 }
 
 // What ration limit takes, the prompt takes, and what it refuses is an error.
@@ -241,7 +271,7 @@ func TestTopTerminals(t *testing.T) {
 			s := onTerminal(t, 80, 24, environ(folder, more...), "ration", "top", "--read-only")
 			s.shows(bar)
 			s.press("\tss")
-			s.shows("by PID")
+			s.shows("by cpu")
 			s.press("q")
 			s.exits(0)
 		})

@@ -1,10 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 
@@ -42,35 +43,45 @@ func (topActions) SetLimit(j machine.Job, text string) (string, error) {
 	return setLimit(j, change)
 }
 
+// Stop ends all processes of a job as ration stop does.
+func (topActions) Stop(j machine.Job) (string, error) {
+	return onJob(j, func(j job.Job) (job.Stopped, error) { return job.Stop(j, tui.StopGrace) })
+}
+
+// Signal sends a signal to all processes of a job as ration signal does.
+func (topActions) Signal(j machine.Job, s syscall.Signal) (string, error) {
+	return onJob(j, func(j job.Job) (job.Stopped, error) { return signalJob(j, s) })
+}
+
+// onJob finds the job of a row as ration stop does, unless it is another one now, and calls do.
+func onJob(j machine.Job, do func(job.Job) (job.Stopped, error)) (string, error) {
+	name := node.ShownName(&j)
+	found, err := lookUpJob(argumentOf(&j), job.FindFolder)
+	if err != nil {
+		return "", err
+	}
+	if now := node.ReadJob(found, node.Options{ReadOnly: true}); now.ID() != j.ID() {
+		return "", fmt.Errorf("%s: it has ended, or another job has its name now", oneWord(name))
+	}
+	done, err := do(found)
+	return stoppedText(name, done), cmp.Or(err, leftError(name, done))
+}
+
 // errNotIt is returned if a process is no longer the one that was shown.
 var errNotIt = errors.New("it has ended, or another process has its PID now")
 
-// Process opens the process first, and then asks the kernel again whether its PID is that of the
-// row: by the lock of the job's slot, or by the driver's list. If the process is still alive after
-// that, it is the right one, and a signal cannot reach another process.
-func (topActions) Process(j *machine.Job, p machine.Process) (*tui.Process, error) {
-	h, err := proc.Open(p.HostPID)
+// Process opens the process, and then asks the kernel whether it is the one that started when that of the row did. If
+// the process is still alive after that, it is the right one, and a signal cannot reach another process.
+func (topActions) Process(id machine.ProcessID) (*tui.Process, error) {
+	h, err := proc.Open(id.PID)
 	if err != nil {
 		return nil, err
 	}
-	uid, name, _, err := proc.Owner(p.HostPID)
-	found := err == nil && listed(j, p)
-	if !found || !h.Alive() {
+	uid, name, _, err := proc.Owner(id.PID)
+	start, startErr := proc.Started(id.PID)
+	if err != nil || startErr != nil || start != id.Start || !h.Alive() {
 		_ = h.Close()
-		return nil, fmt.Errorf("pid %d: %w", p.HostPID, errNotIt)
+		return nil, fmt.Errorf("pid %d: %w", id.PID, errNotIt)
 	}
-	return &tui.Process{PID: p.HostPID, Name: termtext.Printable(name), User: proc.UserName(uid), Handle: h}, nil
-}
-
-// listed reads the job or the list again, and reports whether the kernel confirms that the process
-// is still there.
-func listed(j *machine.Job, p machine.Process) bool {
-	if j == nil {
-		m, err := node.Read(node.Options{ReadOnly: true})
-		return err == nil && slices.ContainsFunc(m.Outside, func(o machine.Outside) bool { return o.PID == p.HostPID && o.UID == p.UID })
-	}
-	now := node.ReadJob(job.Job{Name: j.Name, Path: j.Path}, node.Options{ReadOnly: true})
-	return slices.ContainsFunc(now.Processes, func(q machine.Process) bool {
-		return q.Verified && q.State != machine.Dead && q.HostPID == p.HostPID && q.Slot == p.Slot && q.Joined.Equal(p.Joined)
-	})
+	return &tui.Process{PID: id.PID, Name: termtext.Printable(name), User: proc.UserName(uid), Handle: h}, nil
 }

@@ -14,40 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
-
-// Stopped reports whether a signal or a debugger has stopped a process.
-func Stopped(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	at := bytes.LastIndexByte(stat, ')') // the name before it may contain any character
-	return err == nil && at >= 0 && len(stat) > at+2 && (stat[at+2] == 'T' || stat[at+2] == 't')
-}
-
-// Started returns when a process started, in clock ticks since boot. With the PID this identifies a process.
-func Started(pid int) (ticks uint64, err error) {
-	stat, err := readStart("/proc/"+strconv.Itoa(pid)+"/stat", 1024)
-	if err != nil {
-		return 0, err
-	}
-	const start = 19 // index among the fields after the name, which may contain any character
-	field := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(field) <= start {
-		return 0, fmt.Errorf("reading the start of process %d: %d fields", pid, len(field))
-	}
-	return strconv.ParseUint(string(field[start]), 10, 64)
-}
-
-// ticksPerSecond is the unit of /proc/PID/stat on every Linux that this program runs on.
-const ticksPerSecond = 100
-
-// Now returns the present time in the unit of Started.
-func Now() (ticks uint64) {
-	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // cannot fail: the clock is there since Linux 2.6.39
-	return uint64(now.Sec)*ticksPerSecond + uint64(now.Nsec)/(1e9/ticksPerSecond)
-}
 
 // maxName is the length to which the kernel cuts a process's name.
 const maxName = 15
@@ -58,12 +25,8 @@ func CalledBy(pid int, name, kernel string) bool {
 	if name == "" || name[:min(len(name), maxName)] == kernel {
 		return name != ""
 	}
-	line, answered := Ask(pid, func() []byte {
-		line, _ := readStart("/proc/"+strconv.Itoa(pid)+"/cmdline", 4096) // it is empty if that fails
-		return line
-	}, nil)
-	first, _, _ := bytes.Cut(line, []byte{0})
-	return answered && filepath.Base(string(first)) == name
+	command := Command(pid, 4096)
+	return len(command) > 0 && filepath.Base(command[0]) == name
 }
 
 // maxStatus is more than the length of /proc/PID/status with 65,536 groups, the most that a process can have.

@@ -13,27 +13,6 @@ import (
 	"ration/check/expect"
 )
 
-func TestStopped(t *testing.T) {
-	cmd := exec.Command("cat")
-	if _, err := cmd.StdinPipe(); err != nil { // it ends with the pipe, or with us
-		t.Fatal(err)
-	}
-	expect.OK(t, cmd.Start())
-	pid := cmd.Process.Pid
-	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
-	for _, c := range []struct {
-		signal unix.Signal
-		wait   int
-		want   bool
-	}{{unix.SIGSTOP, unix.WUNTRACED, true}, {unix.SIGCONT, unix.WCONTINUED, false}} {
-		expect.OK(t, unix.Kill(pid, c.signal))
-		_, err := unix.Wait4(pid, nil, c.wait, nil)
-		expect.OK(t, err)
-		expect.Equal(t, Stopped(pid), c.want, "after", c.signal, "stopped is")
-	}
-	expect.True(t, !Stopped(-1), "a process that is not there is stopped")
-}
-
 // The PID that a process has in its own namespace is found behind however many groups it is in.
 func TestOwnerWithManyGroups(t *testing.T) {
 	if os.Geteuid() != 0 {

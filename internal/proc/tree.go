@@ -1,7 +1,6 @@
 package proc
 
 import (
-	"bytes"
 	"path"
 	"regexp"
 	"strconv"
@@ -10,27 +9,6 @@ import (
 
 	"ration/internal/termtext"
 )
-
-// Parent returns the PID of a process's parent, or 0.
-func Parent(pid int) int {
-	stat, err := readStart("/proc/"+strconv.Itoa(pid)+"/stat", 1024)
-	if err != nil {
-		return 0
-	}
-	return parseParent(stat)
-}
-
-func parseParent(stat []byte) int {
-	field := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(field) < 2 {
-		return 0
-	}
-	ppid, err := strconv.Atoi(string(field[1]))
-	if err != nil || ppid < 0 {
-		return 0
-	}
-	return ppid
-}
 
 // maxAncestors bounds how many ancestors are checked.
 const maxAncestors = 64

@@ -49,6 +49,4 @@ func TestAncestor(t *testing.T) {
 	}
 	expect.Equal(t, Ancestor(os.Getpid(), func(pid int) bool { return pid == os.Getppid() }), parent, "want the parent")
 	expect.Equal(t, Ancestor(os.Getpid(), func(int) bool { return false }), 0, "want none")
-	expect.Equal(t, parseParent([]byte("7 (a) b) S 42 7 7")), 42, "want 42")
-	expect.Equal(t, parseParent([]byte("7")), 0, "want 0")
 }

@@ -1,23 +1,23 @@
 package tui
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
+	"ration/internal/node"
 	"ration/machine"
 )
 
 // Sort keys, in the order in which the key s selects them. The first is the default.
 var (
-	jobSorts     = []string{"busy", "bytes", "name", "user", "age"}
-	processSorts = []string{"bytes", "time", "PID", "user", "name", "joined"}
+	jobSorts     = []string{"busy", "mem", "name", "user", "age", "gpu"}
+	processSorts = []string{"mem", "time", "cpu", "rss", "PID", "user", "name", "command", "joined"}
 )
 
 // descending reports whether a sort key puts the highest or the latest first.
 func descending(sort string) bool {
-	return slices.Contains([]string{"busy", "bytes", "time", "joined", "age"}, sort)
+	return slices.Contains([]string{"busy", "mem", "time", "cpu", "rss", "joined"}, sort)
 }
 
 // jobs returns the jobs to show, sorted: unfinished jobs and unreadable jobs, which need attention;
@@ -30,71 +30,73 @@ func (m *Model) jobs() (out []*machine.Job) {
 			out = append(out, j)
 		}
 	}
+	order := node.Compare(m.Jobs.Sort)
 	slices.SortStableFunc(out, func(a, b *machine.Job) int {
-		order := 0
-		switch m.Jobs.Sort {
-		case "busy":
-			order = cmp.Or(cmp.Compare(stateOrder(a), stateOrder(b)), cmp.Compare(busy(b), busy(a)), cmp.Compare(heldBy(b), heldBy(a)))
-		case "bytes":
-			order = cmp.Compare(heldBy(b), heldBy(a))
-		case "user":
-			order = cmp.Compare(a.Owner, b.Owner)
-		case "age":
-			order = b.Created.Compare(a.Created)
-		}
-		order = cmp.Or(order, cmp.Compare(a.Title(), b.Title()), cmp.Compare(a.Path, b.Path))
 		if m.Jobs.Reverse {
-			return -order
+			a, b = b, a
 		}
-		return order
+		return order(a, b)
 	})
 	return out
 }
 
-// stateOrder sorts running jobs first and ended jobs last.
-func stateOrder(j *machine.Job) int {
-	return slices.Index([]string{machine.Running, machine.Idle, machine.Starting, "", machine.Ended}, j.State)
-}
-
-// busy returns how much of the devices' time a job has, in steps of ten per cent: with smaller
-// steps jobs would swap places at every sample.
-func busy(j *machine.Job) int {
-	sum := 0.0
-	for _, d := range j.Devices {
-		sum += max(0, timeOn(j, d.Device))
+// splitFilter returns the words of the filter that ration ps --filter takes too, as state=running, and the rest, which is
+// a text to search for.
+func (m *Model) splitFilter() (filters []string, text string) {
+	var words []string
+	for word := range strings.FieldsSeq(m.filter) {
+		if node.CheckFilter(word) == nil {
+			filters = append(filters, word)
+		} else {
+			words = append(words, word)
+		}
 	}
-	return int(sum/10 + 0.5)
+	return filters, strings.Join(words, " ")
 }
 
-func heldBy(j *machine.Job) (bytes uint64) {
-	for _, d := range j.Devices {
-		bytes += d.Used
-	}
-	return bytes
+// selection returns the chosen user and filters.
+func (m *Model) selection() node.Selection {
+	filters, _ := m.splitFilter()
+	return node.Selection{User: m.user, Filters: append(filters, m.given...)}
 }
 
-// chosen reports whether a job belongs to the chosen user, and itself or one of its processes
-// matches the filter.
+// searches reports whether the filter has a text to search for.
+func (m *Model) searches() bool {
+	_, text := m.splitFilter()
+	return text != ""
+}
+
+// chosen reports whether a job is selected, and itself or one of its processes has the text of the filter.
 func (m *Model) chosen(j *machine.Job) bool {
-	if m.user != "" && j.Owner != m.user {
+	if !m.selection().Has(j) {
 		return false
 	}
-	return m.matchesJob(j) || slices.ContainsFunc(j.Processes, m.matchesProcess)
+	return m.matchesJob(j) || slices.ContainsFunc(j.Processes, func(p machine.Process) bool { return m.matchesProcess(m.rowOf(j, &p)) })
 }
 
-// matchesJob reports whether a job's name, path, owner, state or command contains the filter.
+// choosesOutside reports whether a process in no job is selected: it has none of a job's properties but a user.
+func (m *Model) choosesOutside(o machine.Outside) bool {
+	s := m.selection()
+	return len(s.Filters) == 0 && (s.User == "" || node.IsUser(s.User)(o.UID, o.User))
+}
+
+// matchesJob reports whether a job's name, path, owner, state or command contains the text of the filter.
 func (m *Model) matchesJob(j *machine.Job) bool {
 	return m.matches(j.Title(), j.Path, j.Owner, j.Launcher, j.State, strings.Join(j.Command, " "))
 }
 
-func (m *Model) matchesProcess(p machine.Process) bool {
-	return m.matches(p.Name, p.User, p.State, p.Container, fmt.Sprint(p.PID), fmt.Sprint(p.HostPID))
+func (m *Model) matchesProcess(r processRow) bool {
+	if m.filter == "" {
+		return true
+	}
+	return m.matches(r.Name, r.User, r.State, r.Container, fmt.Sprint(r.PID), fmt.Sprint(r.HostPID), r.command())
 }
 
-// matches reports whether one of the texts contains the filter, ignoring case.
+// matches reports whether one of the texts contains that of the filter, ignoring case.
 func (m *Model) matches(texts ...string) bool {
-	filter := strings.ToLower(m.filter)
-	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), filter) })
+	_, text := m.splitFilter()
+	text = strings.ToLower(text)
+	return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(strings.ToLower(t), text) })
 }
 
 func (m *Model) jobIDs() (ids []string) {

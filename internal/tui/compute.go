@@ -32,7 +32,7 @@ func anyHolding(j *machine.Job, is func(p machine.Process, h machine.Holding) bo
 
 // jobTime formats how much of a device's time all processes of a job together had lately.
 func jobTime(j *machine.Job, device int) string {
-	t := machine.Time{Percent: timeOn(j, device)}
+	t := machine.Time{Percent: node.TimeOn(j, device)}
 	if t.Percent < 0 {
 		return ""
 	}

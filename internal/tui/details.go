@@ -38,7 +38,7 @@ func (d *details) job(m *Model) *machine.Job {
 }
 
 func (d *details) hints(m *Model) []hint {
-	return []hint{{"Esc", "back"}, {"l", "limit"}, {"k", "signal"}, {m.theme.arrows, "process"}, {"PgDn", "more"}, {"s", "sort: " + m.Processes.Sort}, {"t", "tree"}}
+	return []hint{{"Esc", "back"}, {"l", "limit"}, {"x", "end"}, {"k", "signal"}, {m.theme.arrows, "process"}, {"PgDn", "more"}, {"s", "sort: " + m.Processes.Sort}, {"t", "tree"}}
 }
 
 func (d *details) choose(*Model, string) {}
@@ -54,7 +54,7 @@ func (d *details) press(m *Model, key string) tea.Cmd {
 		d.follow = true
 	default:
 		if !d.scroll.press(m, key) {
-			return m.pressShared(key, "l k t s r space ? h f1 m")
+			return m.pressShared(key, "l x k K t s r space ? h f1 m")
 		}
 	}
 	return nil

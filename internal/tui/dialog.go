@@ -91,6 +91,8 @@ type limitSet struct {
 	err    error
 }
 
+const readOnlyText = "nothing may be changed here: ration top was started with --read-only"
+
 // refuse shows why a key does nothing.
 func (m *Model) refuse(why string) { m.message = message{why, true} }
 
@@ -101,7 +103,7 @@ func (m *Model) askLimit() tea.Cmd {
 	case j == nil:
 		m.refuse("l changes the limits of a job: select one")
 	case m.actions == nil:
-		m.refuse("nothing may be changed here: ration top was started with --read-only")
+		m.refuse(readOnlyText)
 	default:
 		m.dialog = &limitPrompt{job: *j}
 	}
@@ -207,26 +209,21 @@ type signalSent message
 // which process that is.
 func (m *Model) findProcess() tea.Cmd {
 	r := m.selectedProcess()
-	_, inDetails := m.page.(*details)
 	switch {
-	case r == nil || m.focus != processesTable && !inDetails:
-		m.refuse("k sends a signal to a process: go to the processes with tab, and select one")
+	case r == nil:
+		m.refuse("k sends a signal to a process: select one")
 	case m.actions == nil:
-		m.refuse("nothing may be changed here: ration top was started with --read-only")
+		m.refuse(readOnlyText)
 	case r.State == machine.Dead:
 		m.refuse(fmt.Sprintf("pid %s has ended already", claim(*r, fmt.Sprint(r.PID))))
-	case !r.Verified || r.HostPID == 0:
+	case !r.Verified || r.Local.PID == 0:
 		m.refuse(fmt.Sprintf("pid %s is only what the job says: a signal could reach another process", claim(*r, fmt.Sprint(r.PID))))
 	default:
-		actions, job, process := m.actions, r.job, *r.Process
-		if job != nil { // a copy, because the next sample changes what is shown
-			own := *job
-			job = &own
-		}
-		q := &signalQuestion{pid: r.HostPID}
+		actions, id := m.actions, r.Local
+		q := &signalQuestion{pid: id.PID}
 		m.dialog = q
 		return func() tea.Msg {
-			found, err := actions.Process(job, process)
+			found, err := actions.Process(id)
 			return processFound{q, found, err}
 		}
 	}

@@ -24,11 +24,21 @@ func (a *fakeActions) SetLimit(j machine.Job, arguments string) (string, error) 
 	return j.Name + ", device 0: the limit is 20 GiB now;\n  it was 10 GiB.\n", nil
 }
 
-func (a *fakeActions) Process(_ *machine.Job, p machine.Process) (*Process, error) {
-	if p.Name == "gone" {
+func (a *fakeActions) Process(id machine.ProcessID) (*Process, error) {
+	if id.Start != 1 {
 		return nil, errors.New("pid 9: it is no longer there")
 	}
-	return &Process{p.HostPID, p.Name, p.User, fakeHandle{a, p.HostPID}}, nil
+	return &Process{id.PID, fmt.Sprint("name-of-", id.PID), "dev", fakeHandle{a, id.PID}}, nil
+}
+
+func (a *fakeActions) Stop(j machine.Job) (string, error) {
+	a.did = append(a.did, "stop "+j.Name)
+	return j.Name + ": 4 processes got a signal", nil
+}
+
+func (a *fakeActions) Signal(j machine.Job, s syscall.Signal) (string, error) {
+	a.did = append(a.did, fmt.Sprintf("signal %d to job %s", s, j.Name))
+	return "", errors.New("sending: it is not yours")
 }
 
 type fakeHandle struct {
@@ -77,12 +87,12 @@ func TestSignal(t *testing.T) {
 	m, a := acting(example())
 	press(t, m, "down", "tab", "k")
 	frame := text(m.Frame())
-	expect.Must(t, strings.Contains(frame, "Send SIGTERM to python train.py (pid 4711) of user dev?"), frame)
+	expect.Must(t, strings.Contains(frame, "Send SIGTERM to name-of-4711 (pid 4711) of user dev?"), frame)
 	press(t, m, "enter")
 	expect.True(t, fmt.Sprint(a.did) == "[close 4711]" && m.dialog == nil, "enter is not yes: did", a.did)
 	a.did = nil
 	press(t, m, "k", "right", "right", "y")
-	if fmt.Sprint(a.did) != "[signal 9 to 4711 close 4711]" || !strings.Contains(m.message.text, "SIGKILL was sent to python train.py (pid 4711)") {
+	if fmt.Sprint(a.did) != "[signal 9 to 4711 close 4711]" || !strings.Contains(m.message.text, "SIGKILL was sent to name-of-4711 (pid 4711)") {
 		t.Errorf("did %q, says %q", a.did, m.message.text)
 	}
 	// An answer before the question is none, and one who has left it is not asked.
@@ -95,9 +105,9 @@ func TestSignal(t *testing.T) {
 	a.did = nil
 	for name, mark := range map[string]func(p *machine.Process){
 		"only what the job says": func(p *machine.Process) { p.Verified = false },
-		"only what the job said": func(p *machine.Process) { p.HostPID = 0 },
+		"only what the job said": func(p *machine.Process) { p.Local = machine.ProcessID{} },
 		"has ended already":      func(p *machine.Process) { p.State = machine.Dead },
-		"no longer there":        func(p *machine.Process) { p.Name = "gone" },
+		"no longer there":        func(p *machine.Process) { p.Local.Start = 2 },
 	} {
 		s := example()
 		mark(&s.Jobs[2].Processes[0])
@@ -108,10 +118,35 @@ func TestSignal(t *testing.T) {
 		expect.True(t, len(a.did) == 0 && m.dialog == nil && strings.Contains(said, strings.Replace(name, "said", "says", 1)),
 			name, "did", a.did, "says", said)
 	}
-	m, a = acting(example())
-	press(t, m, "k")
-	expect.True(t, len(a.did) == 0 && strings.Contains(m.message.text, "tab"), "no process is selected: did", a.did, "says", m.message.text)
 	m, a = acting(wholeMachine()) // one that is in no job, and holds most
 	press(t, m, "tab", "k", "y")
 	expect.True(t, len(a.did) != 0 && a.did[0] == "signal 15 to 777", "did", a.did)
+}
+
+// Among the jobs, a signal goes to all processes of the selected job; x ends the job.
+func TestStopJob(t *testing.T) {
+	m, a := acting(example())
+	press(t, m, "down", "x")
+	frame := text(m.Frame())
+	expect.Must(t, strings.Contains(frame, "End job train of user dev? SIGTERM to all its processes (4 processes on GPUs), and after 10s SIGKILL"), frame)
+	press(t, m, "enter")
+	expect.True(t, len(a.did) == 0 && m.dialog == nil, "enter is not yes: did", a.did)
+	press(t, m, "x", "y")
+	expect.True(t, fmt.Sprint(a.did) == "[stop train]" && m.message.text == "train: 4 processes got a signal", a.did, m.message.text)
+	for _, keys := range [][]string{{"k", "right", "right", "y"}, {"x", "right", "right", "right", "y"}, {"K", "left", "left", "left", "left", "left", "left", "left", "y"}, {"enter", "K", "right", "right", "y"}, {"tab", "K", "right", "right", "y"}} {
+		m, a := acting(example())
+		press(t, m, "down")
+		press(t, m, keys...)
+		expect.True(t, fmt.Sprint(a.did) == "[signal 9 to job train]" && m.message.bad && strings.Contains(m.message.text, "not yours"), keys, a.did, m.message.text)
+	}
+	// A process in no job has no job to end.
+	m, a = acting(wholeMachine())
+	press(t, m, "tab", "x")
+	expect.True(t, len(a.did) == 0 && strings.Contains(m.message.text, "in no job") && m.dialog == nil, a.did, m.message.text)
+	m, a = acting(example())
+	press(t, m, "e", "end", "x")
+	expect.True(t, m.dialog == nil && strings.Contains(m.message.text, "has ended already"), m.message.text)
+	m.actions = nil
+	press(t, m, "home", "x")
+	expect.True(t, m.dialog == nil && strings.Contains(m.message.text, "--read-only") && len(a.did) == 0, m.message.text)
 }

@@ -2,6 +2,7 @@ package tui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"ration/internal/humanfmt"
+	"ration/internal/node"
 	"ration/internal/termtext"
 )
 
@@ -120,7 +122,7 @@ func (m *Model) statusLine() string {
 	all := m.jobs()
 	for _, j := range all {
 		processes += j.ProcessCount()
-		held += heldBy(j)
+		held += node.Used(j)
 	}
 	const title = "ration top"
 	right := m.sample.Time.In(m.zone).Format(time.TimeOnly)
@@ -128,8 +130,8 @@ func (m *Model) statusLine() string {
 		right = "paused at " + right
 	}
 	parts := []string{humanfmt.Plural(len(all), "job", "jobs")}
-	if m.filter != "" {
-		parts = append(parts, "filter "+termtext.Printable(m.filter))
+	if filter := strings.TrimSpace(strings.Join(append(slices.Clone(m.given), m.filter), " ")); filter != "" {
+		parts = append(parts, "filter "+termtext.Printable(filter))
 	}
 	if m.user != "" {
 		parts = append(parts, "user "+termtext.Printable(m.user))

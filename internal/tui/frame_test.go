@@ -32,7 +32,7 @@ var noon = time.Date(2026, 8, 14, 12, 0, 0, 0, time.UTC)
 func ago(d time.Duration) time.Time { return noon.Add(-d) }
 
 func process(slot, pid int, user, name string, joined time.Duration, holdings ...machine.Holding) machine.Process {
-	return machine.Process{Slot: slot, Verified: true, PID: pid, HostPID: pid, User: user, Name: name, State: machine.Live, Joined: ago(joined), Holdings: holdings}
+	return machine.Process{Slot: slot, Verified: true, PID: pid, HostPID: pid, Local: machine.ProcessID{PID: pid, Start: 1}, User: user, Name: name, State: machine.Live, Joined: ago(joined), Holdings: holdings}
 }
 
 func holds(device int, context, data uint64) machine.Holding {
@@ -92,6 +92,11 @@ func TestFrames(t *testing.T) {
 		{"24x5", 24, 5, wholeMachine(), nil},
 		{"10x2", 10, 2, wholeMachine(), nil},
 		{"path", 80, 10, onlyPath(), nil},
+		{"16-gpus-80x24", 80, 24, sixteen(), nil},
+		{"16-gpus-60x24", 60, 24, sixteen(), nil},
+		{"16-gpus-40x10", 40, 10, sixteen(), nil},
+		{"16-gpus-page-80x24", 80, 24, sixteen(), []string{"g"}},
+		{"16-gpus-page-40x10", 40, 10, sixteen(), []string{"g", "end"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			golden(t, tt.name+".txt", frameOf(t, tt.sample, tt.width, tt.height, nil, tt.keys...))
@@ -154,7 +159,7 @@ func fits(t *testing.T, frame string, width, height int) {
 
 // TestEverySize checks that frames fit terminals of many sizes.
 func TestEverySize(t *testing.T) {
-	for _, s := range []Sample{wholeMachine(), computing(false), {Time: noon}} {
+	for _, s := range []Sample{wholeMachine(), computing(false), sixteen(), {Time: noon}} {
 		for _, height := range []int{1, 2, 3, 4, 5, 8, 13, 15, 23, 44} {
 			for _, width := range []int{1, 2, 5, 9, 17, 30, 39, 63, 81, 133, 220} {
 				for _, keys := range [][]string{nil, {"?"}, {"tab", "pgdown", "pgdown"}, {"enter"}, {"u"}, {"c"}, {"f"}, {"/", "text:a"}, {"l", "text:x", "enter"}, {"tab", "k"}} {

@@ -61,29 +61,88 @@ func (m *Model) outside(device int) (bytes uint64) {
 	return bytes
 }
 
-// gpuLines returns at most most lines with the devices of the machine. It counts those that do not
-// fit.
+// gpuLines returns at most most lines with the devices of the machine: a table, or a grid if that does not fit. If the
+// grid does not fit either, it says how many devices there are more.
 func (m *Model) gpuLines(most int) (lines []line) {
 	devices := m.sample.Devices
 	switch {
 	case len(devices) == 0 || most < 1:
 		return nil
-	case most == 1 || most == 2 && len(devices) > 1:
-		return []line{{text: m.gpuSum(devices)}}
+	case most > len(devices):
+		return m.gpuRows(devices)
 	}
-	shown, more := devices, []machine.GPU(nil)
-	if len(devices) > most-1 {
-		shown, more = devices[:max(1, most-2)], devices[max(1, most-2):]
+	perLine := m.gridCells()
+	shown := devices
+	if perLine*most < len(devices) {
+		shown = devices[:perLine*(most-1)]
 	}
-	header, rows := m.gpuTable().render(m, m.width, devices, shown)
+	lines = m.gpuGrid(shown, perLine)
+	if more := devices[len(shown):]; len(more) > 0 {
+		count, rest, _ := strings.Cut(m.gpuSum(more), ":")
+		if len(shown) > 0 {
+			count = "and " + count
+		}
+		lines = append(lines, line{text: m.truncate(count+" (g shows all):"+rest, m.width)})
+	}
+	return lines
+}
+
+// gpuRows returns the table of devices.
+func (m *Model) gpuRows(devices []machine.GPU) (lines []line) {
+	header, rows := m.gpuTable().render(m, m.width, m.sample.Devices, devices)
 	lines = append(lines, line{text: "  " + m.theme.faint.Render(header)})
 	for _, row := range rows {
 		lines = append(lines, line{text: "  " + row})
 	}
-	if len(more) > 0 && len(lines) < most {
-		lines = append(lines, line{text: "    and " + m.gpuSum(more)})
+	return lines
+}
+
+const (
+	gridGap     = 2
+	minGridCell = 18 // columns of "15 ██████ 140G ! 97%"
+)
+
+// gridCells returns how many devices fit a line of the grid.
+func (m *Model) gridCells() int { return max(1, (m.width-2+gridGap)/(minGridCell+gridGap)) }
+
+// gpuGrid returns several devices in each line: the number, a bar, what is used, a mark if more is handed out than there
+// is, and how busy it is.
+func (m *Model) gpuGrid(devices []machine.GPU, perLine int) (lines []line) {
+	perLine = min(perLine, max(1, len(devices)))
+	width := (m.width - 2 + gridGap) / perLine
+	width = max(1, width-gridGap)
+	numbers, used := 1, 4
+	for _, g := range devices {
+		numbers, used = max(numbers, len(fmt.Sprint(g.Device))), max(used, len(humanfmt.Short(g.Used)))
+	}
+	cell := func(g machine.GPU) string {
+		after := " " + termtext.PadLeft(humanfmt.Short(g.Used), used)
+		mark := " "
+		if g.Rations > g.Total && g.Total > 0 {
+			mark = m.theme.bad.Render("!")
+		}
+		after += mark + termtext.PadLeft(optional("%d%%", g.Utilization), 4)
+		before := termtext.PadLeft(fmt.Sprint(g.Device), numbers) + " "
+		bar := max(0, width-termtext.Width(before)-termtext.Width(after))
+		return termtext.PadRight(m.truncate(before+m.gpuBar(g, bar)+after, width), width)
+	}
+	for from := 0; from < len(devices); from += perLine {
+		var cells []string
+		for _, g := range devices[from:min(len(devices), from+perLine)] {
+			cells = append(cells, cell(g))
+		}
+		lines = append(lines, line{text: "  " + strings.Join(cells, strings.Repeat(" ", gridGap))})
 	}
 	return lines
+}
+
+// gpusText returns the table of all devices.
+func (m *Model) gpusText() []line {
+	lines := []line{m.rule("GPUs")}
+	if len(m.sample.Devices) == 0 {
+		return append(lines, m.paragraph("none: there is no driver here, or it does not respond", 2)...)
+	}
+	return append(lines, m.gpuRows(m.sample.Devices)...)
 }
 
 // gpuSum formats several devices in one line.

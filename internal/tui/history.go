@@ -33,7 +33,7 @@ func (m *Model) addHistory(s Sample) {
 		for _, d := range j.Devices {
 			key := onDevice{j.Path, d.Device}
 			seen[key] = true
-			all := append(m.history[key], point{s.Time, d.Used, timeOn(j, d.Device)})
+			all := append(m.history[key], point{s.Time, d.Used, node.TimeOn(j, d.Device)})
 			m.history[key] = all[max(0, len(all)-maxHistory):]
 		}
 	}
@@ -70,20 +70,6 @@ func percentAt(used []*uint64, times []time.Time, n int) float64 {
 		return -1
 	}
 	return min(100, 100*float64(*used[n]-*used[n-1])/float64(times[n].Sub(times[n-1])))
-}
-
-// timeOn returns how much of a device's time all processes of a job together had lately, in per
-// cent; negative if unknown.
-func timeOn(j *machine.Job, device int) float64 {
-	sum := -1.0
-	for _, p := range j.Processes {
-		for _, h := range p.Holdings {
-			if h.Device == device && h.Time != nil {
-				sum = max(sum, 0) + h.Time.Percent
-			}
-		}
-	}
-	return sum
 }
 
 // cellTimes are the possible durations of a cell of a history.

@@ -31,7 +31,7 @@ func overviewKeys() []binding {
 		{[]string{"down", "j"}, "up, down", "select another job or process", change(func(m *Model) { m.move(+1) })},
 		{[]string{"pgup", "ctrl+b"}, "", "", change(func(m *Model) { m.move(-m.pageSize()) })},
 		{[]string{"pgdown", "ctrl+f"}, "PgUp, PgDn", "the same, by a page", change(func(m *Model) { m.move(+m.pageSize()) })},
-		{[]string{"home", "g"}, "", "", change(func(m *Model) { m.move(-1 << 30) })},
+		{[]string{"home"}, "", "", change(func(m *Model) { m.move(-1 << 30) })},
 		{[]string{"end", "G"}, "Home, End", "the first, the last", change(func(m *Model) { m.move(1 << 30) })},
 		{[]string{"tab", "shift+tab"}, "tab", "go to the processes, and back to the jobs", change(func(m *Model) { m.focus = 1 - m.focus })},
 		{[]string{"enter"}, "Enter", "all about the job", open(func(m *Model) page { return m.newDetails() })},
@@ -45,7 +45,10 @@ func overviewKeys() []binding {
 		{[]string{"r"}, "", "reverse its order", change(func(m *Model) { t, _ := m.focused(); t.Reverse = !t.Reverse })},
 		{[]string{"c"}, "", "choose its columns", open(func(m *Model) page { return newColumnList(m) })},
 		{[]string{"l"}, "", "change the limits of the job", (*Model).askLimit},
-		{[]string{"k"}, "", "send a signal to the process, after a question", (*Model).findProcess},
+		{[]string{"x"}, "", "end the job: all its processes, after a question", func(m *Model) tea.Cmd { return m.askJob(endJob) }},
+		{[]string{"k"}, "", "send a signal to the process or, among jobs, to all of the job's", (*Model).pressSignal},
+		{[]string{"K"}, "", "send a signal to all processes of the job", func(m *Model) tea.Cmd { return m.askJob(0) }},
+		{[]string{"g"}, "", "all GPUs, with all that is known of them", open(func(m *Model) page { return &textPage{text: (*Model).gpusText} })},
 		{[]string{"f"}, "", "findings: what should be known of the machine", open(func(m *Model) page { return &textPage{text: (*Model).findingsText} })},
 		{[]string{"m"}, "", "leave the mouse to the terminal, or take it back", change(func(m *Model) { m.NoMouse = !m.NoMouse })},
 		{[]string{"space"}, "", "pause, and resume", change(func(m *Model) { m.paused = !m.paused })},
@@ -81,7 +84,7 @@ func (m *Model) pressShared(key string, keys string) tea.Cmd {
 func (m *Model) back() { m.page = overview{} }
 
 // showAll removes the filters.
-func (m *Model) showAll() { m.filter, m.user = "", "" }
+func (m *Model) showAll() { m.filter, m.user, m.given = "", "", nil }
 
 // focused returns the table that has the focus, and its sort keys.
 func (m *Model) focused() (*TableSettings, []string) {

@@ -23,18 +23,20 @@ type Model struct {
 	known         map[string][]machine.Process // by path of the region: all processes that were ever read, for the names of ended ones
 	lastRead      map[string]machine.Job       // by path of the region: the last readable state, for its refusals and deaths
 	history       map[onDevice][]point
+	host          hostUse
 
 	page    page   // what the body shows
 	dialog  dialog // prompt or question at the bottom, or nil
 	message message
 
-	filter    string  // see matches
-	user      string  // show only this user's jobs; empty for all users
-	showEnded bool    // show ended jobs too
-	allJobs   bool    // show the processes of all jobs, not only of the selected one
-	focus     section // the section that the arrow keys move in
-	job       cursor  // by path of the region
-	process   cursor  // by processRow.id
+	filter    string   // see splitFilter
+	given     []string // more filters, from the command line
+	user      string   // show only this user's jobs; empty for all users
+	showEnded bool     // show ended jobs too
+	allJobs   bool     // show the processes of all jobs, not only of the selected one
+	focus     section  // the section that the arrow keys move in
+	job       cursor   // by path of the region
+	process   cursor   // by processRow.id
 	paused    bool
 }
 
@@ -78,7 +80,7 @@ func (m *Model) readSample() tea.Msg { return m.source() }
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	cmd := m.handle(msg)
 	m.settle()
-	return m, cmd
+	return m, tea.Batch(cmd, m.readHost())
 }
 
 func (m *Model) handle(msg tea.Msg) tea.Cmd {
@@ -95,6 +97,8 @@ func (m *Model) handle(msg tea.Msg) tea.Cmd {
 			m.setSample(msg)
 		}
 		return m.wait()
+	case hostRead:
+		m.setHost(msg)
 	case tea.KeyPressMsg:
 		return m.press(msg)
 	case tea.PasteMsg:
@@ -118,7 +122,7 @@ func (m *Model) handle(msg tea.Msg) tea.Cmd {
 // setSample replaces the sample. It remembers data that the next sample may lack: names of ended
 // processes, and refusals and deaths of removed jobs.
 func (m *Model) setSample(s Sample) {
-	m.sample = s
+	m.sample, m.host.due = s, true
 	if s.Past != nil {
 		m.addPast(s.Past, s)
 	}

@@ -36,7 +36,16 @@ func TestChoose(t *testing.T) {
 		{[]string{"s"}, "serve train notebook old"},
 		{[]string{"r"}, "old notebook train serve"},
 		{[]string{"s", "s"}, "notebook old serve train"},
-		{[]string{"s", "s", "s"}, "old train notebook serve"},
+		{[]string{"s", "s", "s"}, "train old notebook serve"},
+		{[]string{"s", "s", "s", "s"}, "old serve train notebook"},
+		{[]string{"s", "s", "s", "s", "s"}, "old notebook train serve"},
+		{[]string{"/", "text:user=dev"}, "train old"},
+		{[]string{"/", "text:user=dev state=running"}, "train"},
+		{[]string{"/", "text:gpu=1"}, "serve"},
+		{[]string{"/", "text:gpu=0 ipy"}, "notebook"},
+		{[]string{"/", "text:name=*e*"}, "serve notebook"},
+		{[]string{"/", "text:state=nonsense"}, ""},
+		{[]string{"/", "text:--rank 1"}, "train"},
 		{[]string{"/", "text:tr"}, "train serve"}, // serve has a tritonserver
 		{[]string{"/", "text:tr", "enter", "esc"}, "serve train notebook old"},
 		{[]string{"/", "text:tr", "esc"}, "serve train notebook old"},
@@ -298,12 +307,12 @@ func TestSettings(t *testing.T) {
 	press(t, m, "s", "r", "t", "m", "c", "down", "space", "esc", "/", "text:tr", "enter", "e", "tab", "s", "s")
 	expect.OK(t, m.Settings.Save(path))
 	got := fmt.Sprintf("%+v", LoadSettings(path))
-	want := "{Jobs:{Sort:bytes Reverse:true Hidden:[STATE]} Processes:{Sort:PID Reverse:false Hidden:[]} Tree:true NoMouse:true}"
+	want := "{Jobs:{Sort:mem Reverse:true Hidden:[STATE]} Processes:{Sort:cpu Reverse:false Hidden:[]} Tree:true NoMouse:true}"
 	expect.Equal(t, got, want)
 	for _, text := range []string{"", "{", `{"jobs":{"sort":"colour"},"processes":7}`, "null", `{"jobs":{"sort":"\u001b[2J"}}`} {
 		expect.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		s := LoadSettings(path)
-		expect.True(t, s.Jobs.Sort == "busy" && s.Processes.Sort == "bytes", text, s)
+		expect.True(t, s.Jobs.Sort == "busy" && s.Processes.Sort == "mem", text, s)
 	}
 	left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "top-*"))
 	expect.True(t, len(left) == 0, "left behind", left)

@@ -2,6 +2,7 @@ package tui
 
 import (
 	"fmt"
+	"strings"
 
 	tea "charm.land/bubbletea/v2"
 
@@ -46,8 +47,11 @@ func (m *Model) nothing() string {
 		ended = " " + humanfmt.Plural(n, "job has ended", "jobs have ended") + " (e shows " + humanfmt.ItOrThem(n) + ")."
 	}
 	switch {
-	case m.filter != "":
-		return fmt.Sprintf("No job has %q in its name, user, state or command, or those of its processes. Esc shows all again.%s", m.filter, ended)
+	case m.searches():
+		_, text := m.splitFilter()
+		return fmt.Sprintf("No job has %q in its name, user, state or command, or those of its processes. Esc shows all again.%s", text, ended)
+	case m.filter != "" || m.given != nil:
+		return "No job has " + strings.Join(m.selection().Filters, " and ") + ". Esc shows all again." + ended
 	case m.user != "":
 		return "Nothing of " + m.user + " runs. Esc shows all users again." + ended
 	case len(m.sample.Jobs) > 0:
@@ -93,7 +97,8 @@ func (m *Model) layout(height int) (h heights) {
 func (m *Model) topLines(most int) (lines []line) {
 	gpus := 0
 	if n := len(m.sample.Devices); n > 0 {
-		gpus = min(n+1, max(1, most*2/3))
+		grid := (n + m.gridCells() - 1) / m.gridCells()
+		gpus = min(n+1, max(1, most*2/3, most-2, min(grid, most-1)))
 	}
 	lines = m.findingLines(min(most-gpus, 3))
 	return append(lines, m.gpuLines(most-len(lines))...)
@@ -116,9 +121,9 @@ func (overview) hints(m *Model) []hint {
 		pause = "resume"
 	}
 	table, _ := m.focused()
-	all := []hint{{"q", "quit"}, {"?", "help"}, {"/", "filter"}, {"Enter", "details"}, {"l", "limit"}, {"k", "signal"}, {"s", "sort: " + table.Sort},
+	all := []hint{{"q", "quit"}, {"?", "help"}, {"/", "filter"}, {"Enter", "details"}, {"l", "limit"}, {"x", "end"}, {"k", "signal"}, {"s", "sort: " + table.Sort},
 		{"t", "tree"}, {"u", "users"}, {"e", "ended"}, {"space", pause}}
-	if m.filter != "" || m.user != "" {
+	if m.filter != "" || m.user != "" || m.given != nil {
 		return append([]hint{{"Esc", "show all"}}, all...)
 	}
 	return all

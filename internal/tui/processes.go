@@ -18,7 +18,8 @@ type processRow struct {
 	job *machine.Job // nil for a process in no job
 	*machine.Process
 	*machine.Holding
-	depth int // depth in the tree of the job's processes
+	depth int              // depth in the tree of the job's processes
+	use   *machine.HostUse // nil if unknown
 }
 
 // id identifies a row, even if a PID or a slot is reused.
@@ -47,8 +48,8 @@ func (m *Model) processRows() (out []processRow) {
 	}
 	if m.allJobs {
 		for _, o := range m.sample.Outside {
-			r := outsideRow(o)
-			if (m.user == "" || m.user == o.User) && (m.matchesProcess(*r.Process) || m.matches(noJob)) {
+			r := m.outsideRow(o)
+			if m.choosesOutside(o) && (m.matchesProcess(r) || m.matches(noJob)) {
 				out = append(out, r)
 			}
 		}
@@ -63,22 +64,29 @@ func (m *Model) processRows() (out []processRow) {
 func (m *Model) rowsOf(j *machine.Job, all bool) (out []processRow) {
 	for i := range j.Processes {
 		p := &j.Processes[i]
-		if !all && !m.matchesProcess(*p) {
+		row := m.rowOf(j, p)
+		if !all && !m.matchesProcess(row) {
 			continue
 		}
 		if len(p.Holdings) == 0 {
-			out = append(out, processRow{job: j, Process: p, Holding: &machine.Holding{}})
+			out = append(out, row)
 		}
 		for n := range p.Holdings {
-			out = append(out, processRow{job: j, Process: p, Holding: &p.Holdings[n]})
+			row.Holding = &p.Holdings[n]
+			out = append(out, row)
 		}
 	}
 	return out
 }
 
+// rowOf returns a row of a job's process, without a device.
+func (m *Model) rowOf(j *machine.Job, p *machine.Process) processRow {
+	return processRow{job: j, Process: p, Holding: &machine.Holding{}, use: cmp.Or(m.host.of[p.Local], p.Host)}
+}
+
 // outsideRow is the row of a process that is in no job.
-func outsideRow(o machine.Outside) processRow {
-	return processRow{Process: &machine.Process{Slot: -1, Verified: o.UID >= 0, PID: o.PID, HostPID: o.PID, UID: o.UID, User: o.User,
+func (m *Model) outsideRow(o machine.Outside) processRow {
+	return processRow{use: m.host.of[o.Local], Process: &machine.Process{Local: o.Local, Slot: -1, Verified: o.UID >= 0, PID: o.PID, HostPID: o.PID, UID: o.UID, User: o.User,
 		Name: cmp.Or(o.Name, "?"), State: machine.Live, Container: o.Container}, Holding: &machine.Holding{Device: o.Device, Total: o.Used, Peak: o.Used, Data: o.Used}}
 }
 
@@ -87,14 +95,20 @@ func (m *Model) sorted(rows []processRow) []processRow {
 	slices.SortStableFunc(rows, func(a, b processRow) int {
 		order := 0
 		switch m.Processes.Sort {
-		case "bytes":
+		case "mem":
 			order = cmp.Compare(b.Total, a.Total)
+		case "cpu":
+			order = cmp.Compare(b.cpu(), a.cpu())
+		case "rss":
+			order = cmp.Compare(b.rss(), a.rss())
 		case "time":
 			order = cmp.Compare(percentOf(b), percentOf(a))
 		case "user":
 			order = cmp.Compare(a.User, b.User)
 		case "name":
 			order = cmp.Compare(a.Name, b.Name)
+		case "command":
+			order = cmp.Compare(a.command(), b.command())
 		case "joined":
 			order = b.Joined.Compare(a.Joined)
 		}
@@ -172,14 +186,14 @@ func (m *Model) processColumns() []column[processRow] {
 		{title: "HOST PID", right: true, drop: 5, text: func(r processRow) string { return claim(r, fmt.Sprint(r.HostPID)) },
 			needed: func(r processRow) bool { return r.HostPID != 0 && r.HostPID != r.PID }},
 		{title: "USER", drop: 4, sort: "user", text: func(r processRow) string { return cmp.Or(r.User, "?") }},
-		{title: "STATE", drop: 3, text: func(r processRow) string { return r.State }},
+		{title: "STATE", drop: 3, text: func(r processRow) string { return r.State }, needed: func(r processRow) bool { return r.State != machine.Live }},
 		{title: "DEV", right: true, drop: 1, text: func(r processRow) string { return fmt.Sprint(r.Device) }, needed: func(r processRow) bool { return r.Device > 0 }},
 		{title: "CONTEXT", right: true, drop: 9, text: size(func(r processRow) uint64 { return r.Context }), needed: func(r processRow) bool { return r.Context > 0 }},
 		{title: "MODULE", right: true, drop: 10, text: size(func(r processRow) uint64 { return r.Module }), needed: func(r processRow) bool { return r.Module > 0 }},
 		{title: "DATA", right: true, drop: 8, text: size(func(r processRow) uint64 { return r.Data }), needed: func(r processRow) bool { return r.Data != r.Total }},
 		{title: "DRIVER", right: true, drop: 11, text: size(func(r processRow) uint64 { return r.Overhead }), needed: func(r processRow) bool { return r.Overhead > 0 }},
 		{title: "PEAK", right: true, drop: 7, text: size(func(r processRow) uint64 { return r.Peak })},
-		{title: "HOLDS", right: true, sort: "bytes", text: size(func(r processRow) uint64 { return r.Total })},
+		{title: "HOLDS", right: true, sort: "mem", text: size(func(r processRow) uint64 { return r.Total })},
 		{title: "OF LIMIT", drop: 12, text: m.shareBar, needed: func(r processRow) bool { return r.limit() > 0 }},
 		{title: "SLICE", right: true, drop: 1, text: func(r processRow) string { return node.SliceText(r.Compute) },
 			needed: func(r processRow) bool { return r.Compute != nil && r.Compute.State != "" }},
@@ -187,6 +201,8 @@ func (m *Model) processColumns() []column[processRow] {
 		{title: "TIME", right: true, drop: 2, sort: "time", text: func(r processRow) string { return node.TimeText(r.Time) }, needed: func(r processRow) bool { return r.Time != nil }},
 		{title: "WAITED", right: true, drop: 3, text: ofCompute(func(c *machine.ProcessCompute) string { return node.ShortTime(c.Waited) }),
 			needed: func(r processRow) bool { return r.Compute != nil && r.Compute.Waited > 0 }},
+		{title: "CPU", right: true, drop: 3, sort: "cpu", text: func(r processRow) string { return cpuText(r.use) }, needed: func(r processRow) bool { return r.use != nil }},
+		{title: "RSS", right: true, drop: 3, sort: "rss", text: func(r processRow) string { return rssText(r.use) }, needed: func(r processRow) bool { return r.use != nil }},
 		{title: "SINCE", right: true, drop: 6, sort: "joined", text: func(r processRow) string { return m.since(r.Joined) }},
 		{title: "JOB", drop: 2, text: func(r processRow) string {
 			switch {
@@ -198,8 +214,10 @@ func (m *Model) processColumns() []column[processRow] {
 			return r.job.Name
 		}, needed: func(processRow) bool { _, one := m.page.(*details); return m.allJobs && !one }},
 		{title: "IN", drop: 8, text: func(r processRow) string { return r.Container }, needed: func(r processRow) bool { return r.Container != "" }},
-		{title: "NAME", sort: "name", text: func(processRow) string { return "" }, fill: func(r processRow, width int) string {
-			text := claim(r, r.Name)
+		{title: "NAME", drop: 3, sort: "name", text: func(r processRow) string { return claim(r, r.Name) },
+			needed: processRow.renamed},
+		{title: "COMMAND", sort: "command", text: func(processRow) string { return "" }, fill: func(r processRow, width int) string {
+			text := r.command()
 			if m.Tree && r.depth > 0 {
 				text = strings.Repeat("  ", r.depth-1) + m.theme.branch + text
 			}

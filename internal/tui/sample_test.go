@@ -31,6 +31,9 @@ func example() Sample {
 			{Time: ago(10 * time.Minute), Slot: 7, PID: 4650, Asked: 8 * gib, Held: 3 * gib, Limit: 10 * gib,
 				Top: []machine.Holder{{PID: 4712, Bytes: 3 * gib}}},
 		}}
+	for i, command := range [][]string{{"python", "train.py", "--epochs", "90", "--rank", "0"}, {"python", "train.py", "--epochs", "90", "--rank", "1"}, {"loader", "a\x1b[31mb"}} {
+		train.Processes[i].Host = &machine.HostUse{Command: command, CPU: machine.Time{Percent: 99.6 - 40*float64(i), Seconds: 1}, RSS: uint64(i+1) * 700 * mib}
+	}
 	train.Processes[1].Parent, train.Processes[2].Parent = 4711, 4712
 	train.Processes[2].State = machine.Stopped
 	train.Processes[3].Verified = false // only its job says that it is that one
@@ -40,7 +43,7 @@ func example() Sample {
 			{Device: 1, Limited: true, Limit: 20 * gib, Used: 17 * gib, Peak: 17 * gib},
 		},
 		Processes: []machine.Process{process(0, 31, "root", "tritonserver", 72*time.Hour, holds(0, 518*mib, 5*gib), holds(1, 518*mib, 16*gib))}}
-	serve.Processes[0].HostPID = 2201931
+	serve.Processes[0].HostPID, serve.Processes[0].Local.PID = 2201931, 2201931
 	free := machine.Job{Name: "notebook-of-somebody-with-a-long-name", Path: "/run/ration/notebook/region", Owner: "eve", State: machine.Running, Created: ago(5 * time.Second),
 		Devices:   []machine.Device{{Device: 0, Used: 20 * mib, Peak: 30 * gib, Total: 80 * gib}},
 		Processes: []machine.Process{process(0, 5000, "eve", "ipykernel_launcher", 5*time.Second, holds(0, 0, 20*mib))}}
@@ -60,7 +63,7 @@ func wholeMachine() Sample {
 		{Device: 0, Name: "NVIDIA H200", Total: 80 * gib, Used: 52 * gib, Rations: 14 * gib, Jobs: 2, Unlimited: 1, Temperature: &temperature, Power: &power, Utilization: &busy},
 		{Device: 1, Name: "NVIDIA H200", Total: 16 * gib, Used: 17 * gib / 2, Rations: 20 * gib, Jobs: 2},
 	}
-	s.Outside = []machine.Outside{{Device: 0, PID: 777, UID: 1004, User: "mallory", Name: "xmrig\x1b]0;x", Container: "docker/0123456789ab", Used: 40 * gib}}
+	s.Outside = []machine.Outside{{Device: 0, PID: 777, Local: machine.ProcessID{PID: 777, Start: 1}, UID: 1004, User: "mallory", Name: "xmrig\x1b]0;x", Container: "docker/0123456789ab", Used: 40 * gib}}
 	s.Findings = []machine.Finding{
 		{Kind: machine.Overbooked, Device: 1, Text: "device 1 is overbooked: 2 jobs have 20 GiB of its 16 GiB together, and may find none left within their limits", Remedy: "lower a limit with ration limit, or start fewer jobs there"},
 		{Kind: machine.OutsideJobs, Device: 0, PID: 777, Text: "xmrig (pid 777) of user mallory holds 40 GiB of device 0, and belongs to no job", Remedy: "start it with ration run, so that it has a limit"},
@@ -117,6 +120,18 @@ func many(jobs, processes int) Sample {
 		}
 		s.Jobs = append(s.Jobs, status)
 	}
+	return s
+}
+
+// sixteen is a sample with 16 GPUs, of which the last is overbooked.
+func sixteen() Sample {
+	s := example()
+	for i := range 16 {
+		busy := (i * 13) % 101
+		s.Devices = append(s.Devices, machine.GPU{Device: i, Name: "NVIDIA H200", Total: 140 * gib, Used: uint64(i) * 9 * gib, Rations: 100 * gib, Jobs: 2, Utilization: &busy})
+	}
+	s.Devices[15].Rations = 150 * gib
+	s.Findings = wholeMachine().Findings
 	return s
 }
 

@@ -19,15 +19,21 @@ type Sample struct {
 // Source reads a sample. It is called from one goroutine at a time.
 type Source func() Sample
 
+// StopGrace is the time between SIGTERM and SIGKILL of Stop.
+const StopGrace = 10 * time.Second
+
 // Actions are the changes that the user may make. They may block, so they are called from
 // goroutines of their own.
 type Actions interface {
 	// SetLimit parses text like the arguments of ration limit after the job, changes the limits,
 	// and returns the output of that command.
 	SetLimit(j machine.Job, text string) (string, error)
-	// Process finds the process of a row, confirmed by the kernel. j is nil for a process in no
-	// job.
-	Process(j *machine.Job, p machine.Process) (*Process, error)
+	// Stop ends all processes of a job as ration stop does, and returns its output.
+	Stop(j machine.Job) (string, error)
+	// Signal sends a signal to all processes of a job as ration signal does, and returns its output.
+	Signal(j machine.Job, signal syscall.Signal) (string, error)
+	// Process finds a process, confirmed by the kernel.
+	Process(id machine.ProcessID) (*Process, error)
 }
 
 // Process is a handle of one process. Its PID may be reused, but the handle still refers to the

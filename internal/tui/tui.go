@@ -7,6 +7,7 @@
 package tui
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+
+	"ration/internal/node"
 )
 
 // Terminal is the terminal to draw on.
@@ -30,9 +33,12 @@ var running struct {
 	ended   chan struct{} // closed when Run returns
 }
 
-// Run shows the samples of source until the user quits. It returns the settings as they are then.
-func Run(source Source, actions Actions, interval time.Duration, settings Settings, t Terminal) (Settings, error) {
+// Run shows the samples of source until the user quits, at first the selected jobs. It returns the settings as they are
+// then; a selected order is not kept.
+func Run(source Source, host HostReader, actions Actions, interval time.Duration, selected node.Selection, settings Settings, t Terminal) (Settings, error) {
 	m := New(source, actions, interval, NewTheme(t.Environ), settings)
+	m.host.reader, m.user, m.given = host, selected.User, selected.Filters
+	m.Jobs.Sort = cmp.Or(selected.Sort, m.Jobs.Sort)
 	m.setSample(source()) // so that the first frame has a sample
 	p := tea.NewProgram(m, tea.WithInput(t.In), tea.WithOutput(t.Out), tea.WithEnvironment(t.Environ), tea.WithoutSignalHandler())
 	ended := make(chan struct{})
@@ -47,6 +53,9 @@ func Run(source Source, actions Actions, interval time.Duration, settings Settin
 	}
 	if err != nil {
 		err = fmt.Errorf("drawing on the terminal: %w (ration ps --watch needs less of it)", err)
+	}
+	if m.Jobs.Sort == selected.Sort {
+		m.Jobs = settings.valid().Jobs
 	}
 	return m.Settings, err
 }
