@@ -85,7 +85,11 @@ func fill(v reflect.Value, depth int) {
 	}
 }
 
-// mainWithSchema runs ration. What it prints with --json must match the command's schema.
+// envSchemaErrors names the file to which mainWithSchema writes.
+const envSchemaErrors = "RATION_TEST_SCHEMA_ERRORS"
+
+// mainWithSchema runs ration. What it prints with --json must match the command's schema: otherwise
+// it fails, and makes a file that fails the test if the exit status is not looked at.
 func mainWithSchema() int {
 	args := os.Args[1:]
 	if end := slices.Index(args, "--"); end >= 0 {
@@ -103,6 +107,7 @@ func mainWithSchema() int {
 	status := Main(os.Args[1:], io.MultiWriter(os.Stdout, &printed), os.Stderr)
 	if err := checkSchema(name, printed.Bytes()); err != nil {
 		fmt.Fprintln(os.Stderr, "schema:", err)
+		_ = os.WriteFile(os.Getenv(envSchemaErrors), []byte(err.Error()), 0o644) // there is no file outside scripts
 		return 99
 	}
 	return status
