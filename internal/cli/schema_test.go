@@ -97,6 +97,9 @@ func mainWithSchema() int {
 	}
 	c, _, err := newRootCommand(&app{}).Find(args)
 	name := strings.TrimPrefix(c.CommandPath(), "ration ")
+	if _, there := outputs[name+dryRun]; there && slices.Contains(args, "--dry-run") {
+		name += dryRun
+	}
 	if _, there := outputs[name]; err != nil || !there || !slices.Contains(args, "--json") || name == "run" {
 		return Main(os.Args[1:], os.Stdout, os.Stderr)
 	}
