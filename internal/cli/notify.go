@@ -35,19 +35,19 @@ func newNotifyCommand(a *app) *cobra.Command {
 say, until SIGTERM or Ctrl-C. A section has what to hear of, and one way:
 
   [[notify]]
-  events = ["policy-refused", "gpu-failed"]    # all kinds, if it is left out
+  events = ["policy-refused", "gpu-failed"]    # left out: all kinds
   command = ["/usr/local/bin/page", "--gpu"]   # reads a line of JSON
 
   [[notify]]
   url = "https://example.com/hook"             # gets a POST of the same JSON
-                                               # url_file = "FILE": the URL is there
+
   [[notify]]
-  url_file = "/etc/ration/slack.url"
+  url_file = "/etc/ration/slack.url"           # the URL is in this file
   format = "slack"
 
   [[notify]]
-  format = "email"                             # by /usr/sbin/sendmail, or sendmail = "FILE"
-  to = ["admin@example.com"]                   # from = "ration@example.com"
+  format = "email"                             # by /usr/sbin/sendmail
+  to = ["admin@example.com"]                   # from = "..." if need be
 
 Kinds of events: refusal (a request of a job was refused), death (of a process),
 stop (the agent has ended processes of a job over its limit), policy-refused (a

@@ -44,8 +44,10 @@ func TestSchemaDescribesEveryOutput(t *testing.T) {
 // Every command that takes --json for its own output is listed, under the name by which it is run.
 func TestSchemaNamesCommands(t *testing.T) {
 	for _, name := range schemaCommands() {
+		name, dry := strings.CutSuffix(name, dryRun)
 		c, rest, err := newRootCommand(&app{}).Find(strings.Fields(name))
 		expect.True(t, err == nil && len(rest) == 0 && c.CommandPath() == "ration "+name, name)
+		expect.True(t, err != nil || !dry || c.Flags().Lookup("dry-run") != nil, name)
 	}
 }
 
