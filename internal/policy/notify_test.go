@@ -53,6 +53,7 @@ func TestNotifyApart(t *testing.T) {
 	again, err := Parse("f", p.Text)
 	expect.Must(t, err == nil && again.Users["notify"] != nil, err)
 	expect.Equal(t, string(withoutNotify([]byte("notify = [\n { url = \"https://x/secret\" },\n]\n[everybody]\nmemory = \"1g\"\n"))), "\n\n\n[everybody]\nmemory = \"1g\"\n")
+	expect.Equal(t, string(withoutNotify([]byte("[everybody]\nmemory = \"1g\"\n[[notify]]\nurl = \"https://x/secret\"\n"))), "[everybody]\nmemory = \"1g\"\n\n\n\n")
 
 	file := filepath.Join(t.TempDir(), "config.toml")
 	expect.Must(t, os.WriteFile(file, []byte("[[notify]]\ncommand = [\"/bin/true\"]\n"), 0o600) == nil)
