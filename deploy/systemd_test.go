@@ -30,7 +30,7 @@ func unit(t *testing.T, name string) string {
 
 // systemd knows everything in the units.
 func TestUnitIsKnown(t *testing.T) {
-	for _, name := range []string{"ration-agent.service", "ration-policy.service"} {
+	for _, name := range []string{"ration-agent.service", "ration-notify.service", "ration-policy.service"} {
 		files := []string{unit(t, name)}
 		if name == "ration-agent.service" { // each requires the other
 			files = append(files, unit(t, "ration-agent.socket"))
@@ -91,7 +91,7 @@ func TestPolicyUnitHasRoomForAllUsers(t *testing.T) {
 // needs: users' files and processes, and the port. The keeper of a policy needs to mount where all processes see it,
 // so that everything is closed to it that takes no mount namespace of its own.
 func TestUnitIsHardened(t *testing.T) {
-	for name, most := range map[string]string{"ration-agent.service": "37", "ration-policy.service": "50"} { // tenths
+	for name, most := range map[string]string{"ration-agent.service": "37", "ration-notify.service": "40", "ration-policy.service": "50"} { // tenths
 		cmd := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold="+most, "--no-pager", unit(t, name))
 		out, err := cmd.CombinedOutput()
 		if strings.Contains(string(out), "unrecognized option") {
@@ -142,7 +142,7 @@ func TestRemovalStopsAgent(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		expect.OK(t, err, test.script, test.arg, out)
 		got, _ := os.ReadFile(calls)
-		stops := string(got) == "--no-reload disable --now ration-agent.socket ration-agent.service\n"
+		stops := string(got) == "--no-reload disable --now ration-notify.service ration-agent.socket ration-agent.service\n"
 		expect.True(t, stops == test.stops && (stops || len(got) == 0),
 			test.script, test.arg, "where systemd has", test.fragment, "it calls systemctl", got)
 	}

@@ -13,8 +13,43 @@ import (
 	"ration/internal/job"
 )
 
-// Denied is a ration that the machine's policy refused to a user. It is an event of kind RequestRefused.
-type Denied = job.Denied
+// Denied is a ration that the machine's policy refused to a user. It is an event of kind RequestRefused. Sizes are
+// bytes.
+type Denied struct {
+	Time    time.Time      `json:"at"`
+	UID     int            `json:"uid"`
+	User    string         `json:"user"`              // the UID if the user has no name
+	Count   uint64         `json:"count"`             // refusals of this user since boot, with this one
+	Device  int            `json:"device"`            // -1 if the refusal is not about one device
+	Asked   uint64         `json:"asked,omitempty"`   // memory of that device
+	Held    uint64         `json:"held,omitempty"`    // of it that is in the rations of other users
+	Total   uint64         `json:"total,omitempty"`   // size of the device
+	Holders []DeniedHolder `json:"holders,omitempty"` // users with the largest rations, largest first
+	Text    string         `json:"text"`              // a sentence without a period
+}
+
+// DeniedHolder is a user whose ration was on the device then.
+type DeniedHolder struct {
+	UID  int    `json:"uid"`
+	User string `json:"user"`
+	Held uint64 `json:"held"`
+}
+
+// ReadDenied returns the latest rations that the policy refused, oldest first: of all users for root, else
+// this user's.
+func ReadDenied() ([]Denied, error) { return readDenied(job.AllUsers()) }
+
+func readDenied(all bool) (out []Denied, err error) {
+	read, err := job.ReadDenied(all)
+	for _, d := range read {
+		one := Denied{d.Time, d.UID, d.User, d.Count, d.Device, d.Asked, d.Held, d.Total, nil, d.Text}
+		for _, h := range d.Holders {
+			one.Holders = append(one.Holders, DeniedHolder(h))
+		}
+		out = append(out, one)
+	}
+	return out, err
+}
 
 // deniedRecent is how long a refusal by the policy is a finding.
 const deniedRecent = 10 * time.Minute
@@ -26,7 +61,7 @@ func (s *scanner) readDenied(m *Machine) (changed bool) {
 	if err != nil || s.denied != nil && os.SameFile(st, s.denied) { // each change is a new file
 		return false
 	}
-	all, err := job.ReadDenied(s.allUsers())
+	all, err := readDenied(s.allUsers())
 	if err != nil {
 		return false
 	}
@@ -82,6 +117,16 @@ func recentlyDenied(all []Denied, now time.Time) (out []Denied) {
 	}
 	slices.SortFunc(out, func(a, b Denied) int { return cmp.Compare(a.UID, b.UID) })
 	return out
+}
+
+// deniedAges returns when the next refusal stops being recent, or the zero time.
+func deniedAges(all []Denied, now time.Time) (at time.Time) {
+	for _, d := range all {
+		if end := d.Time.Add(deniedRecent + 1); end.After(now) && (at.IsZero() || end.Before(at)) {
+			at = end
+		}
+	}
+	return at
 }
 
 // deniedFinding returns the finding of a user's latest refusal.

@@ -43,6 +43,7 @@ const (
 	GaveUp        = "best-effort"    // many reads of a job's accounts gave up
 	Unanswering   = "not-answering"  // a user's folder of jobs could not be read in time
 	Flood         = "flood"          // a user's jobs are so large that parts are left out
+	DeviceFailed  = "gpu-failed"     // the driver answers a question about a device with an error
 	DriverSilent  = "driver-no-list" // the driver does not list the processes that hold memory
 )
 

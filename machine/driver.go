@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -22,6 +23,7 @@ const (
 type driverAnswer struct {
 	devices   []gpu.Device
 	status    map[int]gpu.Status // of the devices that report one
+	failed    map[int]error      // of the other devices: why
 	processes []gpu.Process
 	asked     uint64 // before the driver was asked for processes: in ticks since boot, as proc.Started
 	err       error  // why there is no list of processes
@@ -53,10 +55,12 @@ func askDriver(session *gpu.Session) *driverAnswer {
 var nvml sync.Mutex
 
 func answerOf(d driver) *driverAnswer {
-	a := &driverAnswer{devices: d.Describe(), status: map[int]gpu.Status{}}
+	a := &driverAnswer{devices: d.Describe(), status: map[int]gpu.Status{}, failed: map[int]error{}}
 	for _, device := range a.devices {
 		if s, err := d.Status(device.Index); err == nil {
 			a.status[device.Index] = s
+		} else {
+			a.failed[device.Index] = err
 		}
 	}
 	a.asked = proc.Now()
@@ -158,6 +162,10 @@ func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
 		s := a.status[d.Index]
 		m.Devices = append(m.Devices, GPU{Device: d.Index, UUID: termtext.Printable(d.UUID), Name: termtext.Printable(d.Name), MIG: d.MIG, Total: uint64(d.Total),
 			Used: s.Used, Temperature: s.Temperature, Power: s.Power, Utilization: s.Utilization})
+		if err := a.failed[d.Index]; err != nil {
+			m.Findings = append(m.Findings, Finding{Kind: DeviceFailed, Device: d.Index,
+				Text: fmt.Sprintf("GPU %d does not answer: %v", d.Index, termtext.Printable(err.Error())), Remedy: "nvidia-smi and the kernel's log (dmesg, Xid) say why"})
+		}
 	}
 	m.addRations()
 	if a.err != nil {

@@ -266,7 +266,11 @@ func TestSilentDriver(t *testing.T) {
 	d.silent = errors.New("no\x07")
 	m := Machine{Jobs: []Job{{Name: "a"}}}
 	m.addDriver(answerOf(d), nil)
-	expect.True(t, len(m.Devices) == 2 && len(m.Findings) == 1 && m.Findings[0].Kind == DriverSilent && !strings.Contains(fmt.Sprint(m), "\x07"), "got", m)
+	var kinds []string
+	for _, f := range m.Findings {
+		kinds = append(kinds, fmt.Sprint(f.Kind, f.Device))
+	}
+	expect.True(t, len(m.Devices) == 2 && strings.Join(kinds, " ") == "gpu-failed0 gpu-failed1 driver-no-list-1" && !strings.Contains(fmt.Sprint(m), "\x07"), "got", m)
 }
 
 // A user with thousands of jobs that cannot be read, or thousands of UIDs, hides nothing that is to be

@@ -45,11 +45,13 @@ type scanner struct {
 	due     time.Time            // when deferred work is due; zero if there is none
 	permits chan struct{}        // see permit
 
-	driver   *driverPoll
-	denied   os.FileInfo // the file of m.Denied; nil if there was none
-	base     Machine     // result of the last Scan, without the driver's part
-	findings []Finding   // findings about reading the jobs
-	last     *Machine    // result of the last Scan
+	driver *driverPoll
+	denied os.FileInfo // the file of m.Denied; nil if there was none
+
+	deniedAges time.Time // when the next refusal by the policy stops being a finding; zero if there is none
+	base       Machine   // result of the last Scan, without the driver's part
+	findings   []Finding // findings about reading the jobs
+	last       *Machine  // result of the last Scan
 
 	hintMu sync.Mutex
 	hints  map[string]bool // guarded by hintMu: folders in which something has happened
@@ -198,7 +200,8 @@ func (s *scanner) Scan(all bool) (out scan.Result[Machine, Event], err error) {
 		out.Events = Events(&s.base, &m, began)
 		s.base = m
 	}
-	if !changed && !s.driver.isNew() && s.last != nil && slices.Equal(m.Findings, s.findings) {
+	aged := !s.deniedAges.IsZero() && !began.Before(s.deniedAges)
+	if !changed && !aged && !s.driver.isNew() && s.last != nil && slices.Equal(m.Findings, s.findings) {
 		out.Machine = s.last
 		return out, nil
 	}
@@ -207,6 +210,7 @@ func (s *scanner) Scan(all bool) (out scan.Result[Machine, Event], err error) {
 	next.Findings = slices.Clone(m.Findings)
 	s.addDriver(&next)
 	next.Findings = append(next.Findings, findingsOf(&next)...)
+	s.deniedAges = deniedAges(next.Denied, began)
 	next.share(s.last)
 	s.last = &next
 	out.Machine, out.Changed = &next, true

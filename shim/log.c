@@ -210,6 +210,32 @@ static void log_keep_job(const char *name, size_t len)
 	log_job[n] = 0;
 }
 
+/* log_find_user writes the name that /etc/passwd has for a UID to out, and returns its length: 0 if
+ * there is none, as for a user of a directory service. getpwuid would know those, but it loads
+ * modules into the program and takes locks. */
+static size_t log_find_user(const char *uid, size_t len, char *out, size_t size)
+{
+	int saved = errno, fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC), field = 0;
+	char text[2048];
+	size_t n = 0, same = 0, found = 0; /* same: digits of the UID that were equal so far; more than len if one was not */
+	for (ssize_t got; fd >= 0 && !found && (got = read(fd, text, sizeof text)) > 0;) {
+		for (const char *c = text; c < text + got && !found; c++) {
+			if (*c == '\n')
+				field = 0, n = 0, same = 0;
+			else if (*c == ':')
+				found = field++ == 2 && same == len && n < size ? n : 0;
+			else if (field == 0 && n < size)
+				out[n++] = *c;
+			else if (field == 2)
+				same = same < len && uid[same] == *c ? same + 1 : len + 1;
+		}
+	}
+	if (fd >= 0)
+		close(fd);
+	errno = saved;
+	return found;
+}
+
 void log_set_job(const char *region)
 {
 	const char *name = environment_get("RATION_JOB"), *end = region + strlen(region);
@@ -222,6 +248,17 @@ void log_set_job(const char *region)
 		end = file;
 	for (name = end; name > region && name[-1] != '/';)
 		name--;
+	/* The job of a policy's user has the user's name, as in ration ps. */
+	static const char users[] = "/run/ration/user-";
+	const char *uid = region + sizeof users - 1;
+	char user[LOG_JOB];
+	if (!strncmp(region, users, sizeof users - 1) && uid < end && strspn(uid, "0123456789") == (size_t)(end - uid)) {
+		size_t n = log_find_user(uid, (size_t)(end - uid), user, sizeof user);
+		if (n) {
+			log_keep_job(user, n);
+			return;
+		}
+	}
 	log_keep_job(name, (size_t)(end - name));
 }
 

@@ -106,6 +106,31 @@ func mostOf(byUser map[int]int) (uid int) {
 	return uid
 }
 
+// maxSeen bounds the events that a Seen remembers. It is twice as many as an agent keeps.
+const maxSeen = 2 * maxEvents
+
+// Seen remembers the events that a client has seen: an agent that starts again sends them again.
+type Seen struct {
+	known map[machine.EventID]bool
+	order []machine.EventID // in the order in which they were seen
+}
+
+// Add reports whether an event is new.
+func (s *Seen) Add(id machine.EventID) bool {
+	if s.known[id] {
+		return false
+	}
+	if s.known == nil {
+		s.known = map[machine.EventID]bool{}
+	}
+	s.known[id] = true
+	if s.order = append(s.order, id); len(s.order) > maxSeen {
+		delete(s.known, s.order[0])
+		s.order = s.order[1:]
+	}
+	return true
+}
+
 // maxLines bounds the lines that one user's jobs get in the log per logSpan: a user can start and
 // end any number of jobs and processes.
 const (

@@ -52,6 +52,11 @@ func addTotals(m, theirs *machine.Machine) {
 	for i := range m.Devices {
 		g := &m.Devices[i]
 		at := slices.IndexFunc(theirs.Devices, func(t machine.GPU) bool { return t.UUID == g.UUID })
+		if at >= 0 && theirs.Devices[at].Total > g.Total {
+			// Under a policy, and in a job, the driver tells this process the job's limit as the size of the
+			// device, and what the job holds as used. The agent knows the device's own.
+			g.Total, g.Used = theirs.Devices[at].Total, theirs.Devices[at].Used
+		}
 		if at >= 0 && theirs.Devices[at].Rations >= g.Rations {
 			g.Rations, g.Jobs, g.Unlimited = theirs.Devices[at].Rations, theirs.Devices[at].Jobs, theirs.Devices[at].Unlimited
 		}

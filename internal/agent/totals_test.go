@@ -26,6 +26,13 @@ func TestAddTotals(t *testing.T) {
 	g = own.Devices[1]
 	expect.True(t, g.Rations == 2*gib && g.Jobs == 2, g)
 	expect.True(t, len(own.Findings) == 1 && own.Findings[0].Text == "3 jobs", own.Findings)
+	// Under a policy the driver tells this process its job's limit and use.
+	theirs.Devices[0].Total, theirs.Devices[0].Used, theirs.Devices[1].Total, theirs.Devices[1].Used = 140*gib, 90*gib, 140*gib, 80*gib
+	ruled := machine.Machine{Devices: []machine.GPU{{Device: 0, UUID: "a", Total: 20 * gib, Used: 15 * gib}, {Device: 1, UUID: "b", Total: 140 * gib, Used: 81 * gib}}}
+	addTotals(&ruled, theirs)
+	g = ruled.Devices[0]
+	expect.True(t, g.Total == 140*gib && g.Used == 90*gib && g.Rations == 30*gib, g)
+	expect.Equal(t, ruled.Devices[1].Used, uint64(81*gib), "what this process has asked for itself is newer")
 	none := machine.Machine{}
 	if addTotals(&none, theirs); len(none.Devices) != 2 || len(none.Findings) != 1 {
 		t.Errorf("got %+v", none)

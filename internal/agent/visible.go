@@ -58,7 +58,7 @@ func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, whic
 func Public(m *machine.Machine) *machine.Machine {
 	out := Visible(m, -1, false)
 	for _, f := range m.Findings {
-		if f.Kind == machine.Overbooked || f.Kind == machine.DriverSilent {
+		if f.Kind == machine.Overbooked || f.Kind == machine.DriverSilent || f.Kind == machine.DeviceFailed {
 			out.Findings = append(out.Findings, f)
 		}
 	}

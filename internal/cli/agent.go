@@ -7,9 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"runtime/debug"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -239,42 +237,7 @@ const nobodyGroup = 65534
 // reapAs returns the memory of dead processes to their jobs, by a process of the user that owns the
 // regions.
 func reapAs(ctx context.Context, paths []string, uid int) error {
-	cmd := reapCommand(ctx, paths, uid)
-	// The kernel kills the process when the thread that started it ends.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := privsep.NewKeyring(); err != nil { // for this thread, which needs none
-		return err
-	}
-	// The user can stop the process, or take its output and keep it open. So the wait is bounded,
-	// and only the beginning of the output is kept.
-	var out firstBytes
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, time.Second
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	return nil
-}
-
-// reapCommand returns that process. The kernel kills it if this process is killed.
-func reapCommand(ctx context.Context, paths []string, uid int) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Args = append([]string{"ration", "reap"}, paths...)
-	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin:/bin"}
-	// It gets a session of its own, without a terminal that it could type into, because its user
-	// can make it do anything.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
-	if os.Geteuid() == 0 && uid != 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: nobodyGroup}
-	}
-	return cmd
-}
-
-// firstBytes keeps the first bytes that are written to it.
-type firstBytes []byte
-
-func (b *firstBytes) Write(text []byte) (int, error) {
-	const most = 400
-	*b = append(*b, text[:min(len(text), most-len(*b))]...)
-	return len(text), nil
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args, cmd.Env = append([]string{"ration", "reap"}, paths...), []string{"PATH=/usr/bin:/bin"}
+	return privsep.RunAs(ctx, cmd, uint32(uid), nobodyGroup)
 }

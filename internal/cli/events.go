@@ -71,7 +71,7 @@ func (a *app) runEvents(f eventsFlags, names []string) error {
 	if f.from, err = f.parseSince(time.Now()); err != nil {
 		return err
 	}
-	p := &eventPrinter{a: a, f: f, names: names, seen: map[machine.EventID]bool{}}
+	p := &eventPrinter{a: a, f: f, names: names}
 	if !f.follow {
 		return p.printKnown()
 	}
@@ -110,18 +110,13 @@ func (f eventsFlags) parseSince(now time.Time) (time.Time, error) {
 	return time.Time{}, usageError("--since %q: not a time (use 10m, 2h, 2026-01-31, or 2026-01-31T15:04:05Z)", f.since)
 }
 
-// maxSeen bounds the events that are remembered so that none is printed twice. It is twice as many
-// as an agent keeps.
-const maxSeen = 8192
-
 // eventPrinter prints each event once.
 type eventPrinter struct {
 	a     *app
 	f     eventsFlags
 	names []string
-	seen  map[machine.EventID]bool
-	order []machine.EventID // in the order in which they were seen
-	err   error             // error of writing the output
+	seen  agent.Seen
+	err   error // error of writing the output
 }
 
 // errWritten ends a stream after a failed write.
@@ -206,14 +201,8 @@ func after(ctx context.Context, wait time.Duration) bool {
 }
 
 func (p *eventPrinter) print(e machine.Event) {
-	id := e.ID()
-	if p.err != nil || p.seen[id] {
+	if p.err != nil || !p.seen.Add(e.ID()) {
 		return
-	}
-	p.seen[id] = true
-	if p.order = append(p.order, id); len(p.order) > maxSeen {
-		delete(p.seen, p.order[0])
-		p.order = p.order[1:]
 	}
 	named := len(p.names) == 0 || slices.Contains(p.names, e.Path) || e.Job != "" && slices.Contains(p.names, e.Job)
 	if !named || !e.Time.IsZero() && e.Time.Before(p.f.from) || len(p.f.kinds) > 0 && !slices.Contains(p.f.kinds, e.Kind) {

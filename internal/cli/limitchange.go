@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"ration/internal/abi"
+	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
 	"ration/machine"
@@ -88,7 +90,11 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 		if err := step(); err != nil {
 			err = fmt.Errorf("changing the limit of %s: %w", s.Title(), err)
 			if errors.Is(err, region.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
-				err = fmt.Errorf("%w (run it as the owner of that file)", err)
+				hint := "run it as the owner of that file"
+				if s.Path == job.OfUserPath(os.Getuid()) {
+					hint = "ration policy ask --mem asks the policy for another ration"
+				}
+				err = fmt.Errorf("%w (%s)", err, hint)
 			}
 			return out, err
 		}

@@ -53,8 +53,12 @@ type Schema struct {
 	Defs        map[string]*Schema `json:"$defs,omitempty"` // by the name of the Go type
 }
 
+// dryRun ends the name of a command that prints something else with --dry-run.
+const dryRun = " --dry-run"
+
 func newSchemaCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	var dry bool
+	cmd := &cobra.Command{
 		Use:   "schema [COMMAND]",
 		Short: "Print the JSON Schema of a command's JSON",
 		Long: `Print the JSON Schema (draft 2020-12) of the JSON value that a command prints
@@ -83,6 +87,9 @@ Exit status: 0; 2 for a command that prints no JSON.`,
 				return a.print(Schemas{names}, func() { a.out.printf("%s\n", strings.Join(names, "\n")) })
 			}
 			name := strings.TrimPrefix(strings.Join(args, " "), "ration ")
+			if dry {
+				name += dryRun
+			}
 			value, there := outputs[name]
 			if !there {
 				return usageError("%q: no command of this name prints JSON (ration schema lists those that do)", name)
@@ -90,6 +97,8 @@ Exit status: 0; 2 for a command that prints no JSON.`,
 			return a.out.printJSON(schemaOf(name, reflect.TypeOf(value)))
 		},
 	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "of what the command prints with --dry-run")
+	return cmd
 }
 
 // schemaCommands returns the commands that print JSON, sorted.

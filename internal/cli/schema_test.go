@@ -44,8 +44,10 @@ func TestSchemaDescribesEveryOutput(t *testing.T) {
 // Every command that takes --json for its own output is listed, under the name by which it is run.
 func TestSchemaNamesCommands(t *testing.T) {
 	for _, name := range schemaCommands() {
+		name, dry := strings.CutSuffix(name, dryRun)
 		c, rest, err := newRootCommand(&app{}).Find(strings.Fields(name))
 		expect.True(t, err == nil && len(rest) == 0 && c.CommandPath() == "ration "+name, name)
+		expect.True(t, err != nil || !dry || c.Flags().Lookup("dry-run") != nil, name)
 	}
 }
 
@@ -85,7 +87,11 @@ func fill(v reflect.Value, depth int) {
 	}
 }
 
-// mainWithSchema runs ration. What it prints with --json must match the command's schema.
+// envSchemaErrors names the file to which mainWithSchema writes.
+const envSchemaErrors = "RATION_TEST_SCHEMA_ERRORS"
+
+// mainWithSchema runs ration. What it prints with --json must match the command's schema: otherwise
+// it fails, and makes a file that fails the test if the exit status is not looked at.
 func mainWithSchema() int {
 	args := os.Args[1:]
 	if end := slices.Index(args, "--"); end >= 0 {
@@ -93,6 +99,9 @@ func mainWithSchema() int {
 	}
 	c, _, err := newRootCommand(&app{}).Find(args)
 	name := strings.TrimPrefix(c.CommandPath(), "ration ")
+	if _, there := outputs[name+dryRun]; there && slices.Contains(args, "--dry-run") {
+		name += dryRun
+	}
 	if _, there := outputs[name]; err != nil || !there || !slices.Contains(args, "--json") || name == "run" {
 		return Main(os.Args[1:], os.Stdout, os.Stderr)
 	}
@@ -103,6 +112,7 @@ func mainWithSchema() int {
 	status := Main(os.Args[1:], io.MultiWriter(os.Stdout, &printed), os.Stderr)
 	if err := checkSchema(name, printed.Bytes()); err != nil {
 		fmt.Fprintln(os.Stderr, "schema:", err)
+		_ = os.WriteFile(os.Getenv(envSchemaErrors), []byte(err.Error()), 0o644) // there is no file outside scripts
 		return 99
 	}
 	return status

@@ -105,6 +105,13 @@ func runScripts(t *testing.T, dir string, setUp func(*testscript.Env) error) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("RATION_DIR", env.Getenv("WORK")+"/jobs")
 			env.Setenv("GORACE", os.Getenv("GORACE"))
+			wrong := env.Getenv("WORK") + "/schema-errors"
+			env.Setenv(envSchemaErrors, wrong)
+			env.Defer(func() {
+				if text, err := os.ReadFile(wrong); err == nil { // also of a command in a pipe
+					t.Errorf("%s", text)
+				}
+			})
 			return setUp(env)
 		},
 		Condition: func(cond string) (bool, error) {

@@ -138,7 +138,7 @@ func (a *app) runWhy(names []string, count int) error {
 // deniedTo returns the rations that the policy refused to the users with one of the names, or to all,
 // newest first.
 func deniedTo(names []string) []machine.Denied {
-	all, _ := job.ReadDenied(job.AllUsers()) // if it cannot be read, there is nothing to explain
+	all, _ := machine.ReadDenied() // if it cannot be read, there is nothing to explain
 	all = slices.DeleteFunc(all, func(d machine.Denied) bool {
 		return len(names) > 0 && !slices.Contains(names, d.User) && !slices.Contains(names, job.OfUser(d.UID))
 	})

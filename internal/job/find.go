@@ -3,6 +3,7 @@ package job
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -42,11 +43,30 @@ func Find(nameOrPath string) (Job, error) {
 	if j, is := OfPolicy(nameOrPath); is {
 		return j, nil
 	}
+	if j, is := recordedIn(nameOrPath); is {
+		return j, nil
+	}
 	hint := "there is none in " + Folder()
 	if len(names) > 0 {
 		hint = "there are: " + strings.Join(names, ", ")
 	}
 	return Job{}, fmt.Errorf("%s: %w (%s)", nameOrPath, ErrNoJob, hint)
+}
+
+// recordedIn returns the job in which a command of this name runs, or ran: under a policy, a command with a name and
+// without limits is in its user's job, and has only a record of its own.
+func recordedIn(name string) (Job, bool) {
+	path, err := RegionPath(name)
+	if err != nil {
+		return Job{}, false
+	}
+	dir, err := safepath.OpenFolder(filepath.Dir(path))
+	if err != nil {
+		return Job{}, false
+	}
+	defer unix.Close(dir)
+	users := OfUserPath(os.Getuid())
+	return Job{Path: users}, ReadLaunch(dir).Info.Region == users && exists(users)
 }
 
 // findByPath returns the job whose region is at path. A job in the folder of jobs gets its name,

@@ -191,11 +191,19 @@ func Enter(task string) error {
 	if err := json.Unmarshal([]byte(task), &t); err != nil {
 		return fmt.Errorf("reading the task: %w (this command is for ration itself, not for people)", err)
 	}
+	env := environment(os.Environ())
+	if os.Getenv(envListenPID) == strconv.Itoa(os.Getppid()) {
+		env.set(envListenPID, strconv.Itoa(os.Getpid()))
+		env.drop(func(key string) bool { return key == "LISTEN_PIDFDID" }) // of the parent, and optional
+	}
+	if t.Job == "" { // without --keep
+		return execCommand(t.Path, t.Args, env)
+	}
 	if err := t.mount(); err != nil {
 		return err
 	}
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("giving up capabilities: %w", err)
 	}
-	return execCommand(t.Path, t.Args, os.Environ())
+	return execCommand(t.Path, t.Args, env)
 }

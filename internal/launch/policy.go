@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,8 +51,6 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, ruledError("--keep")
 	case p.FakeGPU != "":
 		return nil, ruledError("--fake-gpu")
-	case p.Join:
-		return nil, ruledError("--join")
 	case p.Settings.Round != 0:
 		return nil, ruledError("a round of its own")
 	case !limited && (p.Settings.Compute.IsSet() || p.Settings.ComputeMax.IsSet()):
@@ -61,7 +60,7 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, err
 	}
 	j.environ, j.ruled, j.region = os.Environ(), true, job.OfUserPath(os.Getuid())
-	if !limited && p.Name == "" && !p.Record {
+	if !limited && p.Name == "" && !p.Record || p.Join && p.joinRun(j) {
 		return j, nil
 	}
 	if p.Name == "" {
@@ -83,6 +82,34 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		}
 	}
 	return j, nil
+}
+
+// joinRun lets the command join the run of that name, if there is one in use, and reports whether there is. The
+// run lasts while its own command runs, or a process holds its region. If it ends before the command uses CUDA,
+// the library refuses that, because the region's creation time is not the one in the environment.
+func (p Plan) joinRun(j *Job) bool {
+	path := job.RunPath(os.Getuid(), p.Name)
+	created, is := job.StandingSince(job.Job{Name: p.Name, Path: path})
+	if !is || !job.Running(job.Job{Name: p.Name, Path: filepath.Join(job.Folder(), p.Name, job.RegionName)}) {
+		return false
+	}
+	if p.Settings.Memory.IsSet() {
+		p.Warn(fmt.Sprintf("job %s is in use, and the command shares its limits: those given here do not count", p.Name))
+	}
+	if p.Record {
+		p.Warn("there is no summary of a command that shares the job of another (ration ps shows the job)")
+	}
+	j.region = path
+	p.enterRun(j, strconv.FormatInt(created, 10))
+	return true
+}
+
+// enterRun adds a run to the command's environment.
+func (p Plan) enterRun(j *Job, created string) {
+	env := (*environment)(&j.environ)
+	env.set(EnvRegion, j.region)
+	env.set(EnvJob, p.Name)
+	env.set(EnvCreated, created)
 }
 
 // record makes a job without a region in the user's own folder. It records the command and how it ends, which
@@ -130,10 +157,7 @@ func (p Plan) takeRun(j *Job) error {
 	if !is || run == nil {
 		return fmt.Errorf("%w: %s", ErrRefused, answer)
 	}
-	env := (*environment)(&j.environ)
-	env.set(EnvRegion, j.region)
-	env.set(EnvJob, p.Name)
-	env.set(EnvCreated, created)
+	p.enterRun(j, created)
 	j.run = run
 	return nil
 }

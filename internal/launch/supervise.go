@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -123,16 +124,20 @@ func inForeground() bool {
 func (j *Job) start() (*os.Process, error) {
 	attr := &os.ProcAttr{Env: j.environ, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{}}
 	path, args := j.path, j.args
-	if j.keep {
+	if j.keep || hasSockets() {
 		exe, err := os.Executable()
 		if err != nil {
 			return nil, fmt.Errorf("finding this program: %w", err)
 		}
-		task, err := json.Marshal(j.namespaceTask())
+		t := namespaceTask{Path: path, Args: args}
+		if j.keep {
+			t, attr.Sys = j.namespaceTask(), newNamespaces()
+		}
+		task, err := json.Marshal(t)
 		if err != nil {
 			return nil, fmt.Errorf("writing a task: %w", err)
 		}
-		path, args, attr.Sys = exe, []string{os.Args[0], Inside, string(task)}, newNamespaces()
+		path, args = exe, []string{os.Args[0], Inside, string(task)}
 	}
 	attr.Sys.Pdeathsig = unix.SIGKILL
 	child, err := os.StartProcess(path, args, attr)
@@ -144,6 +149,13 @@ func (j *Job) start() (*os.Process, error) {
 	}
 	return nil, notRunnable(path, err)
 }
+
+// envListenPID names the process to which systemd passes sockets (sd_listen_fds(3)).
+const envListenPID = "LISTEN_PID"
+
+// hasSockets reports whether systemd has passed sockets to this process. They are for the command: it inherits
+// them, and the variable must have its PID, which only the command's own process knows (Enter).
+func hasSockets() bool { return os.Getenv(envListenPID) == strconv.Itoa(os.Getpid()) }
 
 // newNamespaces returns the attributes of a child that may mount.
 func newNamespaces() *syscall.SysProcAttr {

@@ -192,7 +192,7 @@ func (e emitter) devices(m *machine.Machine) {
 
 // kinds lists all kinds of findings, so that a kind without a finding is exported as 0.
 var kinds = []string{machine.Overbooked, machine.OverLimit, machine.Drift, machine.Unreadable, machine.OutsideJobs, machine.DeadProcesses, machine.ShareUnkept,
-	machine.GaveUp, machine.Unanswering, machine.Flood, machine.DriverSilent, machine.PolicyRefused}
+	machine.GaveUp, machine.Unanswering, machine.Flood, machine.DriverSilent, machine.DeviceFailed, machine.PolicyRefused}
 
 func (e emitter) states(m *machine.Machine) {
 	states := map[string]int{machine.Starting: 0, machine.Running: 0, machine.Idle: 0, machine.Ended: m.Hidden}

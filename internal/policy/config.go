@@ -57,7 +57,7 @@ type Policy struct {
 	Users     map[string]*Rule
 	Groups    map[string]*Rule
 	Everybody *Rule
-	Text      []byte // text of the file
+	Text      []byte // text of the file, without its [[notify]] sections
 }
 
 // Problem is an error in the file.
@@ -106,7 +106,8 @@ func Parse(file string, text []byte) (*Policy, error) {
 	}
 	r := newReader(file, nil)
 	c := r.decode(text)
-	p := &Policy{Overbook: c.Overbook, Missing: MissingClosed, Users: map[string]*Rule{}, Groups: map[string]*Rule{}, Text: text}
+	r.notifyRules(c.Notify)
+	p := &Policy{Overbook: c.Overbook, Missing: MissingClosed, Users: map[string]*Rule{}, Groups: map[string]*Rule{}, Text: withoutNotify(text)}
 	if c.Missing != nil {
 		if p.Missing = *c.Missing; p.Missing != MissingClosed && p.Missing != MissingOpen {
 			r.problem("missing", "%q: neither closed nor open", p.Missing)
@@ -181,6 +182,7 @@ func (r *reader) locate(text []byte) {
 	var p unstable.Parser
 	p.Reset(text)
 	var table string
+	lists := map[string]int{} // number of sections of each list so far
 	note := func(prefix string, n *unstable.Node) string {
 		path := prefix
 		for it := n.Key(); it.Next(); {
@@ -206,8 +208,15 @@ func (r *reader) locate(text []byte) {
 	}
 	for p.NextExpression() {
 		switch n := p.Expression(); n.Kind {
-		case unstable.Table, unstable.ArrayTable:
+		case unstable.Table:
 			table = note("", n)
+		case unstable.ArrayTable:
+			list := note("", n)
+			table = join(list, index(lists[list]))
+			lists[list]++
+			key := n.Key()
+			key.Next()
+			r.at[table] = p.Shape(key.Node().Raw).Start
 		case unstable.KeyValue:
 			values(table, n)
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"ration/internal/notify"
 )
 
 // These types describe the file's format. Field names are in their tags.
@@ -30,10 +32,13 @@ type configText struct {
 	Everybody *ruleText            `toml:"everybody"`
 	Users     map[string]*ruleText `toml:"users"`
 	Groups    map[string]*ruleText `toml:"groups"`
+	Notify    []notifyText         `toml:"notify"`
 }
 
 // examples has a value for each key with text, for messages.
-var examples = map[string]string{"memory": "8g", "compute": "30%", "compute_max": "50%", "missing": MissingClosed}
+var examples = map[string]string{"memory": "8g", "compute": "30%", "compute_max": "50%", "missing": MissingClosed,
+	"events": notify.GPUFailed, "format": notify.Slack, "command": "/usr/local/bin/page", "url": "https://example.com/hook", "url_file": "/etc/ration/slack.url",
+	"to": "admin@example.com", "from": "ration@example.com", "sendmail": sendmail}
 
 // decode decodes a file, and records each problem of its form: wrong syntax, unknown keys and values of another
 // type. It takes these parts out, so that the rest is checked as well.
@@ -111,6 +116,8 @@ func (r *reader) checkForm(path string, value any, t reflect.Type) bool {
 		}
 		r.checkTable(path, table, t)
 		return true
+	case reflect.Slice:
+		return r.checkList(path, value, t.Elem())
 	case reflect.Bool:
 		if _, is := value.(bool); !is {
 			r.problem(path, "%s: true or false is needed, without quotes", r.assignment(path, value))
@@ -124,6 +131,28 @@ func (r *reader) checkForm(path string, value any, t reflect.Type) bool {
 	}
 	return true
 }
+
+// checkList compares a list with the type of its parts.
+func (r *reader) checkList(path string, value any, of reflect.Type) bool {
+	list, is := value.([]any)
+	if !is && of.Kind() == reflect.Struct {
+		r.problem(path, "%s: a section is needed (as [[%s]])", r.assignment(path, value), dotted(path))
+		return false
+	}
+	if !is {
+		key := path[strings.LastIndexByte(path, '\x00')+1:]
+		r.problem(path, "%s: a list is needed (as %s = [%q])", r.assignment(path, value), key, examples[key])
+		return false
+	}
+	fits := true
+	for i, part := range list {
+		fits = r.checkForm(join(path, index(i)), part, of) && fits
+	}
+	return fits
+}
+
+// index returns the key of a part of a list.
+func index(i int) string { return fmt.Sprintf("#%d", i) }
 
 func (r *reader) checkTable(path string, table map[string]any, t reflect.Type) {
 	fields := map[string]reflect.Type{}
@@ -151,7 +180,7 @@ func (r *reader) checkTable(path string, table map[string]any, t reflect.Type) {
 func (r *reader) textProblem(path string, value any) {
 	key := path[strings.LastIndexByte(path, '\x00')+1:]
 	example, unit := examples[key], ""
-	if example != "" && example != MissingClosed {
+	if example != "" && strings.ContainsAny(example[:1], "0123456789") {
 		unit = example[len(example)-1:]
 	}
 	switch value.(type) {
@@ -197,4 +226,8 @@ func join(path, key string) string {
 	return path + "\x00" + key
 }
 
-func dotted(path string) string { return strings.ReplaceAll(path, "\x00", ".") }
+// dotted returns a path for people, without the indexes of lists.
+func dotted(path string) string {
+	keys := slices.DeleteFunc(strings.Split(path, "\x00"), func(key string) bool { return strings.HasPrefix(key, "#") })
+	return strings.Join(keys, ".")
+}

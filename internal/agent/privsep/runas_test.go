@@ -1,0 +1,77 @@
+package privsep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
+)
+
+// A command of another user has that user's rights only, no environment of ours, and a session of its own.
+func TestRunAsRights(t *testing.T) {
+	t.Setenv("SECRET", "of-root")
+	file, err := os.Open("/dev/null")
+	expect.Must(t, err == nil, err)
+	defer file.Close()
+	script := `read line; echo "in=$line secret=$SECRET uid=$(id -u) groups=$(id -G) fds=$(ls /proc/$$/fd | tr '\n' ' ') session=$(($(cut -d' ' -f6 /proc/$$/stat) == $$)) caps=$(grep CapEff /proc/$$/status | tr -d '\t')"; exit 3`
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.Stdin = strings.NewReader("hello\n")
+	err = RunAs(context.Background(), cmd, 65534, 65534)
+	expect.Must(t, err != nil)
+	text := err.Error()
+	want := []string{"exit status 3: in=hello secret= ", "session=1"}
+	if os.Geteuid() == 0 {
+		want = append(want, "uid=65534 groups=65534 ", "caps=CapEff:0000000000000000")
+	}
+	for _, part := range want {
+		expect.True(t, strings.Contains(text, part), text, part)
+	}
+	expect.True(t, !strings.Contains(text, fmt.Sprintf("fds=0 1 2 %d", file.Fd())), text)
+}
+
+// Processes that a command leaves behind end with it, and a command that does not end is killed.
+func TestRunAsEnds(t *testing.T) {
+	for _, script := range []string{"sleep 100 & echo $! >%s", "sleep 100 & echo $! >%s; sleep 100"} {
+		dir := t.TempDir()
+		expect.Must(t, os.Chmod(dir, 0o777) == nil && os.Chmod(filepath.Dir(dir), 0o755) == nil)
+		file := filepath.Join(dir, "pid")
+		expect.Must(t, os.WriteFile(file, nil, 0o666) == nil && os.Chmod(file, 0o666) == nil)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		err := RunAs(ctx, exec.Command("/bin/sh", "-c", fmt.Sprintf(script, file)), 0, 0)
+		expect.True(t, (err == nil) == (ctx.Err() == nil) || errors.Is(err, exec.ErrWaitDelay), err)
+		cancel()
+		text, err := os.ReadFile(file)
+		expect.Must(t, err == nil, err)
+		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		expect.Must(t, err == nil, string(text))
+		for end := time.Now().Add(5 * time.Second); unix.Kill(pid, 0) == nil && !zombie(pid); time.Sleep(10 * time.Millisecond) {
+			expect.Must(t, time.Now().Before(end), "the child is left behind", script)
+		}
+	}
+}
+
+// zombie reports whether a process has ended and nobody has waited for it.
+func zombie(pid int) bool {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return len(text) == 0 || strings.Contains(string(text), ") Z ")
+}
+
+// Only the beginning of a command's output is kept.
+func TestFirstBytes(t *testing.T) {
+	var out firstBytes
+	for range 1000 {
+		n, err := out.Write(make([]byte, 4096))
+		expect.Must(t, n == 4096 && err == nil, n, err)
+	}
+	expect.Equal(t, len(out), 400, "bytes are kept")
+}

@@ -1,0 +1,212 @@
+package notify
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	"ration/internal/agent"
+	"ration/internal/connlimit"
+	"ration/internal/humanfmt"
+	"ration/internal/proc"
+	"ration/machine"
+)
+
+const (
+	// quiet is how long the same problem of the same job or user is not told again. Meanwhile it is counted.
+	quiet = 10 * time.Minute
+	// maxOfUser bounds the notifications about one user's jobs in quiet.
+	maxOfUser = 20
+	// A job is near its limit from nearLimit percent on, and not any more below farLimit percent.
+	nearLimit, farLimit = 95, 90
+	// gone is how long a GPU must be missing before it has failed. An agent that has just started, or a driver
+	// that is loaded again, needs up to 30 seconds to find it.
+	gone = time.Minute
+)
+
+// Watcher turns what an agent says into notifications.
+type Watcher struct {
+	log   *slog.Logger
+	host  string
+	since time.Time // events before it are old
+	seen  agent.Seen
+	users *connlimit.Lines
+
+	active map[subject]bool // problems that last
+	told   map[subject]*repeats
+	gpus   map[string]*device // by UUID
+}
+
+// subject is a problem of a job, a user or a device.
+type subject struct {
+	kind string
+	job  machine.JobID
+	uid  int
+	on   string // device
+}
+
+// repeats counts how often a problem was not told.
+type repeats struct {
+	at    time.Time
+	count int
+	text  string
+}
+
+// device is a GPU that was seen.
+type device struct {
+	number int
+	seen   time.Time
+}
+
+// NewWatcher returns a Watcher of what happens from now on.
+func NewWatcher(log *slog.Logger, now time.Time) *Watcher {
+	return &Watcher{log: log, host: hostname(), since: now, active: map[subject]bool{}, told: map[subject]*repeats{}, gpus: map[string]*device{},
+		users: connlimit.NewLines(maxOfUser, quiet, func(owner string, n int) {
+			log.Warn(fmt.Sprintf("%d notifications about jobs of %s were dropped: there were more than %d in %v", n, owner, maxOfUser, quiet), "owner", owner, "dropped", n)
+		})}
+}
+
+// Update returns the notifications about a snapshot and new events. Call it also if neither has changed: some
+// depend on time.
+func (w *Watcher) Update(m *machine.Machine, events []machine.Event, now time.Time) (out []Notification) {
+	w.flush(now)
+	add := func(of subject, n Notification) {
+		if n.Time.IsZero() {
+			n.Time = now.UTC()
+		}
+		n.Kind, n.Host = of.kind, w.host
+		n = n.printable()
+		if w.allow(of, &n, now) {
+			out = append(out, n)
+		}
+	}
+	for i := range events {
+		w.event(&events[i], add)
+	}
+	lasting := map[subject]bool{}
+	start := func(of subject, n Notification) {
+		if lasting[of] = true; !w.active[of] {
+			add(of, n)
+		}
+	}
+	w.findings(m, start)
+	w.nearLimits(m, lasting, start)
+	w.devices(m, now, start)
+	w.active = lasting
+	return out
+}
+
+// flush forgets what has been quiet for long enough.
+func (w *Watcher) flush(now time.Time) {
+	w.users.Flush(now)
+	maps.DeleteFunc(w.told, func(of subject, r *repeats) bool {
+		over := now.Sub(r.at) >= 2*quiet || now.Sub(r.at) >= quiet && r.count == 0
+		if over && r.count > 0 {
+			w.log.Info("the same happened again, and was not told: "+r.text, "kind", of.kind, "dropped", r.count)
+		}
+		return over
+	})
+}
+
+// allow reports whether a notification is sent, and counts it.
+func (w *Watcher) allow(of subject, n *Notification, now time.Time) bool {
+	if r := w.told[of]; r != nil {
+		if now.Sub(r.at) < quiet {
+			r.count++
+			return false
+		}
+		n.Repeated = r.count
+	}
+	if n.UID > 0 && !w.users.Allow(proc.Account(n.UID), n.User, now) {
+		return false
+	}
+	w.told[of] = &repeats{at: now, text: n.Text}
+	return true
+}
+
+// event adds the notification of an event.
+func (w *Watcher) event(e *machine.Event, add func(subject, Notification)) {
+	if !w.seen.Add(e.ID()) || e.Time.Before(w.since) {
+		return
+	}
+	of := subject{kind: e.Kind, job: e.JobID()}
+	n := Notification{Time: e.Time, User: e.Owner, UID: e.UID, Job: e.Job, Path: e.Path, Device: -1, Text: e.Text}
+	switch e.Kind {
+	case machine.RequestRefused:
+		if e.Denied != nil {
+			of, n.Device = subject{kind: PolicyRefused, uid: e.UID}, e.Denied.Device
+			n.Remedy = "give users smaller rations, or allow overbook, in the policy's file"
+		} else if e.Refusal != nil {
+			n.Device = e.Refusal.Device
+			n.Remedy = "ration why says which processes hold the memory"
+		}
+	case machine.ProcessDied:
+	case machine.ProcessesStopped:
+		if e.Stop != nil {
+			n.Device = e.Stop.Device
+		}
+	default:
+		return
+	}
+	add(of, n)
+}
+
+// findings adds the findings that somebody should hear of.
+func (w *Watcher) findings(m *machine.Machine, start func(subject, Notification)) {
+	jobs := map[string]*machine.Job{}
+	for i := range m.Jobs {
+		jobs[m.Jobs[i].Path] = &m.Jobs[i]
+	}
+	for _, f := range m.Findings {
+		n := Notification{UID: -1, Job: f.Job, Path: f.Path, Device: f.Device, Text: f.Text, Remedy: f.Remedy}
+		switch f.Kind {
+		case machine.OverLimit:
+			of := subject{kind: OverLimit, on: fmt.Sprint(f.Device)}
+			if j := jobs[f.Path]; j != nil {
+				of.job, n.User, n.UID = j.ID(), j.Owner, j.UID
+			}
+			start(of, n)
+		case machine.DeviceFailed:
+			start(subject{kind: GPUFailed, on: fmt.Sprint(f.Device)}, n)
+		}
+	}
+}
+
+// nearLimits adds the jobs that hold almost all of their limits. A job stays near its limit until it holds less
+// than farLimit percent.
+func (w *Watcher) nearLimits(m *machine.Machine, lasting map[subject]bool, start func(subject, Notification)) {
+	for i := range m.Jobs {
+		j := &m.Jobs[i]
+		for k := range j.Devices {
+			d := &j.Devices[k]
+			of := subject{kind: NearLimit, job: j.ID(), on: fmt.Sprint(d.Device)}
+			percent := 0.0
+			if d.Limited && d.Limit > 0 && j.State != machine.Ended {
+				percent = 100 * float64(d.Used) / float64(d.Limit)
+			}
+			switch {
+			case percent >= nearLimit:
+				start(of, Notification{User: j.Owner, UID: j.UID, Job: j.Title(), Path: j.Path, Device: m.DeviceOf(d),
+					Text:   fmt.Sprintf("job %s of %s holds %s of its %s on device %d", j.Title(), j.Owner, humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), d.Device),
+					Remedy: "its next request may be refused; ration limit changes the limit"})
+			case percent >= farLimit && w.active[of]:
+				lasting[of] = true
+			}
+		}
+	}
+}
+
+// devices adds the GPUs that the driver does not report any more.
+func (w *Watcher) devices(m *machine.Machine, now time.Time, start func(subject, Notification)) {
+	for _, g := range m.Devices {
+		w.gpus[g.UUID] = &device{number: g.Device, seen: now}
+	}
+	for uuid, d := range w.gpus {
+		if now.Sub(d.seen) < gone {
+			continue
+		}
+		start(subject{kind: GPUFailed, on: fmt.Sprint(d.number)}, Notification{UID: -1, Device: d.number,
+			Text: fmt.Sprintf("GPU %d (%s) is gone: the driver does not report it any more", d.number, uuid), Remedy: "nvidia-smi and the kernel's log (dmesg, Xid) say why"})
+	}
+}
