@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// quiet is how long the same problem of the same job or user is not told again. Meanwhile it is counted.
+	// quiet is how long the same problem of the same job or user is not sent again. Meanwhile it is counted.
 	quiet = 10 * time.Minute
 	// maxOfUser bounds the notifications about one user's jobs in quiet.
 	maxOfUser = 20
@@ -34,7 +34,7 @@ type Watcher struct {
 	users *connlimit.Lines
 
 	active map[subject]bool // problems that last
-	told   map[subject]*repeats
+	sent   map[subject]*repeats
 	gpus   map[string]*device // by UUID
 }
 
@@ -46,7 +46,7 @@ type subject struct {
 	on   string // device
 }
 
-// repeats counts how often a problem was not told.
+// repeats counts how often a problem was not sent.
 type repeats struct {
 	at    time.Time
 	count int
@@ -61,7 +61,7 @@ type device struct {
 
 // NewWatcher returns a Watcher of what happens from now on.
 func NewWatcher(log *slog.Logger, now time.Time) *Watcher {
-	return &Watcher{log: log, host: hostname(), since: now, active: map[subject]bool{}, told: map[subject]*repeats{}, gpus: map[string]*device{},
+	return &Watcher{log: log, host: hostname(), since: now, active: map[subject]bool{}, sent: map[subject]*repeats{}, gpus: map[string]*device{},
 		users: connlimit.NewLines(maxOfUser, quiet, func(owner string, n int) {
 			log.Warn(fmt.Sprintf("%d notifications about jobs of %s were dropped: there were more than %d in %v", n, owner, maxOfUser, quiet), "owner", owner, "dropped", n)
 		})}
@@ -100,10 +100,10 @@ func (w *Watcher) Update(m *machine.Machine, events []machine.Event, now time.Ti
 // flush forgets what has been quiet for long enough.
 func (w *Watcher) flush(now time.Time) {
 	w.users.Flush(now)
-	maps.DeleteFunc(w.told, func(of subject, r *repeats) bool {
+	maps.DeleteFunc(w.sent, func(of subject, r *repeats) bool {
 		over := now.Sub(r.at) >= 2*quiet || now.Sub(r.at) >= quiet && r.count == 0
 		if over && r.count > 0 {
-			w.log.Info("the same happened again, and was not told: "+r.text, "kind", of.kind, "dropped", r.count)
+			w.log.Info("the same happened again, and was not sent: "+r.text, "kind", of.kind, "dropped", r.count)
 		}
 		return over
 	})
@@ -111,7 +111,7 @@ func (w *Watcher) flush(now time.Time) {
 
 // allow reports whether a notification is sent, and counts it.
 func (w *Watcher) allow(of subject, n *Notification, now time.Time) bool {
-	if r := w.told[of]; r != nil {
+	if r := w.sent[of]; r != nil {
 		if now.Sub(r.at) < quiet {
 			r.count++
 			return false
@@ -121,7 +121,7 @@ func (w *Watcher) allow(of subject, n *Notification, now time.Time) bool {
 	if n.UID > 0 && !w.users.Allow(proc.Account(n.UID), n.User, now) {
 		return false
 	}
-	w.told[of] = &repeats{at: now, text: n.Text}
+	w.sent[of] = &repeats{at: now, text: n.Text}
 	return true
 }
 
