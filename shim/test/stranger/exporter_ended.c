@@ -203,5 +203,30 @@ static void by_reading(void)
 	EQ(region_used(region_here(), 0), CONTEXT);
 }
 
-RUN_PARTS(true, {"killed", killed}, {"ended", ended}, {"released", released}, {"by_stranger", by_stranger}, {"repeated", repeated},
-	  {"imported", imported}, {"by_reading", by_reading})
+/* For chaos_test.sh: a process that dies at a point of its export, if RATION_FAULT is set; and then a
+ * process that finds what the job is charged for. */
+static void die(void)
+{
+	CUmemGenericAllocationHandle h;
+	int fd = -1;
+	start();
+	OK(cuMemCreate(&h, SIZE, &prop, 0));
+	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	checks_failed++; /* it should be dead */
+}
+
+static void survive(void)
+{
+	start();
+	RETURNED();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct part parts[] = {
+		{"killed", killed},     {"ended", ended},       {"released", released},     {"by_stranger", by_stranger},
+		{"repeated", repeated}, {"imported", imported}, {"by_reading", by_reading}, {NULL, NULL}};
+	static const struct part apart[] = {{"die", die}, {"survive", survive}, {NULL, NULL}};
+	bool alone = argc > 1 && (!strcmp(argv[1], "die") || !strcmp(argv[1], "survive"));
+	return run_parts(argc, argv, alone ? apart : parts, true, __FILE__);
+}
