@@ -64,6 +64,14 @@ static int answer(struct maker *m)
 	return byte;
 }
 
+/* The maker's descriptor; -1 if it was refused the memory. */
+static int made(struct maker *m)
+{
+	int answered = answer(m);
+	EQ(answered, 'y');
+	return answered == 'y' ? descriptor_receive(m->mail) : -1;
+}
+
 static void end(struct maker *m, bool killed)
 {
 	int status;
@@ -105,11 +113,12 @@ static void passed_on(bool killed, bool release)
 {
 	struct maker m = make(1, release);
 	begin(&m);
-	EQ(answer(&m), 'y');
+	int answered = answer(&m);
+	EQ(answered, 'y');
 	end(&m, killed);
 	start();
 	KEPT(SIZE);
-	int fd = descriptor_receive(m.mail), copy = dup(fd);
+	int fd = answered == 'y' ? descriptor_receive(m.mail) : -1, copy = dup(fd);
 	KEPT(SIZE);
 	close(fd);
 	KEPT(SIZE);
@@ -127,8 +136,7 @@ static void by_stranger(void)
 	struct maker m = make(1, false);
 	int status;
 	begin(&m);
-	int fd = descriptor_receive(m.mail);
-	EQ(answer(&m), 'y');
+	int fd = made(&m);
 	pid_t holder = fork();
 	if (holder == 0)
 		pause(), _exit(0);
@@ -151,8 +159,9 @@ static void repeated(void)
 	for (unsigned i = 0; i < 4; i++) {
 		begin(&m[i]);
 		if (i < 3)
-			fd[i] = descriptor_receive(m[i].mail);
-		EQ(answer(&m[i]), i < 3 ? 'y' : 'n');
+			fd[i] = made(&m[i]);
+		else
+			EQ(answer(&m[i]), 'n');
 		end(&m[i], true);
 	}
 	start();
@@ -170,8 +179,7 @@ static void imported(void)
 	struct maker m = make(2, false);
 	CUmemGenericAllocationHandle h;
 	begin(&m);
-	int fd = descriptor_receive(m.mail), copy = descriptor_receive(m.mail);
-	EQ(answer(&m), 'y');
+	int fd = made(&m), copy = fd < 0 ? -1 : descriptor_receive(m.mail);
 	start();
 	OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	end(&m, true);
@@ -192,8 +200,7 @@ static void by_reading(void)
 {
 	struct maker m = make(1, false);
 	begin(&m);
-	int fd = descriptor_receive(m.mail);
-	EQ(answer(&m), 'y');
+	int fd = made(&m);
 	end(&m, true);
 	start();
 	KEPT(SIZE);
