@@ -114,8 +114,12 @@ static void passed_on(bool killed, bool release)
 	struct maker m = make(1, release);
 	begin(&m);
 	int answered = answer(&m);
+	unsigned reaped;
 	EQ(answered, 'y');
 	end(&m, killed);
+	/* A process without a file of the driver cannot ask, and leaves it charged. */
+	EQ(region_reap(region_here(), &reaped), REGION_OK);
+	EQ(region_used(region_here(), 0), SIZE);
 	start();
 	KEPT(SIZE);
 	int fd = answered == 'y' ? descriptor_receive(m.mail) : -1, copy = dup(fd);
