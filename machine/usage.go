@@ -201,10 +201,11 @@ func readProcesses(r *region.Region, asking budget.Budget) (out []Process, index
 	}
 	ended = map[int]bool{}
 	all = slices.DeleteFunc(all, func(p region.Process) bool {
-		if p.Dead && p.Left {
+		gone := p.Dead && p.Left && !p.Lent
+		if gone {
 			ended[p.Slot] = true
 		}
-		return p.Dead && p.Left
+		return gone
 	})
 	out, index = make([]Process, len(all)), map[int]int{}
 	asked := owners{}

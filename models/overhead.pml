@@ -27,13 +27,23 @@
 #ifndef OWN
 #define OWN 1	/* whether the driver takes a unit by itself */
 #endif
+#ifndef LENT
+#define LENT 0	/* units that were exported and released here, and that a descriptor keeps: it is closed, or this process takes them over as importer */
+#endif
+#ifdef LENT_IN_BOUNDS
+#define OUTSIDE 0
+#else
+#define OUTSIDE lent
+#endif
 /* With TURNS makers take turns where those that are under way and one more could exceed the limit: with nothing else beside them, it is
  * exceeded by one of them at most. Without, any number may be under way: a maker that does not move is passed over. */
 #if defined(CHARGE_APART) || defined(CLAIMS_SINCE)
 #define APART	/* the job is asked with the lock given back */
 #endif
 
-short charged;			/* in the ledger: all kinds */
+short charged = LENT;		/* in the ledger: all kinds */
+short lent = LENT;		/* of that, lent */
+short unlisted = LENT;		/* what the device has for no process */
 short driver;			/* what the driver has for this process */
 short own, own_max;		/* of that, what it has taken by itself, and the most it had */
 short overhead;			/* what is charged for that */
@@ -41,7 +51,7 @@ short unmeasured;		/* what makers have made, and neither charged nor undone */
 short unconfirmed;		/* charged for a context by a reading that was not exact */
 
 /* Sums that only grow, in units: asked for, surely the driver's, about to go back, and back. */
-short added, arrived, leaving, returned;
+short added = LENT, arrived = LENT, leaving, returned;
 
 byte making;			/* makers that are under way */
 byte turns;			/* makers that have taken their turn, and not left */
@@ -58,7 +68,7 @@ byte running;
 inline check()
 {
 	assert(charged - overhead <= LIMIT);					/* only overhead may exceed the limit */
-	assert(driver <= charged + unmeasured + own_max)			/* nothing in use was returned */
+	assert(driver + unlisted <= charged + unmeasured + own_max)		/* nothing in use was returned */
 }
 
 /* The order of the reads is what makes bounds of them: whatever the other threads do meanwhile, of what was charged the
@@ -74,8 +84,8 @@ inline read_driver()
 	arrived0 = arrived;
 	reported = driver;
 #endif
-	added1 = added;
-	leaving1 = leaving
+	added1 = added - OUTSIDE;						/* the driver does not list lent units with this process */
+	leaving1 = leaving + OUTSIDE
 }
 
 proctype worker()
@@ -212,9 +222,19 @@ proctype own_growth()
 	running--
 }
 
+proctype descriptor()
+{
+	if
+	:: d_step { unlisted = 0 }
+	:: d_step { unlisted = 0; driver = driver + LENT; own = own + LENT; own_max = own_max + LENT }
+	fi;
+	running--
+}
+
 /* Under the lock, and with nothing being made. */
 inline sync_overhead()
 {
+	seen = unlisted;
 	read_driver();
 	more = reported - (added1 - returned0) - overhead;
 	less = arrived0 - leaving1 + overhead - reported;
@@ -237,12 +257,25 @@ inline sync_overhead()
 			check()
 		}
 	:: else
-	fi
+	fi;
+	d_step {
+		if
+		:: lent > seen ->
+			more = lent - seen;
+			lent = seen;
+			leaving = leaving + more;
+			charged = charged - more;
+			returned = returned + more;
+			check()
+		:: else
+		fi;
+		more = 0; less = 0; seen = 0
+	}
 }
 
 proctype reader()
 {
-	short returned0, arrived0, added1, leaving1, reported, more, less;
+	short returned0, arrived0, added1, leaving1, reported, more, less, seen;
 	byte n = 0;
 	do
 	:: n < READS ->
@@ -259,21 +292,22 @@ proctype reader()
 }
 
 init {
-	short returned0, arrived0, added1, leaving1, reported, more, less;
+	short returned0, arrived0, added1, leaving1, reported, more, less, seen;
 	byte n;
 	atomic {
-		running = WORKERS + MAKERS + OWN + 1;
+		running = WORKERS + MAKERS + OWN + LENT + 1;
 		n = 0;
 		do :: n < WORKERS -> run worker(); n++ :: else -> break od
 		n = 0;
 		do :: n < MAKERS -> run maker(); n++ :: else -> break od
 		if :: OWN -> run own_growth() :: else fi;
+		if :: LENT -> run descriptor() :: else fi;
 		run reader()
 	}
 	running == 0;
 	atomic {
 		sync_overhead();
 		assert(unmeasured == 0);
-		assert(charged == driver)
+		assert(charged == driver + unlisted)
 	}
 }

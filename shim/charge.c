@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "hooks.h"
 #include "log.h"
 #include "region/atomics.h"
+#include "region/failpoint.h"
 #include "region/words.h"
 
 /* The bytes that this process has charged and returned, rounded up to the region's units. Each
@@ -24,6 +26,8 @@ static struct charge_sums {
 	uint64_t absent;           /* grows and shrinks: see charge_mark_absent */
 	uint64_t pad[5];
 } __attribute__((aligned(64))) charge_sums[RATION_DEVICES];
+
+static struct region_exports charge_exports[RATION_DEVICES];
 
 static charge_relieve charge_reliefs[RELIEF_COUNT]; /* atomic */
 
@@ -78,7 +82,11 @@ void charge_mark_absent(unsigned device, uint64_t bytes, bool from_now)
 	fetch_add(&charge_sums[device].absent, from_now ? charge_rounded(bytes) : -charge_rounded(bytes));
 }
 
-void charge_reset(void) { memset(charge_sums, 0, sizeof charge_sums); }
+void charge_reset(void)
+{
+	memset(charge_sums, 0, sizeof charge_sums);
+	memset(charge_exports, 0, sizeof charge_exports);
+}
 
 void charge_on_pressure(enum charge_relief which, charge_relieve relieve)
 {
@@ -105,7 +113,8 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 	static uint64_t last, skipped;
 	static const char *const ends[] = {[REGION_RUNS] = "",
 					   [REGION_ENDING] = " (ending; the driver still has it)",
-					   [REGION_OUTLIVED] = " (ended; a fork child has its files of the driver open)"};
+					   [REGION_OUTLIVED] = " (ended; a fork child has its files of the driver open)",
+					   [REGION_LENT] = " (ended; a descriptor of memory that it exported is open)"};
 	char a[SIZE_TEXT], f[SIZE_TEXT], l[SIZE_TEXT], o[SIZE_TEXT], who[512] = "";
 	uint64_t room = why->limit > why->held ? why->limit - why->held : 0, me = (uint64_t)getpid();
 	const char *remedy = ""; /* what can be done about the holders, if there are any */
@@ -142,12 +151,15 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
  * charging at this moment may be counted twice: too much, never too little. */
 static void charge_bring(struct region *r)
 {
-	for (unsigned d = 0; d < RATION_DEVICES; d++)
+	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		for (unsigned k = 0; k < RATION_KINDS; k++) {
 			uint64_t held = charge_held(d, k);
 			if (held)
 				region_charge_forced(r, d, k, held);
 		}
+		if (load_acquire(&charge_exports[d].bytes))
+			region_set_exports(r, d, &charge_exports[d]);
+	}
 }
 
 /* charge_fail logs that an operation on the region failed, and returns the result of the hooked
@@ -301,6 +313,58 @@ void charge_resize(unsigned device, unsigned kind, uint64_t from, uint64_t to)
 		charge_leaving(device, from - to);
 		charge_return(device, kind, from - to);
 	}
+}
+
+/* charge_show_exports writes what this process has exported to the region, in a new slot if ours was
+ * reaped. */
+static void charge_show_exports(unsigned device)
+{
+	struct region *r = attach_region();
+	uint64_t claim;
+	do
+		claim = load_relaxed(&r->claim);
+	while (region_set_exports(r, device, &charge_exports[device]) == REGION_EVICTED && attach_rejoin(claim, charge_bring));
+}
+
+void charge_export(unsigned device, uint64_t bytes)
+{
+	charge_count(&charge_exports[device].bytes, charge_rounded(bytes));
+	charge_show_exports(device);
+	FAILPOINT(EXPORT_SHOWN);
+}
+
+void charge_unexport(unsigned device, uint64_t bytes)
+{
+	charge_count(&charge_exports[device].bytes, -charge_rounded(bytes));
+	charge_show_exports(device);
+}
+
+/* charge_lock_byte returns the byte that this process locks in its descriptors: a random one, as the
+ * driver's file is one for all processes. */
+static uint64_t charge_lock_byte(struct region_exports *e)
+{
+	uint64_t word;
+	if (getrandom(&word, sizeof word, GRND_NONBLOCK) == sizeof word)
+		cas(&e->lock, 0, RATION_EXPORT_LOCK_FIRST | word % RATION_EXPORT_LOCK_FIRST);
+	return load_acquire(&e->lock);
+}
+
+void charge_descriptor(unsigned device, int fd)
+{
+	struct region_exports *e = &charge_exports[device];
+	uint64_t file = region_export_file(fd), lock = load_acquire(&e->lock);
+	cas(&e->file, 0, file);
+	if (!lock && file)
+		lock = charge_lock_byte(e);
+	if (!file || file != load_acquire(&e->file) || lock < RATION_EXPORT_LOCK_FIRST || region_export_lock(fd, lock)) {
+		if (__atomic_exchange_n(&e->lock, RATION_EXPORT_LOCK_UNKNOWN, __ATOMIC_ACQ_REL) != RATION_EXPORT_LOCK_UNKNOWN)
+			log_warn("device %u: an exported descriptor could not be locked: if this process ends, its exported memory stays "
+				 "charged until the other processes of its container have ended",
+				 device);
+	}
+	FAILPOINT(EXPORT_LOCKED);
+	charge_show_exports(device);
+	FAILPOINT(EXPORT_GIVEN);
 }
 
 #ifdef RATION_LOCKDEBUG

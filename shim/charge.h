@@ -70,6 +70,16 @@ void charge_bounds_end(unsigned device, struct charge_bounds *b);
 void charge_mark_absent(unsigned device, uint64_t bytes, bool from_now);
 uint64_t charge_absent(unsigned device);
 
+/* Exported memory may outlive this process: its bytes are in the region for the process that reaps
+ * this one (docs/protocols.md, *Lent memory*).
+ *
+ *   charge_export       before the driver is asked to export memory that was not exported before
+ *   charge_descriptor   before the program gets a descriptor
+ *   charge_unexport     after charge_return */
+void charge_export(unsigned device, uint64_t bytes);
+void charge_descriptor(unsigned device, int fd);
+void charge_unexport(unsigned device, uint64_t bytes);
+
 /* Reliefs: ways to free room before a request is refused. They are tried in this order, until
  * the request would fit. */
 enum charge_relief {

@@ -132,6 +132,7 @@ static void overhead_settle_lent(struct device *d, uint64_t unlisted)
 	store_release(&d->lent_bytes, d->lent_bytes - back);
 	charge_leaving(d->index, back);
 	charge_return(d->index, RATION_DATA, back);
+	charge_unexport(d->index, back);
 }
 
 /* overhead_sync sets the charged overhead to the bytes that the driver has beyond all other
@@ -578,11 +579,15 @@ void overhead_read_due(void)
 		return;
 	__atomic_store_n(&overhead_interval, overhead_min(2 * step, OVERHEAD_PERIOD), __ATOMIC_RELAXED);
 	__atomic_store_n(&overhead_last_reading, now, __ATOMIC_RELAXED);
-	if (!attach_on() || !nvml_pid_known() || !nvml_start())
+	if (!attach_on())
 		return;
-	for (unsigned i = 0; i < RATION_DEVICES; i++) {
+	bool readable = nvml_pid_known() && nvml_start();
+	for (unsigned i = 0; readable && i < RATION_DEVICES; i++) {
 		struct device *d = device_at(i);
 		if (d && __atomic_load_n(&d->has_context, __ATOMIC_ACQUIRE))
 			overhead_refresh(d);
 	}
+	/* After the reading: this process may have imported memory that a dead process has lent, and the
+	 * driver lists it with this process once there is no descriptor. */
+	region_reap_lent(attach_region());
 }

@@ -183,7 +183,7 @@ def process(f, slot, c):
     """The process in a slot; None where there is none."""
     status = f.read("Status", slot)
     parts = f.page.unpack("Status", status)
-    if parts["State"] not in (c["SlotActive"], c["SlotCondemned"]):
+    if parts["State"] not in (c["SlotActive"], c["SlotCondemned"], c["SlotLent"]):
         return None
     s = f.read("Slots", slot)
     host = f.page.unpack("HostPID", s["HostPID"])

@@ -63,6 +63,11 @@ const (
 	HostPIDFound   // the host PID is written; the turn is ours
 	HostPIDLeft    // the turn is given up
 
+	// of exported memory,
+	ExportShown  // the bytes are in the account; the driver has not been asked
+	ExportLocked // the descriptor is locked; the program does not have it
+	ExportGiven  // the lock is in the account; the program does not have the descriptor
+
 	// and of a device's time.
 	WorkShown   // a sign of work is shown
 	CapMeasured // a batch is measured; its time is not charged
@@ -87,6 +92,7 @@ var failpointNames = [Failpoints]string{
 	"leave-returned", "leave-freed", "leave-unlocked",
 	"limit-set",
 	"hostpid-taken", "hostpid-listed", "hostpid-read", "hostpid-checked", "hostpid-found", "hostpid-left",
+	"export-shown", "export-locked", "export-given",
 	"work-shown", "cap-measured", "cap-counted", "cap-charged", "cap-waiting", "cap-taken", "cap-cleared",
 }
 

@@ -227,7 +227,8 @@ type Account struct {
 	TimeUsed   uint64 // nanoseconds of the device's time, measured for a cap; zeroed with Gen
 	TimeWaited uint64 // nanoseconds that its launches waited because of a cap; zeroed with Gen
 	Uncharged  uint64 // when the oldest work that is not charged to a cap yet began, by the clock of Due; zero if there is none; zeroed with Gen
-	_          [2]uint64
+	Exported   uint64 // packed by Exported: the memory that may outlive the owner; zeroed with Gen
+	ExportLock uint64 // the byte that is locked in each exported descriptor's file: from ExportLockFirst on, or 0 or ExportLockUnknown; zeroed with Gen
 }
 
 // Usage is bytes by kind and their sum.

@@ -75,6 +75,24 @@ func (u Used) Seq() uint64 { return uint64(u) >> UsedUnitBits }
 // Units is what the account holds.
 func (u Used) Units() uint64 { return uint64(u) & usedUnitsMask }
 
+const exportedUnitBits = 32
+
+// Exported is the memory that a process has exported and that has not been returned, and a hash of
+// the file (device and inode) that its descriptors are of.
+type Exported uint64
+
+// Units is that memory. It is at least as much as the process has exported.
+func (e Exported) Units() uint64 { return uint64(e) & MaxUnits }
+
+// File is the hash; zero while there was no descriptor. It counts only with an ExportLock.
+func (e Exported) File() uint64 { return uint64(e) >> exportedUnitBits }
+
+// Values of Account.ExportLock; zero if no descriptor was given to the program.
+const (
+	ExportLockUnknown = 1       // a descriptor could not be locked, or is of another file than the first
+	ExportLockFirst   = 1 << 62 // this and higher ones are the offset of the locked byte, which is random for each process and device
+)
+
 // States of a slot.
 const (
 	SlotFree    = 0 // the slot has no owner; Slot still describes the last one
@@ -85,6 +103,9 @@ const (
 	SlotCondemned = 3
 	// An account of the slot has impossible content: the slot is out of use for good.
 	SlotDamaged = 4
+	// The owner is dead, and its memory was returned, except for exported memory of which there may
+	// be a descriptor.
+	SlotLent = 5
 
 	StatusStateBits = 8
 )
@@ -100,12 +121,14 @@ func MakeStatus(gen uint64, state int) Status {
 // Gen counts the owners of the slot.
 func (s Status) Gen() uint64 { return uint64(s) >> StatusStateBits }
 
-// State is SlotFree, SlotJoining, SlotActive, SlotCondemned or SlotDamaged.
+// State is SlotFree, SlotJoining, SlotActive, SlotCondemned, SlotDamaged or SlotLent.
 func (s Status) State() int { return int(s & (1<<StatusStateBits - 1)) }
 
 // Holds reports whether readers show the slot's accounts: the slot has an owner, or its dead owner
-// is still being reaped.
-func (s Status) Holds() bool { return s.State() == SlotActive || s.State() == SlotCondemned }
+// is still being reaped or has lent memory.
+func (s Status) Holds() bool {
+	return s.State() == SlotActive || s.State() == SlotCondemned || s.State() == SlotLent
+}
 
 // HostPID is the host PID of a slot's owner, zero while unknown, with the owner's generation, so
 // that a PID that is found late is not used for the next owner.

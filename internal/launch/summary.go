@@ -183,7 +183,7 @@ func (rec *recorder) sample() {
 		used := rec.r.Used(d)
 		for _, h := range rec.holdings {
 			p, found := bySlot[h.Slot]
-			if p.Dead { // no process has claimed its bytes yet
+			if p.Dead && !p.Lent { // no process has claimed its bytes yet
 				used -= min(used, h.Total)
 			}
 			if !found || h.Peak == 0 {

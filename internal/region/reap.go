@@ -9,7 +9,7 @@ import (
 )
 
 // Reap returns the memory of dead processes on all devices, and frees their slots. It returns the
-// number of slots.
+// number of slots that it freed, or left with memory that is lent from now on.
 func (r *Region) Reap() (slots int, err error) {
 	if !r.writable {
 		return 0, fmt.Errorf("region %s: %w", r.path, ErrReadOnly)
@@ -67,24 +67,32 @@ func (r *Region) high() int {
 
 // reapSlot settles a dead process's accounts and frees its slot. Several processes may do this at
 // the same time, and any of them may die in the middle. It returns true if this call freed the
-// slot. A slot with impossible content is put out of use for good: its memory stays granted, and
-// processes that use other slots get no error.
+// slot, or left it with memory that is lent from now on. A slot with impossible content is put out
+// of use for good: its memory stays granted, and processes that use other slots get no error.
 func (r *Region) reapSlot(slot int) bool {
 	st, cause, dead := r.condemn(slot)
 	if !dead {
 		return false
 	}
-	state, left := abi.SlotFree, r.left(slot, st)
+	state, left, wasLent := abi.SlotFree, r.left(slot, st), st.State() == abi.SlotLent
 	for d := range abi.Devices {
 		r.settleTime(d, slot, st)
-		switch r.settle(d, slot, st) {
+		// Ask after the slot is condemned: before that its owner may still export.
+		switch r.settle(d, slot, st, r.lentUnits(d, slot, st)) {
 		case taken:
 			return false
+		case lent:
+			if state == abi.SlotFree {
+				state = abi.SlotLent
+			}
 		case impossible:
 			state = abi.SlotDamaged
 		}
 	}
 	point(abi.ReapSettled)
+	if wasLent && state == abi.SlotLent {
+		return false
+	}
 	death := r.describe(slot, st, cause)
 	if !atomic.CompareAndSwapUint64(&r.m.Status[slot], uint64(st), uint64(abi.MakeStatus(st.Gen(), state))) {
 		return false
@@ -94,8 +102,8 @@ func (r *Region) reapSlot(slot int) bool {
 		atomic.AddUint64(&r.m.Header.Counters.Damaged, 1)
 		return false
 	}
-	if left {
-		return true // an orderly exit is not a death
+	if left || wasLent {
+		return true // an orderly exit is not a death, and a death is recorded once
 	}
 	atomic.AddUint64(&r.m.Header.Counters.Reaped, 1)
 	if cause != abi.CauseJoining { // with CauseJoining the slot describes the previous owner
@@ -114,8 +122,8 @@ func (r *Region) left(slot int, st abi.Status) bool {
 func (r *Region) condemn(slot int) (st abi.Status, cause int, dead bool) {
 	st = abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
 	switch st.State() {
-	case abi.SlotCondemned:
-		return st, abi.CauseUnknown, true // another process has condemned it and has not finished
+	case abi.SlotCondemned, abi.SlotLent:
+		return st, abi.CauseUnknown, true // another process has condemned it and has not finished, or has left it lent
 	case abi.SlotJoining, abi.SlotActive:
 		if cause = r.alive.dead(slot, &r.m.Slots[slot], st); cause == 0 {
 			return st, 0, false
@@ -171,14 +179,15 @@ type settlement int
 
 const (
 	settled    settlement = iota
+	lent                  // all but lent memory is returned
 	taken                 // the slot has changed its owner, or is left to the next reaper
 	impossible            // its content is impossible
 )
 
-// settle brings a condemned slot's account to zero. Every step is one swap from a value that
+// settle returns the memory of a condemned slot's account, except for keep units. Every step is one swap from a value that
 // includes a sequence, so a late step does nothing. If a process keeps writing into the account,
 // against the protocol, it is left for the next reaper, as after a reaper that died.
-func (r *Region) settle(device, slot int, st abi.Status) settlement {
+func (r *Region) settle(device, slot int, st abi.Status, keep uint64) settlement {
 	l := r.ledger(device)
 	a := &l.accounts[slot]
 	for range abi.ReapTries {
@@ -225,10 +234,12 @@ func (r *Region) settle(device, slot int, st abi.Status) settlement {
 			}
 			point(abi.ReapFenced)
 		}
-		if v.used.Units() == 0 {
+		if units := v.used.Units(); units == 0 {
 			return settled
+		} else if units <= keep {
+			return lent
 		}
-		next := abi.MakePend(abi.NextSeq(v.used.Seq()), -int64(v.used.Units()))
+		next := abi.MakePend(abi.NextSeq(v.used.Seq()), -int64(v.used.Units()-keep))
 		atomic.CompareAndSwapUint64(&a.Pend, uint64(v.pend), uint64(next))
 		point(abi.ReapAnnounced)
 	}

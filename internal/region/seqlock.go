@@ -26,7 +26,7 @@ type turn struct {
 func (t *turn) enter(a *abi.Account, gen uint64) {
 	if !t.entered {
 		t.entered = true
-		for _, word := range []*uint64{&a.Driver, &a.Work, &a.Slice, &a.TimeUsed, &a.TimeWaited, &a.Uncharged} {
+		for _, word := range []*uint64{&a.Driver, &a.Work, &a.Slice, &a.TimeUsed, &a.TimeWaited, &a.Uncharged, &a.ExportLock, &a.Exported} {
 			storeRelease(word, 0)
 		}
 	}

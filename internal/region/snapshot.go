@@ -22,7 +22,8 @@ type Process struct {
 	UID     int
 	Name    string
 	Joined  int64 // Unix nanoseconds
-	Dead    bool  // ended; the next process that needs its memory takes it
+	Dead    bool  // ended; the next process that needs its memory takes it, unless it is lent
+	Lent    bool  // dead; there may be a descriptor of its memory, which stays charged
 	Left    bool  // it has announced its exit, so its end is not a death
 	Ending  bool  // it is ending, or its fork children have its driver files; it still holds its memory
 }
@@ -132,6 +133,10 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		a := &accounts[slot]
 		var f abi.Usage
 		n, peak := read(a, abi.Status(st).Gen(), &f)
+		if abi.Status(st).State() == abi.SlotLent { // the usage is as it was when the owner died
+			f = abi.Usage{Total: abi.Used(atomic.LoadUint64(&a.Used)).Units() * abi.Unit}
+			f.Kind[abi.Data] = f.Total
+		}
 		gaveUp := n == abi.ReadTries || r.torn[copiedAccount{device, slot}]
 		h := Holding{Slot: slot, Total: f.Total, Kind: f.Kind, Peak: peak, BestEffort: gaveUp}
 		if !h.possible() {
@@ -173,7 +178,8 @@ func (r *Region) Processes() (out []Process, err error) {
 			UID:    uidOf(atomic.LoadUint64(&e.UID)),
 			Joined: timeOf(atomic.LoadUint64(&e.Joined)),
 			Name:   loadName(e),
-			Dead:   abi.Status(st).State() == abi.SlotCondemned || r.alive.dead(slot, e, abi.Status(st)) != 0,
+			Dead:   abi.Status(st).State() != abi.SlotActive || r.alive.dead(slot, e, abi.Status(st)) != 0,
+			Lent:   abi.Status(st).State() == abi.SlotLent,
 			Left:   r.left(slot, abi.Status(st)),
 		}
 		p.Ending = !p.Dead && r.alive.outlived(slot, abi.Status(st))

@@ -232,18 +232,23 @@ int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *hand
 	return result;
 }
 
-static bool vmm_export(struct alloc_record *r, void *arg)
+static bool vmm_export(struct alloc_record *r, void *first)
 {
-	(void)arg;
+	*(bool *)first = !(r->flags & RECORD_EXPORTED);
 	r->flags |= RECORD_EXPORTED;
 	return true;
 }
 
-/* Mark it as exported before the driver is asked, as another thread may release it meanwhile. */
+/* Mark it as exported before the driver is asked, as another thread may release it meanwhile, and as
+ * this process may be killed as soon as it has the descriptor. */
 int cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
 	struct alloc_record r;
-	if (attach_on())
-		alloc_table_change(&vmm_handles, handle, vmm_export, NULL, &r);
-	return REAL(cuMemExportToShareableHandle, out, handle, type, flags);
+	bool first = false, known = attach_on() && alloc_table_change(&vmm_handles, handle, vmm_export, &first, &r);
+	if (first)
+		charge_export(r.device, r.bytes);
+	int result = REAL(cuMemExportToShareableHandle, out, handle, type, flags);
+	if (known && result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		charge_descriptor(r.device, *(const int *)out);
+	return result;
 }

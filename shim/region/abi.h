@@ -59,11 +59,14 @@
 #define RATION_SEQ_BITS 0x1fu
 #define RATION_PEND_DELTA_BITS 0x21u
 #define RATION_USED_UNIT_BITS 0x20u
+#define RATION_EXPORT_LOCK_UNKNOWN 0x1u
+#define RATION_EXPORT_LOCK_FIRST 0x4000000000000000ull
 #define RATION_SLOT_FREE 0x0u
 #define RATION_SLOT_JOINING 0x1u
 #define RATION_SLOT_ACTIVE 0x2u
 #define RATION_SLOT_CONDEMNED 0x3u
 #define RATION_SLOT_DAMAGED 0x4u
+#define RATION_SLOT_LENT 0x5u
 #define RATION_STATUS_STATE_BITS 0x8u
 #define RATION_COMPUTE_NONE 0xffu
 #define RATION_WORK_TIME_BITS 0x30u
@@ -140,13 +143,16 @@ enum ration_failpoint {
 	RATION_FAILPOINT_HOSTPID_CHECKED = 44,
 	RATION_FAILPOINT_HOSTPID_FOUND = 45,
 	RATION_FAILPOINT_HOSTPID_LEFT = 46,
-	RATION_FAILPOINT_WORK_SHOWN = 47,
-	RATION_FAILPOINT_CAP_MEASURED = 48,
-	RATION_FAILPOINT_CAP_COUNTED = 49,
-	RATION_FAILPOINT_CAP_CHARGED = 50,
-	RATION_FAILPOINT_CAP_WAITING = 51,
-	RATION_FAILPOINT_CAP_TAKEN = 52,
-	RATION_FAILPOINT_CAP_CLEARED = 53,
+	RATION_FAILPOINT_EXPORT_SHOWN = 47,
+	RATION_FAILPOINT_EXPORT_LOCKED = 48,
+	RATION_FAILPOINT_EXPORT_GIVEN = 49,
+	RATION_FAILPOINT_WORK_SHOWN = 50,
+	RATION_FAILPOINT_CAP_MEASURED = 51,
+	RATION_FAILPOINT_CAP_COUNTED = 52,
+	RATION_FAILPOINT_CAP_CHARGED = 53,
+	RATION_FAILPOINT_CAP_WAITING = 54,
+	RATION_FAILPOINT_CAP_TAKEN = 55,
+	RATION_FAILPOINT_CAP_CLEARED = 56,
 };
 #define RATION_FAILPOINT_NAMES \
 	"none", \
@@ -196,6 +202,9 @@ enum ration_failpoint {
 	"hostpid-checked", \
 	"hostpid-found", \
 	"hostpid-left", \
+	"export-shown", \
+	"export-locked", \
+	"export-given", \
 	"work-shown", \
 	"cap-measured", \
 	"cap-counted", \
@@ -453,7 +462,8 @@ struct ration_account {
 	uint64_t time_used;
 	uint64_t time_waited;
 	uint64_t uncharged;
-	uint64_t pad14[2];
+	uint64_t exported;
+	uint64_t export_lock;
 };
 _Static_assert(sizeof(struct ration_account) == 192, "account");
 _Static_assert(offsetof(struct ration_account, phase) == 0, "account.phase");
@@ -470,7 +480,8 @@ _Static_assert(offsetof(struct ration_account, slice) == 144, "account.slice");
 _Static_assert(offsetof(struct ration_account, time_used) == 152, "account.time_used");
 _Static_assert(offsetof(struct ration_account, time_waited) == 160, "account.time_waited");
 _Static_assert(offsetof(struct ration_account, uncharged) == 168, "account.uncharged");
-_Static_assert(offsetof(struct ration_account, pad14) == 176, "account.pad14");
+_Static_assert(offsetof(struct ration_account, exported) == 176, "account.exported");
+_Static_assert(offsetof(struct ration_account, export_lock) == 184, "account.export_lock");
 
 struct ration_tail {
 	uint64_t magic;

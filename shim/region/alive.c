@@ -295,6 +295,8 @@ enum region_holder_end region_ending(struct region *r, unsigned slot)
 	struct region_identity me;
 	char name[24];
 	uint64_t pid;
+	if (status_state(load_acquire(&r->m->status[slot])) == RATION_SLOT_LENT)
+		return REGION_LENT;
 	if (region_locked_by(r, slot) || !region_kept(r, slot))
 		return REGION_RUNS;
 	region_identify(&me);

@@ -146,8 +146,12 @@ unsigned region_holdings(struct region *r, unsigned device, struct region_holdin
 		uint64_t status = load_acquire(&r->m->status[slot]);
 		if (!status_holds(status))
 			continue;
-		struct region_holding h = {.slot = slot, .pid = load_acquire(&r->m->slots[slot].pid)};
-		h.best_effort = region_read_counted(r, account(r, device, slot), status_gen(status), &h.usage);
+		struct region_holding h = {
+			.slot = slot, .pid = load_acquire(&r->m->slots[slot].pid), .lent = status_state(status) == RATION_SLOT_LENT};
+		if (h.lent) /* the usage is as it was when the owner died */
+			h.usage.total = h.usage.kind[RATION_DATA] = used_units(load_acquire(&account(r, device, slot)->used)) * RATION_UNIT;
+		else
+			h.best_effort = region_read_counted(r, account(r, device, slot), status_gen(status), &h.usage);
 		if (load_acquire(&r->m->status[slot]) != status)
 			continue;
 		if (found < n)

@@ -95,7 +95,11 @@ unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration
 void region_reap_former_self(struct region *r);
 void region_reap_device(struct region *r, unsigned device, unsigned *slots);
 bool region_left(const struct region *r, unsigned slot, uint64_t gen); /* true if the owner has announced its orderly end (region_end) */
-bool region_reap_slot(struct region *r, unsigned slot);
+bool region_reap_slot(struct region *r, unsigned slot);                /* returns true if it returned bytes of the slot, or freed it */
+
+/* lent.c: region_lent_units returns how many units of a dead process's account stay charged, since
+ * there may be a descriptor of the memory. The slot is condemned. */
+uint64_t region_lent_units(struct region *r, unsigned device, unsigned slot, uint64_t status);
 
 /* refusal.c */
 void region_ring_write(uint64_t *to, uint64_t *words, unsigned n, uint64_t ticket);

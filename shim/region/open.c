@@ -162,7 +162,7 @@ static bool open_in_use(struct region *r)
 		return true; /* unknown: assume that it is in use */
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
 		unsigned state = status_state(load_acquire(&r->m->status[slot]));
-		if (state != RATION_SLOT_FREE && state != RATION_SLOT_DAMAGED)
+		if (state != RATION_SLOT_FREE && state != RATION_SLOT_DAMAGED && state != RATION_SLOT_LENT)
 			return true;
 	}
 	return false;

@@ -32,13 +32,14 @@ static bool reap_judge(struct region *r, unsigned device, unsigned slot, uint64_
 	return true;
 }
 
-enum reap_outcome { REAP_SETTLED, REAP_TAKEN, REAP_DAMAGED };
+enum reap_outcome { REAP_SETTLED, REAP_LENT, REAP_TAKEN, REAP_DAMAGED };
 
-/* reap_settle brings the account of a condemned slot to zero. Each step is one swap from a value
+/* reap_settle returns the units of a condemned slot's account, except for keep units. It returns
+ * REAP_SETTLED if none is left, and REAP_LENT if some are. Each step is one swap from a value
  * that includes a sequence, so that a late step does nothing. It returns REAP_TAKEN if the slot has
  * a new owner or was freed, or if a process that breaks the protocol keeps writing into the
  * account. Then the account is as if this reaper had died, and the next one continues. */
-static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned slot, uint64_t status)
+static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned slot, uint64_t status, uint64_t keep)
 {
 	struct ration_account *a = account(r, device, slot);
 	struct reap_verdict v;
@@ -78,9 +79,9 @@ static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned
 				continue;
 			FAILPOINT(REAP_FENCED);
 		}
-		if (units == 0)
-			return REAP_SETTLED;
-		cas(&a->pend, v.pend, make_pend(next_seq(used_seq(v.used)), -(int64_t)units));
+		if (units <= keep)
+			return units ? REAP_LENT : REAP_SETTLED;
+		cas(&a->pend, v.pend, make_pend(next_seq(used_seq(v.used)), -(int64_t)(units - keep)));
 		FAILPOINT(REAP_ANNOUNCED);
 	}
 	return REAP_TAKEN;
@@ -94,8 +95,8 @@ static uint64_t reap_condemn(struct region *r, unsigned slot, unsigned *cause)
 	uint64_t status = load_acquire(&r->m->status[slot]);
 	unsigned state = status_state(status);
 	*cause = RATION_CAUSE_UNKNOWN;
-	if (state == RATION_SLOT_CONDEMNED)
-		return status; /* another reaper has condemned it and has not finished */
+	if (state == RATION_SLOT_CONDEMNED || state == RATION_SLOT_LENT)
+		return status; /* another reaper has condemned it and has not finished, or has left it lent */
 	if ((state != RATION_SLOT_ACTIVE && state != RATION_SLOT_JOINING) || !(*cause = region_dead(r, slot, status)))
 		return 0;
 	if (state == RATION_SLOT_JOINING)
@@ -151,8 +152,9 @@ static void reap_record(struct region *r, const struct ration_death *d)
 }
 
 /* reap_slot settles a dead process's accounts, frees its slot, and then adds 1 to *slots. A slot
- * with impossible content is put out of use for good: its bytes stay granted, and processes that
- * use other slots get no error. */
+ * whose process has lent memory is not freed, and counts only the first time. A slot with impossible
+ * content is put out of use for good: its bytes stay granted, and processes that use other slots get
+ * no error. */
 static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 {
 	unsigned state = RATION_SLOT_FREE, damaged = 0, cause;
@@ -160,16 +162,21 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 	struct ration_death death;
 	if (!status)
 		return;
-	bool left = region_left(r, slot, status_gen(status));
+	bool left = region_left(r, slot, status_gen(status)), was_lent = status_state(status) == RATION_SLOT_LENT;
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		region_cap_settle(r, d, slot, status);
-		enum reap_outcome o = reap_settle(r, d, slot, status);
+		/* Ask after the slot is condemned: before that its owner may still export. */
+		enum reap_outcome o = reap_settle(r, d, slot, status, region_lent_units(r, d, slot, status));
 		if (o == REAP_TAKEN)
 			return;
+		if (o == REAP_LENT && state == RATION_SLOT_FREE)
+			state = RATION_SLOT_LENT;
 		if (o == REAP_DAMAGED)
 			state = RATION_SLOT_DAMAGED, damaged = d;
 	}
 	FAILPOINT(REAP_SETTLED);
+	if (was_lent && state == RATION_SLOT_LENT)
+		return;
 	reap_describe(r, slot, status, cause, &death);
 	if (!cas(&r->m->status[slot], status, make_status(status_gen(status), state)))
 		return;
@@ -181,8 +188,8 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 		return;
 	}
 	++*slots;
-	if (left)
-		return; /* an orderly end is no death */
+	if (left || was_lent)
+		return; /* an orderly end is no death; and a death is recorded once */
 	fetch_add(&r->m->header.counters.reaped, 1);
 	if (cause != RATION_CAUSE_JOINING) /* then the slot still describes the owner before it */
 		reap_record(r, &death);
@@ -214,7 +221,6 @@ int region_reap(struct region *r, unsigned *slots)
 	return REGION_OK;
 }
 
-/* region_reap_slot reaps a slot if its process is dead. It returns true if it freed the slot. */
 bool region_reap_slot(struct region *r, unsigned slot)
 {
 	unsigned slots = 0;
@@ -225,8 +231,15 @@ bool region_reap_slot(struct region *r, unsigned slot)
 	return slots > 0;
 }
 
+void region_reap_lent(struct region *r)
+{
+	for (unsigned slot = 0; slot < region_high_water(r); slot++)
+		if (UNLIKELY(status_state(load_acquire(&r->m->status[slot])) == RATION_SLOT_LENT))
+			region_reap_slot(r, slot);
+}
+
 /* region_reap_device reaps only slots that may hold bytes on the device, so that a refusal does not
- * ask the kernel about every process. It sets *slots to the number of slots that it freed. */
+ * ask the kernel about every process. It sets *slots as region_reap does. */
 void region_reap_device(struct region *r, unsigned device, unsigned *slots)
 {
 	/* Disable cancellation: the calls below read files, which is a cancellation point, and our

@@ -103,11 +103,13 @@ struct region_holding {
 	uint64_t pid;
 	struct ration_usage usage;
 	bool best_effort;
+	bool lent; /* the process is dead, and there may be a descriptor of this memory, which it exported */
 };
 
 /* The state of a process that holds bytes: it runs; it has begun to end; or it has ended and its
- * fork children keep the bytes, because they have inherited its open files of the driver. */
-enum region_holder_end { REGION_RUNS, REGION_ENDING, REGION_OUTLIVED };
+ * fork children keep the bytes, because they have inherited its open files of the driver; or it has
+ * ended and there may be a descriptor of memory that it exported. */
+enum region_holder_end { REGION_RUNS, REGION_ENDING, REGION_OUTLIVED, REGION_LENT };
 
 /* A refusal, as the ring of refusals has it, in bytes. itself marks the refused process among the
  * holders. It is found by slot and generation, because in containers every process may have the
@@ -193,9 +195,29 @@ int region_charge_forced(struct region *r, unsigned device, unsigned kind, uint6
 int region_return(struct region *r, unsigned device, unsigned kind, uint64_t bytes);
 
 /* region_reap returns the bytes of dead processes to the job, and sets *slots to the number of
- * slots that it freed. It puts a slot with impossible content out of use: processes that use other
+ * slots that it freed, or left with memory that is lent from now on. It puts a slot with impossible content out of use: processes that use other
  * slots get no error. */
 int region_reap(struct region *r, unsigned *slots);
+
+/* region_reap_lent returns memory that dead processes have lent, if there is no descriptor of it any
+ * more. */
+void region_reap_lent(struct region *r);
+
+/* Memory of this process on one device that may outlive it. Atomic. */
+struct region_exports {
+	uint64_t bytes; /* exported and not returned */
+	uint64_t file;  /* region_export_file of the descriptors; 0: none yet */
+	uint64_t lock;  /* the locked byte, or RATION_EXPORT_LOCK_UNKNOWN; 0: none yet. Set after file */
+};
+
+/* region_set_exports writes *e to this process's account. It returns REGION_OK or REGION_EVICTED.
+ * region_export_file returns a hash of a descriptor's file, or 0 if that is not known.
+ * region_export_lock locks a byte of a descriptor's file: all duplicates of the descriptor share the
+ * lock, also those of other processes and in messages, and the kernel drops it with the last one.
+ * docs/protocols.md, *Lent memory*. */
+int region_set_exports(struct region *r, unsigned device, const struct region_exports *e);
+uint64_t region_export_file(int fd);
+int region_export_lock(int fd, uint64_t lock);
 
 /* region_used returns the bytes that are granted on a device at this instant. */
 uint64_t region_used(const struct region *r, unsigned device);

@@ -74,6 +74,8 @@ static void seqlock_enter(struct region *r, struct region_turn *t, struct ration
 		store_release(&a->time_used, 0);
 		store_release(&a->time_waited, 0);
 		store_release(&a->uncharged, 0);
+		store_release(&a->export_lock, 0);
+		store_release(&a->exported, 0);
 	}
 	seqlock_publish(t, a);
 	/* Release: pairs with the load of gen in region_read, and with read in Go. */

@@ -44,8 +44,18 @@ static inline uint64_t status_gen(uint64_t s) { return s >> RATION_STATUS_STATE_
 static inline unsigned status_state(uint64_t s) { return (unsigned)(s & LOW_BITS(RATION_STATUS_STATE_BITS)); }
 
 /* status_holds returns true if readers show the slot's accounts: the slot has an owner, or its dead
- * owner is still being reaped. */
-static inline int status_holds(uint64_t s) { return status_state(s) == RATION_SLOT_ACTIVE || status_state(s) == RATION_SLOT_CONDEMNED; }
+ * owner is still being reaped or has lent memory. */
+static inline int status_holds(uint64_t s)
+{
+	unsigned state = status_state(s);
+	return state == RATION_SLOT_ACTIVE || state == RATION_SLOT_CONDEMNED || state == RATION_SLOT_LENT;
+}
+
+static inline uint64_t make_exported(uint64_t file, uint64_t units) { return file << 32 | (uint32_t)units; }
+
+static inline uint64_t exported_units(uint64_t e) { return (uint32_t)e; }
+
+static inline uint64_t exported_file(uint64_t e) { return e >> 32; }
 
 /* A slot's host PID is the low half of the word; the high half is the generation of the slot's
  * owner. */

@@ -41,6 +41,32 @@ if [ -z "$san" ] && [ -f "$faults" ]; then
 	done
 fi
 
+# And at those of an export: no program has the descriptor, so nothing is kept. And a reaper that dies
+# leaves lent memory to the next.
+if [ -z "$san" ] && [ -f "$faults" ]; then
+	for point in export-shown export-locked export-given reap-judged reap-applied reap-settled reap-freed; do
+		where="killed at $point of an export"
+		fresh exports
+		(
+			. "$here/stranger/exporter_ended.env"
+			case $point in
+			export-*)
+				RATION_FAULT=$point:1 timeout 20 env LD_PRELOAD="$faults" "$tests/stranger/exporter_ended" die >/dev/null 2>&1
+				[ $? -eq 137 ] || exit 1
+				;;
+			*)
+				RATION_FAULT=export-given:1 timeout 20 env LD_PRELOAD="$faults" "$tests/stranger/exporter_ended" die >/dev/null 2>&1
+				[ $? -eq 137 ] || exit 2
+				RATION_FAULT=$point:1 timeout 20 env LD_PRELOAD="$faults" "$tests/stranger/exporter_ended" survive >/dev/null 2>&1
+				[ $? -eq 137 ] || exit 3
+				;;
+			esac
+			timeout 20 env LD_PRELOAD="$preload" "$tests/stranger/exporter_ended" survive || exit 4
+		)
+		is $? 0
+	done
+fi
+
 # A process that dies with work, and one that dies when it has taken the charge of it over; and one
 # that dies when it has cleared the words of another boot.
 if [ -z "$san" ] && [ -f "$faults" ]; then

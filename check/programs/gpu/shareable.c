@@ -16,7 +16,8 @@
  *   mapped     and a mapping, with its memory written
  *   unmapped   only the handle
  *   gone       nothing
- *   orphan     as mapped, once more, and the maker has ended before it released anything
+ *   kept       as sent, once more, and the maker has ended before it released anything
+ *   orphan     as mapped
  *   ended      nothing */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -111,6 +112,14 @@ static void report(const struct partner *maker, const char *name, bool reachable
 	step("%s reachable=%llu maker=%d again=%d", name, (unsigned long long)(reachable ? size : 0), (int)maker->pid, *again);
 }
 
+/* reap has the library return what dead processes held, which it does ten times a second at most. */
+static void reap(void)
+{
+	size_t left, total;
+	usleep(150000);
+	MUST(cuMemGetInfo_v2, &left, &total);
+}
+
 /* report_next lets the maker go on to its next step, and reports that. */
 static void report_next(struct partner *maker, const char *name)
 {
@@ -151,13 +160,16 @@ static void share(struct partner *maker)
 	partner_next(maker);
 	partner_at(maker, "orphan");
 	fd = receive_descriptor();
+	partner_end(maker);
+	reap();
+	report(maker, "kept", true);
 	handle = import(fd);
 	close(fd);
 	at = map(handle);
-	partner_end(maker);
 	report(maker, "orphan", true);
 	unmap(at);
 	MUST(cuMemRelease, handle);
+	reap();
 	report(maker, "ended", false);
 }
 

@@ -1,9 +1,8 @@
 /* Memory whose exporter is gone while an importer still holds it is the importer's, as the
  * driver has it: overhead, from its next reading on. Not before: the death of an exporter is
  * nothing that its importers hear of, and while it lives the memory must not count twice. */
-#include <sys/socket.h>
-
 #include "../later.h"
+#include "descriptor.h"
 #include "stranger.h"
 
 #define SIZE (600 * MIB)
@@ -14,41 +13,18 @@ static const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 
 static int pair[2];
 
-/* A message of one byte, and a descriptor with it. */
-union control {
-	struct cmsghdr head;
-	char room[CMSG_SPACE(sizeof(int))];
-};
-
 static int exporter(void)
 {
 	CUmemGenericAllocationHandle h;
-	union control control = {.head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-	struct iovec body = {"", 1};
-	struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
 	char byte;
 	int fd = -1;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	start();
 	OK(cuMemCreate(&h, SIZE, &prop, 0));
 	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
-	EQ(sendmsg(pair[1], &m, 0), 1);
+	descriptor_send(pair[1], fd);
 	EQ(read(pair[1], &byte, 1), 1);
 	return checks_failed > 0;
-}
-
-static int receive(void)
-{
-	union control control;
-	char byte;
-	struct iovec body = {&byte, 1};
-	struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-	int fd = -1;
-	EQ(recvmsg(pair[0], &m, 0), 1);
-	if (CMSG_FIRSTHDR(&m) != NULL)
-		memcpy(&fd, CMSG_DATA(&control.head), sizeof fd);
-	return fd;
 }
 
 static void gone(bool killed)
@@ -60,7 +36,7 @@ static void gone(bool killed)
 	pid_t pid = fork();
 	if (pid == 0)
 		_exit(exporter());
-	int fd = receive();
+	int fd = descriptor_receive(pair[0]);
 	start();
 	OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	close(fd);

@@ -1,0 +1,152 @@
+/* Lent memory (docs/protocols.md): exported memory outlives its maker while there is a descriptor of it.
+ *
+ * A maker charges two units, exports one, and may be killed between any two steps (OR_DIE). As soon as the program has the
+ * descriptor it may be with another process: a holder closes it at any time. REAPERS return what a dead maker held; each may
+ * be killed too, and a last one comes when all others have ended. A reaper cannot always ask the kernel (BLIND); then it
+ * returns nothing while the holder may live.
+ *
+ * The unit that was exported is the maker's while the maker lives, and the device's while the descriptor is open. */
+
+#ifndef REAPERS
+#define REAPERS 2
+#endif
+
+#define HELD 2
+
+byte charged = HELD;		/* in the job's ledger */
+byte exported;			/* Account.Exported */
+bool lock_shown;		/* Account.ExportLock is set */
+bool locked;			/* the descriptor is locked: the kernel drops it with the last duplicate */
+bool made;			/* the driver has made the descriptor */
+bool open;			/* there is a duplicate of it */
+bool given;			/* the program has it, so that another process may */
+bool dead;			/* the maker */
+bool holding = true;		/* the holder lives */
+bool free;			/* the slot is free */
+byte running;
+
+/* The promise: what the device has is charged. */
+inline check() { assert(charged >= (dead -> (open -> 1 : 0) : HELD)) }
+
+/* The kernel closes the maker's own descriptor when the maker dies. */
+#define OR_DIE :: d_step { dead = true; if :: made && !given -> open = false; locked = false :: else fi }; goto ended
+
+active proctype maker()
+{
+	if
+#ifdef EXPORT_LATE
+	:: d_step { made = true; open = true } OR_DIE fi; if
+#else
+	:: exported = 1 OR_DIE fi; if
+	:: d_step { made = true; open = true } OR_DIE fi; if
+#endif
+#ifdef LOCK_LATE
+	:: given = true OR_DIE fi; if
+	:: locked = open OR_DIE fi; if
+	:: lock_shown = true OR_DIE fi; if
+#else
+	:: locked = true OR_DIE fi; if
+#ifdef SHOWN_LATE
+	:: given = true OR_DIE fi; if
+	:: lock_shown = true OR_DIE fi; if
+#else
+	:: lock_shown = true OR_DIE fi; if
+	:: given = true OR_DIE fi; if
+#endif
+#endif
+#ifdef EXPORT_LATE
+	:: exported = 1 OR_DIE fi; if
+#endif
+	:: d_step { dead = true; if :: made && !given -> open = false; locked = false :: else fi }
+	fi;
+ended:	skip
+}
+
+/* Another process, which has the descriptor from the moment that the program had it. It may close it, and ends. */
+active proctype holder()
+{
+	if
+	:: d_step { given && open -> open = false; locked = false }
+	:: dead	/* it ends without closing: the kernel closes it */
+	fi;
+	d_step { if :: given -> open = false; locked = false :: else fi; holding = false }
+}
+
+byte keep[REAPERS + 1];
+
+/* What a reaper finds out. One that cannot ask keeps it while a neighbour lives. */
+inline ask(i)
+{
+	d_step {
+		if
+		:: !lock_shown -> keep[i] = 0
+		:: else ->
+			if
+#ifdef BLIND
+#ifdef UNKNOWN_IS_CLOSED
+			:: true -> keep[i] = 0
+#else
+			:: true -> keep[i] = (holding -> exported : 0)
+#endif
+#else
+			:: true -> keep[i] = (locked -> exported : 0)
+#endif
+			fi
+		fi
+	}
+}
+
+/* A reaper that dies leaves the words as they are, and the next one begins anew. */
+#define MAY_DIE if :: true :: mortal -> goto out fi
+
+inline reap(i)
+{
+#ifdef ASK_FIRST
+	ask(i);
+#endif
+	dead;			/* and condemned, so that its owner changes nothing any more: models/ledger.pml */
+	MAY_DIE;
+#ifndef ASK_FIRST
+	ask(i);
+#endif
+	MAY_DIE;
+	d_step {		/* one swap, from a value with a sequence: models/ledger.pml */
+		if
+		:: !free && charged > keep[i] -> charged = keep[i]
+		:: else
+		fi;
+		check()
+	};
+	MAY_DIE;
+	d_step {
+		if
+#ifdef FREE_ALWAYS
+		:: !free -> free = true; charged = 0
+#else
+		:: !free && charged == 0 -> free = true
+#endif
+		:: else
+		fi;
+		check()
+	}
+}
+
+proctype reaper(byte i)
+{
+	bool mortal = true;
+	reap(i);
+out:	running--
+}
+
+init
+{
+	byte i;
+	bool mortal;
+	atomic {
+		running = REAPERS;
+		for (i : 0 .. REAPERS - 1) { run reaper(i) }
+	}
+	(running == 0 && dead && !holding);
+	reap(REAPERS);
+out:	assert(charged == 0 && free)	/* without descriptors everything is returned */
+}

@@ -1,0 +1,103 @@
+/* Exported memory outlives its maker while there is a descriptor of it. docs/protocols.md, *Lent
+ * memory*. */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* How many descriptors of this process are searched for one of the driver's file. */
+enum { LENT_DESCRIPTORS = 1024 };
+
+uint64_t region_export_file(int fd)
+{
+	struct stat st;
+	return fstat(fd, &st) ? 0 : device_hash((const uint64_t[2]){st.st_dev, st.st_ino}) | 1;
+}
+
+int region_export_lock(int fd, uint64_t lock)
+{
+	struct flock l = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = (off_t)lock, .l_len = 1};
+	return fcntl(fd, F_OFD_SETLK, &l) ? REGION_SYSTEM : REGION_OK;
+}
+
+int region_set_exports(struct region *r, unsigned device, const struct region_exports *e)
+{
+	uint64_t claim = load_acquire(&r->claim);
+	int err = region_take(r, device, claim, true);
+	if (err)
+		return err;
+	struct ration_account *a = account(r, device, claim_slot(claim));
+	/* Read them in the turn, so that the last thread to have it stores the newest values. The
+	 * file is set before the lock. */
+	uint64_t lock = load_acquire(&e->lock);
+	uint64_t units = units_for(load_acquire(&e->bytes));
+	if (units > RATION_MAX_UNITS)
+		units = RATION_MAX_UNITS;
+	store_release(&a->exported, make_exported(load_acquire(&e->file), units));
+	/* Release: a reaper that finds the lock finds its file. */
+	store_release(&a->export_lock, lock);
+	turn_end(&r->turns[device]);
+	return REGION_OK;
+}
+
+enum lent_answer { LENT_CLOSED, LENT_OPEN, LENT_UNKNOWN };
+
+/* lent_descriptor returns a descriptor of this process of the file with a hash, or -1. */
+static int lent_descriptor(uint64_t file)
+{
+	static int last; /* found last; atomic */
+	int fd = __atomic_load_n(&last, __ATOMIC_RELAXED);
+	if (region_export_file(fd) == file)
+		return fd;
+	for (fd = 0; fd < LENT_DESCRIPTORS; fd++)
+		if (region_export_file(fd) == file) {
+			__atomic_store_n(&last, fd, __ATOMIC_RELAXED);
+			return fd;
+		}
+	return -1;
+}
+
+/* lent_ask asks the kernel whether an exported descriptor is open, in any process or in a message.
+ * A record lock conflicts with the exported descriptors' locks even if the process that asks has
+ * these descriptors itself (F_OFD_GETLK would not). */
+static enum lent_answer lent_ask(uint64_t file, uint64_t lock)
+{
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)lock, .l_len = 1};
+	int fd = lock >= RATION_EXPORT_LOCK_FIRST ? lent_descriptor(file) : -1;
+	if (fd < 0 || fcntl(fd, F_GETLK, &l) || region_export_file(fd) != file)
+		return LENT_UNKNOWN; /* also if another thread has closed the descriptor meanwhile */
+	if (l.l_type == F_UNLCK)
+		return LENT_CLOSED;
+	/* Another lock, of a range, may hide ours: the kernel names only one. */
+	return (uint64_t)l.l_start == lock && l.l_len == 1 ? LENT_OPEN : LENT_UNKNOWN;
+}
+
+/* lent_neighbour returns true if a living process of the job is in the PID namespace of a slot's
+ * dead owner, and so may have its descriptors. A process that has no slot yet has not opened the
+ * driver's files: it leaves the answer to the next reaper. */
+static bool lent_neighbour(struct region *r, unsigned dead)
+{
+	uint64_t claim = load_acquire(&r->claim), pidns = load_acquire(&r->m->slots[dead].pidns);
+	if (!claim)
+		return true;
+	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
+		uint64_t status = load_acquire(&r->m->status[slot]);
+		if (slot != dead && status_state(status) == RATION_SLOT_ACTIVE && load_acquire(&r->m->slots[slot].pidns) == pidns &&
+		    (make_claim(slot, status) == claim || !region_dead(r, slot, status)))
+			return true;
+	}
+	return false;
+}
+
+uint64_t region_lent_units(struct region *r, unsigned device, unsigned slot, uint64_t status)
+{
+	const struct ration_account *a = account(r, device, slot);
+	/* Acquire, in this order: pairs with region_set_exports. */
+	uint64_t lock = load_acquire(&a->export_lock), exported = load_acquire(&a->exported);
+	/* A maker that died before it set the lock has given no descriptor to its program. */
+	if (!lock || !exported_units(exported) || load_acquire(&a->gen) != status_gen(status))
+		return 0;
+	enum lent_answer answer = lent_ask(exported_file(exported), lock);
+	bool kept = answer == LENT_OPEN || (answer == LENT_UNKNOWN && lent_neighbour(r, slot));
+	return kept ? exported_units(exported) : 0;
+}

@@ -1,0 +1,243 @@
+/* Memory of a process that has ended stays charged to the job while there is a descriptor of it: the
+ * driver keeps it, and lists no process with it. Without descriptors it is returned. */
+#include "../later.h"
+#include "descriptor.h"
+#include "stranger.h"
+
+#define SIZE (300 * MIB)
+#define CONTEXT (100 * MIB)
+
+static const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+					 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+
+/* A process that exports memory and sends its descriptor. It is forked before this process uses
+ * CUDA, and starts when it is told to. */
+struct maker {
+	pid_t pid;
+	int control, mail; /* mail gets descriptors, and nothing else */
+};
+
+static _Noreturn void maker_run(int control, int mail, unsigned copies, bool release)
+{
+	CUmemGenericAllocationHandle h;
+	char byte;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (read(control, &byte, 1) != 1)
+		_exit(0);
+	start();
+	int result = cuMemCreate(&h, SIZE, &prop, 0);
+	if (result == CUDA_SUCCESS) {
+		for (unsigned i = 0; i < copies; i++) {
+			int fd = -1;
+			OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+			descriptor_send(mail, fd);
+			close(fd);
+		}
+		if (release)
+			OK(cuMemRelease(h));
+	}
+	byte = (char)(result == CUDA_SUCCESS ? 'y' : 'n');
+	EQ(write(control, &byte, 1), 1);
+	if (read(control, &byte, 1) != 1)
+		checks_failed++;
+	exit(checks_failed > 0);
+}
+
+static struct maker make(unsigned copies, bool release)
+{
+	int control[2], mail[2];
+	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, control), 0);
+	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, mail), 0);
+	struct maker m = {fork(), control[0], mail[0]};
+	if (m.pid == 0)
+		maker_run(control[1], mail[1], copies, release);
+	return m;
+}
+
+static void begin(struct maker *m) { EQ(write(m->control, "", 1), 1); }
+
+static int answer(struct maker *m)
+{
+	char byte = 0;
+	EQ(read(m->control, &byte, 1), 1);
+	return byte;
+}
+
+/* The maker's descriptor; -1 if it was refused the memory. */
+static int made(struct maker *m)
+{
+	int answered = answer(m);
+	EQ(answered, 'y');
+	return answered == 'y' ? descriptor_receive(m->mail) : -1;
+}
+
+static void end(struct maker *m, bool killed)
+{
+	int status;
+	if (killed)
+		EQ(kill(m->pid, SIGKILL), 0);
+	else
+		EQ(write(m->control, "", 1), 1);
+	EQ(waitpid(m->pid, &status, 0), m->pid);
+	EQ(status, killed ? SIGKILL : 0);
+}
+
+/* The whole limit, but for this process's context and the bytes that others have. */
+static CUresult take_all_but(uint64_t bytes)
+{
+	CUdeviceptr p;
+	CUresult result = cuMemAlloc_v2(&p, limit_of(0) - CONTEXT - bytes);
+	if (result == CUDA_SUCCESS)
+		OK(cuMemFree_v2(p));
+	return result;
+}
+
+/* The job is charged for that many bytes of processes that have ended. */
+#define KEPT(bytes)                                                             \
+	do {                                                                    \
+		EQ(take_all_but((bytes) - MIB), CUDA_ERROR_OUT_OF_MEMORY);      \
+		OK(take_all_but(bytes));                                        \
+		BALANCED(0);                                                    \
+		EQ(region_used(region_here(), 0), CONTEXT + (uint64_t)(bytes)); \
+	} while (0)
+#define RETURNED()                                          \
+	do {                                                \
+		OK(take_all_but(0));                        \
+		BALANCED(0);                                \
+		EQ(region_used(region_here(), 0), CONTEXT); \
+	} while (0)
+
+/* Not received, received, duplicated, and closed. */
+static void passed_on(bool killed, bool release)
+{
+	struct maker m = make(1, release);
+	begin(&m);
+	int answered = answer(&m);
+	unsigned reaped;
+	EQ(answered, 'y');
+	end(&m, killed);
+	/* A process without a file of the driver cannot ask, and leaves it charged. */
+	EQ(region_reap(region_here(), &reaped), REGION_OK);
+	EQ(region_used(region_here(), 0), SIZE);
+	start();
+	KEPT(SIZE);
+	int fd = answered == 'y' ? descriptor_receive(m.mail) : -1, copy = dup(fd);
+	KEPT(SIZE);
+	close(fd);
+	KEPT(SIZE);
+	close(copy);
+	RETURNED();
+}
+
+static void killed(void) { passed_on(true, false); }
+static void ended(void) { passed_on(false, false); }
+static void released(void) { passed_on(true, true); }
+
+/* A process without CUDA has it. It is this process's child, and has no slot. */
+static void by_stranger(void)
+{
+	struct maker m = make(1, false);
+	int status;
+	begin(&m);
+	int fd = made(&m);
+	pid_t holder = fork();
+	if (holder == 0)
+		pause(), _exit(0);
+	close(fd);
+	end(&m, true);
+	start();
+	KEPT(SIZE);
+	EQ(kill(holder, SIGKILL), 0);
+	EQ(waitpid(holder, &status, 0), holder);
+	RETURNED();
+}
+
+/* One after the other, they cannot have more than the limit together. */
+static void repeated(void)
+{
+	struct maker m[4];
+	int fd[4] = {-1, -1, -1, -1};
+	for (unsigned i = 0; i < 4; i++)
+		m[i] = make(1, i % 2);
+	for (unsigned i = 0; i < 4; i++) {
+		begin(&m[i]);
+		if (i < 3)
+			fd[i] = made(&m[i]);
+		else
+			EQ(answer(&m[i]), 'n');
+		end(&m[i], true);
+	}
+	start();
+	BALANCED(0);
+	close(fd[1]);
+	KEPT(2 * SIZE);
+	close(fd[0]);
+	close(fd[2]);
+	RETURNED();
+}
+
+/* An importer is charged when the last descriptor is closed, and not before. */
+static void imported(void)
+{
+	struct maker m = make(2, false);
+	CUmemGenericAllocationHandle h;
+	begin(&m);
+	int fd = made(&m), copy = fd < 0 ? -1 : descriptor_receive(m.mail);
+	start();
+	OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	end(&m, true);
+	KEPT(SIZE);
+	close(fd);
+	KEPT(SIZE);
+	close(copy);
+	later();
+	OK(cuCtxSynchronize());
+	EQ(held(RATION_OVERHEAD), SIZE);
+	KEPT(SIZE);
+	OK(cuMemRelease(h));
+	RETURNED();
+}
+
+/* A reading returns it, also if nothing is asked for. */
+static void by_reading(void)
+{
+	struct maker m = make(1, false);
+	begin(&m);
+	int fd = made(&m);
+	end(&m, true);
+	start();
+	KEPT(SIZE);
+	close(fd);
+	later();
+	OK(cuCtxSynchronize());
+	EQ(region_used(region_here(), 0), CONTEXT);
+}
+
+/* For chaos_test.sh: a process that dies at a point of its export, if RATION_FAULT is set; and then a
+ * process that finds what the job is charged for. */
+static void die(void)
+{
+	CUmemGenericAllocationHandle h;
+	int fd = -1;
+	start();
+	OK(cuMemCreate(&h, SIZE, &prop, 0));
+	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	checks_failed++; /* it should be dead */
+}
+
+static void survive(void)
+{
+	start();
+	RETURNED();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct part parts[] = {
+		{"killed", killed},     {"ended", ended},       {"released", released},     {"by_stranger", by_stranger},
+		{"repeated", repeated}, {"imported", imported}, {"by_reading", by_reading}, {NULL, NULL}};
+	static const struct part apart[] = {{"die", die}, {"survive", survive}, {NULL, NULL}};
+	bool alone = argc > 1 && (!strcmp(argv[1], "die") || !strcmp(argv[1], "survive"));
+	return run_parts(argc, argv, alone ? apart : parts, true, __FILE__);
+}
