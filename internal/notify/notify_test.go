@@ -111,7 +111,7 @@ grep -E '^(Uid|Gid|Groups|CapEff|CapPrm|NoNewPrivs)' /proc/$$/status >>OUT
 	}
 }
 
-// A command that does not end is killed, and its error is told with what it printed.
+// A command that does not end is killed, and its error is sent with what it printed.
 func TestCommandEnds(t *testing.T) {
 	slow, _ := script(t, "echo begun\nexec sleep 100\n")
 	sendTimeout = 500 * time.Millisecond
@@ -233,7 +233,7 @@ func TestQueue(t *testing.T) {
 	expect.True(t, strings.Contains(text, "notifications are dropped from now on") && strings.Contains(text, "dropped=7"), text)
 }
 
-// Each problem is told once while it lasts, and a repeated one is counted.
+// Each problem is sent once while it lasts, and a repeated one is counted.
 func TestWatcher(t *testing.T) {
 	var log syncBuffer
 	now := time.Now()
@@ -254,7 +254,7 @@ func TestWatcher(t *testing.T) {
 	}
 	old := refusal(0)
 	old.Time = now.Add(-time.Hour)
-	expect.Equal(t, update(0, old), "", "what happened before is not told")
+	expect.Equal(t, update(0, old), "", "what happened before is not sent")
 	first := refusal(1)
 	expect.Equal(t, update(0, first, refusal(2), refusal(3)), "refusal0/0 ")
 	expect.Equal(t, update(quiet, first), "", "an agent that starts again sends it again")
@@ -276,7 +276,7 @@ func TestWatcher(t *testing.T) {
 	m.Findings = []machine.Finding{{Kind: machine.OverLimit, Device: 0, Path: job.Path}, {Kind: machine.DeviceFailed, Device: 1}, {Kind: machine.Overbooked}}
 	expect.Equal(t, update(0), "over-limit0/0 gpu-failed1/0 ")
 	m.Devices = m.Devices[:1]
-	expect.Equal(t, update(2*quiet), "", "it is told already that GPU 1 has failed")
+	expect.Equal(t, update(2*quiet), "", "it is sent already that GPU 1 has failed")
 	m.Findings, m.Devices = nil, nil
 	expect.Equal(t, update(gone/2), "", "an agent that has just started")
 	expect.Equal(t, update(gone), "gpu-failed0/0 ")
@@ -296,5 +296,5 @@ func TestWatcherFlood(t *testing.T) {
 	expect.True(t, len(got) == maxOfUser+1 && got[maxOfUser].User == "ada", len(got))
 	w.Update(&machine.Machine{}, nil, now.Add(quiet))
 	expect.True(t, strings.Contains(log.String(), "980 notifications about jobs of eve were dropped"), log.String())
-	expect.Equal(t, len(w.told), 0)
+	expect.Equal(t, len(w.sent), 0)
 }
