@@ -42,10 +42,11 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			printError(stderr, err)
 			return exitStatus(err)
 		case s := <-interrupted:
+			if s == syscall.SIGPIPE && serves.Load() {
+				continue // a client has disconnected
+			}
 			if stop := onSignal.Load(); stop != nil {
-				if s != syscall.SIGPIPE { // a client has disconnected
-					(*stop)()
-				}
+				(*stop)()
 				continue
 			}
 			return interrupt(s.(syscall.Signal), stderr)
@@ -55,6 +56,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 
 // onSignal is called, if set, when this process is asked to end; then it does not end at once.
 var onSignal atomic.Pointer[func()]
+
+// serves says that this process serves clients, and has not ended yet: it goes on when one disconnects.
+var serves atomic.Bool
 
 // interrupt cleans up after the running command.
 func interrupt(s syscall.Signal, stderr io.Writer) int {
@@ -200,6 +204,7 @@ func untilSignal() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	end := func() { cancel() }
 	onSignal.Store(&end)
+	serves.Store(true)
 	return ctx, func() {
 		onSignal.Store(nil)
 		cancel()
