@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -344,7 +345,8 @@ void charge_unexport(unsigned device, uint64_t bytes)
 static uint64_t charge_lock_byte(struct region_exports *e)
 {
 	uint64_t word;
-	if (getrandom(&word, sizeof word, GRND_NONBLOCK) == sizeof word)
+	/* The C library has a name for it since 2.25. */
+	if (syscall(SYS_getrandom, &word, sizeof word, GRND_NONBLOCK) == sizeof word)
 		cas(&e->lock, 0, RATION_EXPORT_LOCK_FIRST | word % RATION_EXPORT_LOCK_FIRST);
 	return load_acquire(&e->lock);
 }

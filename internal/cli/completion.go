@@ -43,6 +43,7 @@ func completeFlags(cmd *cobra.Command) {
 		"sort": completeWords(node.Sorts()...), "filter": completeWords(exampleFilters...), "user": completeUsers,
 		"summary": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // a file
 		"region":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		"config":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		"output":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		"html":    cobra.FixedCompletions([]cobra.Completion{"html"}, cobra.ShellCompDirectiveFilterFileExt),
 	}

@@ -46,10 +46,10 @@ USED is what the job holds on all its GPUs, and LIMIT what it may: 2x10G is
 which GPUs exist. STATE is also how the command of an ended job ended (exit 0,
 signal 9). NOTE says what needs attention. --wide adds columns and cuts nothing;
 otherwise lines are cut at the width of the terminal. --sort mem, name, user,
-age, gpu or busy (by GPU time, with --watch) sorts the jobs. --user and --filter select jobs, also for --json,
---quiet and --format: name and state must be equal (* and ? are wildcards of
-a name), a command must contain the value, and gpu=0 is every job that may use
-GPU 0. Several filters must all match.
+age, gpu or busy (by GPU time, with --watch) sorts the jobs. --user and --filter
+select jobs, also for --json, --quiet and --format: name and state must be equal
+(* and ? are wildcards of a name), a command must contain the value, and gpu=0
+is every job that may use GPU 0. Several filters must all match.
 
 A job is starting until a process has joined it. It is running while one of
 those lives, and idle while its command runs without any. --all also shows jobs

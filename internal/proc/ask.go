@@ -17,6 +17,10 @@ const (
 	maxAskedOfAll  = 64
 )
 
+// The runtime opens a descriptor for its first timer, and ends the process if it cannot. So it does that now, and
+// not when descriptors have run out.
+func init() { time.AfterFunc(time.Hour, func() {}).Stop() }
+
 // asked counts the questions that wait, by user.
 var asked = struct {
 	sync.Mutex

@@ -11,7 +11,7 @@ enum { LENT_DESCRIPTORS = 1024 };
 uint64_t region_export_file(int fd)
 {
 	struct stat st;
-	return fstat(fd, &st) ? 0 : device_hash((const uint64_t[2]){st.st_dev, st.st_ino}) | 1;
+	return region_stat(fd, &st) ? 0 : device_hash((const uint64_t[2]){st.st_dev, st.st_ino}) | 1;
 }
 
 int region_export_lock(int fd, uint64_t lock)
