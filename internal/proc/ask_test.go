@@ -2,6 +2,7 @@ package proc
 
 import (
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"ration/check/expect"
@@ -11,12 +12,12 @@ import (
 func TestAsk(t *testing.T) {
 	hang := make(chan struct{})
 	late := make(chan int, maxAskedOfUser)
-	started := 0
+	var started atomic.Int32
 	for range maxAskedOfUser + 2 {
-		_, answered := askOf(64001, func() int { started++; <-hang; return 1 }, func(n int) { late <- n })
+		_, answered := askOf(64001, func() int { started.Add(1); <-hang; return 1 }, func(n int) { late <- n })
 		expect.True(t, !answered, "a question without an answer was answered")
 	}
-	expect.True(t, started == maxAskedOfUser, "questions that wait:", started)
+	expect.True(t, started.Load() == maxAskedOfUser, "questions that wait:", started.Load())
 	got, answered := askOf(64002, func() int { return 2 }, nil)
 	expect.True(t, answered && got == 2, "another user's question:", got, answered)
 	close(hang)
