@@ -314,7 +314,7 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 		return ended, running, changed
 	}
 	begin := time.Now()
-	expect.Must(t, silent(), "a user who does not answer is not named")
+	expect.Must(t, silent(), "no finding names the user whose folder does not answer")
 	if took := time.Since(begin); took < r.timeout {
 		t.Errorf("took %v", took)
 	}

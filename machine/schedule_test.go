@@ -90,7 +90,7 @@ func TestScannerSeesAProcessThatEnds(t *testing.T) {
 	check("and the clock makes it look", look(false), Ending, Live, 0)
 	w.endingSince = w.endingSince.Add(-settleTime)
 	check("it takes long", look(false), Ending, Live, 1)
-	expect.True(t, w.askDue.After(time.Now()), "who has its files is asked again at once")
+	expect.True(t, w.askDue.After(time.Now()), "the kernel is asked again at once about the processes that have its files")
 	had := w.reads
 	check("nothing has changed", look(false), Ending, Live, 1)
 	expect.True(t, w.reads == had, "it was read again")

@@ -1,54 +1,13 @@
 /* Many processes on one machine: what they hold, and what is left of the dead. */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <time.h>
 
 #include "check.h"
+#include "child.h"
 
 static const uint64_t CONTEXT = 300 * MIB;
 
-struct child {
-	pid_t pid;
-	int from, to; /* pipes: its output, its input */
-};
-
-/* Starts this program in a role; it says one byte when it is ready, and ends when
- * its input does. */
-static struct child spawn(const char *role)
-{
-	int out[2], in[2];
-	struct child c = {-1, -1, -1};
-	if (pipe2(out, O_CLOEXEC) != 0 || pipe2(in, O_CLOEXEC) != 0)
-		return c;
-	c.pid = fork();
-	if (c.pid == 0) {
-		dup2(out[1], 1);
-		dup2(in[0], 0);
-		prctl(PR_SET_PDEATHSIG, SIGKILL); /* no process outlives the test */
-		execl("/proc/self/exe", "process", role, (char *)NULL);
-		_exit(127);
-	}
-	close(out[1]);
-	close(in[0]);
-	c.from = out[0];
-	c.to = in[1];
-	return c;
-}
-
 static bool heard(struct child c, void *out, size_t n) { return read(c.from, out, n) == (ssize_t)n; }
-
-static int end(struct child c, int sig)
-{
-	int status = 0;
-	if (sig != 0)
-		kill(c.pid, sig);
-	close(c.to);
-	close(c.from);
-	waitpid(c.pid, &status, 0);
-	return status;
-}
 
 static void say(const void *p, size_t n)
 {

@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include "child.h"
 #include "control.h"
 #include "kernels.h"
 
@@ -39,44 +40,14 @@ __attribute__((visibility("default"))) int ioctl(int fd, unsigned long request, 
 	return -1;
 }
 
-struct child {
-	pid_t pid;
-	int from, to;
-};
-
-static struct child spawn(const char *role, const char *slice)
+/* Starts a process whose contexts have a slice, and waits until it is ready. */
+static struct child spawn_with(const char *role, const char *slice)
 {
-	int out[2], in[2];
-	struct child c = {-1, -1, -1};
-	char byte;
-	if (pipe2(out, O_CLOEXEC) != 0 || pipe2(in, O_CLOEXEC) != 0)
-		return c;
-	c.pid = fork();
-	if (c.pid == 0) {
-		dup2(out[1], 1);
-		dup2(in[0], 0);
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		setenv("SLICE", slice, 1);
-		execl("/proc/self/exe", "turns", role, (char *)NULL);
-		_exit(127);
-	}
-	close(out[1]);
-	close(in[0]);
-	c.from = out[0];
-	c.to = in[1];
-	EQ(read(c.from, &byte, 1), 1);
+	setenv("SLICE", slice, 1);
+	struct child c = spawn(role);
+	unsetenv("SLICE");
+	EQ(read(c.from, &(char){0}, 1), 1);
 	return c;
-}
-
-static int end(struct child c, int sig)
-{
-	int status = 0;
-	if (sig != 0)
-		kill(c.pid, sig);
-	close(c.to);
-	close(c.from);
-	waitpid(c.pid, &status, 0);
-	return status;
 }
 
 /* So many busy processes with these slices get these shares, in tenths of a percent. */
@@ -87,7 +58,7 @@ static void shares(unsigned n, const char *const *slices, const unsigned *want, 
 	struct fakegpu_engine before, after;
 
 	for (unsigned i = 0; i < n; i++)
-		c[i] = spawn("busy", slices[i]);
+		c[i] = spawn_with("busy", slices[i]);
 	CHECK(fakegpu_engine(0, &before, NULL, 0) >= 0);
 	later(1000 * MS);
 	CHECK(fakegpu_engine(0, &after, NULL, 0) >= 0);
@@ -134,7 +105,7 @@ static int short_slices(void)
 	shares(8, LIST(char *const, "600", "600", "600", "600", "600", "600", "600", "600"),
 	       LIST(unsigned, 125, 125, 125, 125, 125, 125, 125, 125), 720);
 	/* Too short for anything, beside another one; alone it does all. */
-	struct child c[2] = {spawn("busy", "10"), spawn("busy", "10")};
+	struct child c[2] = {spawn_with("busy", "10"), spawn_with("busy", "10")};
 	later(1000 * MS);
 	EQ(books((uint32_t)c[0].pid, 0).got_ns + books((uint32_t)c[1].pid, 0).got_ns, 0);
 	EQ(end(c[1], SIGKILL), SIGKILL);
@@ -166,7 +137,7 @@ static void killed_with_lock(CUfunction f)
 {
 	uint64_t got = books((uint32_t)getpid(), 0).got_ns;
 	OK(launch(f, 1, NULL));
-	struct child stuck = spawn("stuck", "2048");
+	struct child stuck = spawn_with("stuck", "2048");
 	CHECK(WIFSIGNALED(end(stuck, SIGKILL)));
 	EQ(books((uint32_t)getpid(), 0).got_ns, got + 5 * MS);
 	EQ(books((uint32_t)stuck.pid, 0).got_ns, 0);
@@ -182,8 +153,8 @@ static int neighbours(void)
 	CUfunction f;
 	start();
 	f = kernel("long_one");
-	idle = spawn("idle", "9000");
-	killed = spawn("busy", "2048");
+	idle = spawn_with("idle", "9000");
+	killed = spawn_with("busy", "2048");
 	later(100 * MS);
 	struct fakegpu_engine_context before = books((uint32_t)killed.pid, 0);
 	CHECK(before.live && before.got_ns >= 99 * MS);
@@ -246,7 +217,7 @@ static int load(void)
 	return 0;
 }
 
-/* Whoever is killed, and wherever: every nanosecond of the engine is in the books once, and it goes on. */
+/* Processes are killed at any point: each nanosecond of the engine is counted once, and the engine goes on. */
 static int killing(void)
 {
 	struct fakegpu_engine_context list[MAX];
@@ -256,7 +227,7 @@ static int killing(void)
 	f = kernel("short_one");
 	const int before = fakegpu_engine(0, NULL, NULL, 0);
 	for (int round = 0; round < 60; round++) {
-		struct child a = spawn("load", "2048"), b = spawn("load", "500");
+		struct child a = spawn_with("load", "2048"), b = spawn_with("load", "500");
 		char bytes[64];
 		int n;
 		for (int i = 0; i < round % 7; i++)

@@ -94,7 +94,7 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	if err := p.waitForAPI(ctx, registry); err != nil {
 		return nil, nil, err
 	}
-	// Calls are not serialised: package node locks what it has to.
+	// Several claims may be prepared at a time: package node takes the locks that it needs.
 	p.helper, err = kubeletplugin.Start(ctx, p, kubeletplugin.DriverName(slices.Driver), kubeletplugin.KubeClient(c.Client), kubeletplugin.NodeName(c.NodeName),
 		kubeletplugin.PluginDataDirectoryPath(sockets), kubeletplugin.RegistrarDirectoryPath(registry), kubeletplugin.RollingUpdate(types.UID(c.PodUID)),
 		kubeletplugin.Serialize(false), kubeletplugin.GRPCInterceptor(p.noticeRegistration))
