@@ -86,7 +86,7 @@ static struct {
 	struct walker *walkers;
 	int count;              /* of them */
 	bool alone;             /* one walker: what would be a race otherwise may be done */
-	bool imported;          /* some memory was: the driver may count it for this process, and no call tells of that */
+	_Atomic bool imported;  /* some memory was: the driver may count it for this process, and no call tells of that */
 	uint64_t away[DEVICES]; /* bytes of managed memory that are charged and not on the device */
 	unsigned orphans;       /* live allocations of destroyed pools */
 	bool settling;          /* there were some since the last synchronisation */
