@@ -12,6 +12,16 @@ static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER; /* over the lis
 static struct context *context_list;
 static uint64_t context_ids;
 
+bool contexts_idle(void)
+{
+	bool idle = true;
+	pthread_mutex_lock(&context_lock);
+	for (struct context *c = context_list; c != NULL && idle; c = c->next)
+		idle = !load_acquire(&c->alive) || work_idle(&c->work);
+	pthread_mutex_unlock(&context_lock);
+	return idle;
+}
+
 CUresult context_check(struct context *c)
 {
 	bool known = false;

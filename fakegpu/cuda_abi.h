@@ -25,6 +25,7 @@ typedef enum {
 	CUDA_ERROR_NOT_MAPPED = 211,
 	CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
 	CUDA_ERROR_FILE_NOT_FOUND = 301,
+	CUDA_ERROR_OPERATING_SYSTEM = 304,
 	CUDA_ERROR_INVALID_HANDLE = 400,
 	CUDA_ERROR_ILLEGAL_STATE = 401,
 	CUDA_ERROR_NOT_FOUND = 500,
@@ -324,6 +325,20 @@ typedef struct {
 	};
 } CUdevResource;
 
+typedef enum {
+	CU_PROCESS_STATE_RUNNING,
+	CU_PROCESS_STATE_LOCKED,
+	CU_PROCESS_STATE_CHECKPOINTED,
+	CU_PROCESS_STATE_FAILED,
+} CUprocessState;
+
+typedef struct {
+	unsigned timeoutMs; /* 0: none */
+	unsigned reserved0;
+	uint64_t reserved1[7];
+} CUcheckpointLockArgs;
+
+_Static_assert(sizeof(CUcheckpointLockArgs) == 64, "ABI");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "ABI");
 _Static_assert(sizeof(CUmemAccessDesc) == 12, "ABI");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "ABI");

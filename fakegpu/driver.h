@@ -74,6 +74,7 @@ CUresult context_new_green(struct context **out, struct context *base);
 CUresult context_revive(struct context *c); /* makes a primary context alive when it is retained again */
 void context_end(struct context *c);        /* returns all that the context holds */
 CUresult context_check(struct context *c);  /* CUDA_SUCCESS if it is a context and alive */
+bool contexts_idle(void);                   /* no context of the process has work left */
 CUresult context_heap(struct context *c);   /* called when a kernel that calls malloc is launched: settings.c */
 
 /* current_context sets *out to the calling thread's context, or returns the error that tells why
@@ -177,6 +178,7 @@ struct host_range {
 };
 
 bool host_find(uintptr_t address, struct host_range *out);
+bool host_has_managed(void);
 /* Allocates managed memory of the current context, from a pool or from none (NULL). It begins on a
  * device (by index), or on the host (-1). */
 CUresult host_new_managed(uint64_t bytes, unsigned flags, struct pool *pool, int device, CUdeviceptr *out);

@@ -23,6 +23,7 @@ static const struct error errors[] = {
 	E(ERROR_NOT_MAPPED, "resource not mapped"),
 	E(ERROR_UNSUPPORTED_LIMIT, "limit is not supported on this architecture"),
 	E(ERROR_FILE_NOT_FOUND, "file not found"),
+	E(ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS"),
 	E(ERROR_INVALID_HANDLE, "invalid resource handle"),
 	E(ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state"),
 	E(ERROR_NOT_FOUND, "named symbol not found"),

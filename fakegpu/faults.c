@@ -77,7 +77,7 @@ static void fault_load(void)
 	fault_parse("FAKEGPU_FAIL", FAULT_FAIL);
 	fault_parse("FAKEGPU_DIE", FAULT_DIE);
 	fault_parse("FAKEGPU_SLOW", FAULT_SLOW);
-	if (fault_count > 0 || knobs()->latency_us > 0)
+	if (fault_count > 0 || knobs()->latency_us > 0 || knobs()->checkpoint)
 		store_relaxed(&gates_armed, true);
 }
 

@@ -16,6 +16,7 @@
 #define FAKEGPU_FAULTS_H
 
 #include "atomics.h"
+#include "calls.h"
 #include "cuda_abi.h"
 #include "gate.h"
 
@@ -38,10 +39,13 @@ void fault_inside(const char *point);
 		CUresult result_;                                     \
 		if (__builtin_expect(!load_relaxed(&gates_armed), 1)) \
 			return (call);                                \
+		calls_enter();                                        \
 		result_ = fault_before(#name, &die_);                 \
 		if (result_ == CUDA_SUCCESS)                          \
 			result_ = (call);                             \
-		return fault_after(#name, result_, die_);             \
+		result_ = fault_after(#name, result_, die_);          \
+		calls_leave();                                        \
+		return result_;                                       \
 	} while (0)
 
 #endif

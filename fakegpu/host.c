@@ -68,6 +68,16 @@ static CUresult host_add(const struct host_range *r)
 	return result;
 }
 
+bool host_has_managed(void)
+{
+	bool found = false;
+	pthread_rwlock_rdlock(&host_lock);
+	for (size_t i = 0; i < host_count && !found; i++)
+		found = host_ranges[i].kind == HOST_MANAGED;
+	pthread_rwlock_unlock(&host_lock);
+	return found;
+}
+
 static bool host_take_out(uintptr_t base, enum host_kind kind, struct host_range *out)
 {
 	bool found;

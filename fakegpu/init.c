@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint.h"
 #include "driver.h"
 #include "knobs.h"
 #include "space.h"
@@ -32,8 +33,10 @@ static CUresult init(unsigned flags)
 			r = CUDA_ERROR_SYSTEM_NOT_READY;
 		} else {
 			r = devices_load();
-			if (r == CUDA_SUCCESS)
+			if (r == CUDA_SUCCESS) {
 				store_release(&driver_state, DRIVER_READY);
+				checkpoint_load();
+			}
 		}
 	}
 	pthread_mutex_unlock(&lock);

@@ -43,6 +43,22 @@ static bool knob_thousandths(const char *name, uint64_t *out)
 	return true;
 }
 
+/* FAKEGPU_CHECKPOINT=OUT[:BACK] */
+static void knob_checkpoint(void)
+{
+	const char *text = getenv("FAKEGPU_CHECKPOINT");
+	char *end;
+
+	if (text == NULL || *text == '\0')
+		return;
+	knob_values.out = knob_values.back = strtoull(text, &end, 10);
+	if (end != text && *end == ':')
+		knob_values.back = strtoull(text = end + 1, &end, 10);
+	knob_values.checkpoint = end != text && *end == '\0';
+	if (!knob_values.checkpoint)
+		report_note("FAKEGPU_CHECKPOINT=%s is not two speeds (try 1700:4500)", getenv("FAKEGPU_CHECKPOINT"));
+}
+
 static void knob_read_all(void)
 {
 	uint64_t n;
@@ -68,6 +84,7 @@ static void knob_read_all(void)
 	knob_size("FAKEGPU_COPY", &knob_values.copy);
 	if (knob_size("FAKEGPU_HOST_FUNCTION", &n))
 		knob_values.host_ns = n * 1000;
+	knob_checkpoint();
 	knob_values.context_set = knob_size("FAKEGPU_CONTEXT", &knob_values.context);
 	knob_size("FAKEGPU_HIDDEN", &knob_values.hidden);
 }

@@ -22,6 +22,8 @@ struct knobs {
 	uint64_t resume_ns;  /* FAKEGPU_RESUME */
 	uint64_t copy;       /* FAKEGPU_COPY: bytes in a microsecond; 0: copies take no time */
 	uint64_t host_ns;    /* FAKEGPU_HOST_FUNCTION */
+	bool checkpoint;     /* FAKEGPU_CHECKPOINT was given */
+	uint64_t out, back;  /* of it: bytes in a microsecond; 0: takes no time */
 };
 
 const struct knobs *knobs(void);

@@ -203,6 +203,7 @@ static int machine_claim_locked(void)
 		r->identity = ++machine_file.map->claims;
 		r->map = (uintptr_t)machine_file.map;
 		r->hidden = knobs()->hidden;
+		r->letterbox = (struct letterbox){0};
 		snprintf(r->name, sizeof r->name, "%s", program_invocation_name);
 		if (machine_file.map->high < s + 1)
 			store_relaxed(&machine_file.map->high, s + 1);
@@ -309,6 +310,47 @@ uint64_t machine_context(unsigned device, int by)
 }
 
 /* Readers hold the machine's lock: while memory goes from an account to a record, it is in both. */
+void machine_put_aside(struct aside *aside)
+{
+	for (unsigned d = 0; d < machine_file.shape.devices; d++) {
+		struct ledger_account *a = machine_account(machine_own_slot, d);
+		aside->contexts[d] = load_relaxed(&a->contexts);
+		machine_context(d, -(int)aside->contexts[d]);
+		for (enum kind k = 0; k < KIND_COUNT; k++) {
+			aside->bytes[d][k] = load_relaxed(&a->kind[k]);
+			machine_return(d, k, aside->bytes[d][k]);
+		}
+	}
+}
+
+bool machine_take_back(const struct aside *aside)
+{
+	for (unsigned d = 0; d < machine_file.shape.devices; d++) {
+		machine_context(d, (int)aside->contexts[d]);
+		for (enum kind k = 0; k < KIND_COUNT; k++)
+			if (aside->bytes[d][k] > 0 && !machine_charge(d, k, aside->bytes[d][k]))
+				return false;
+	}
+	return true;
+}
+
+struct letterbox *machine_own_letterbox(void) { return &machine_file.map->record[machine_own_slot].letterbox; }
+
+struct letterbox *machine_letterbox(uint32_t pid, unsigned *slot, uint64_t *identity)
+{
+	uint64_t ns = machine_pid_namespace();
+	machine_reap();
+	for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++) {
+		struct record *r = &machine_file.map->record[s];
+		if (load_acquire(&r->state) != RECORD_LIVE || r->pid != pid || r->pid_namespace != ns)
+			continue;
+		*slot = s;
+		*identity = r->identity;
+		return &r->letterbox;
+	}
+	return NULL;
+}
+
 uint64_t machine_used(unsigned device)
 {
 	bool locked = machine_begin(WAIT_LONG);

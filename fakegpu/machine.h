@@ -17,6 +17,7 @@
 #include "clock.h"
 #include "engine.h"
 #include "ledger.h"
+#include "letterbox.h"
 #include "models.h"
 
 struct share_parts;
@@ -59,6 +60,20 @@ void machine_return(unsigned device, enum kind kind, uint64_t bytes);
 
 /* Adds `by` to the number of this process's contexts on a device, and returns the new number. */
 uint64_t machine_context(unsigned device, int by);
+
+/* machine_put_aside returns all bytes of this process's account, and its contexts, and writes down
+ * how many in *aside. machine_take_back charges them again, and returns false if there is no space:
+ * what was charged until then stays charged. Exported memory (share.h) stays where it is. */
+struct aside {
+	uint64_t bytes[MAX_DEVICES][KIND_COUNT], contexts[MAX_DEVICES];
+};
+void machine_put_aside(struct aside *aside);
+bool machine_take_back(const struct aside *aside);
+
+/* machine_letterbox returns the letterbox of the live process with this PID, and its slot and
+ * identity; NULL: there is none. machine_own_letterbox returns this process's. */
+struct letterbox *machine_letterbox(uint32_t pid, unsigned *slot, uint64_t *identity);
+struct letterbox *machine_own_letterbox(void);
 
 /* Returns the bytes of dead processes. */
 void machine_reap(void);

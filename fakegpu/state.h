@@ -6,6 +6,7 @@
 #include "clock.h"
 #include "engine.h"
 #include "ledger.h"
+#include "letterbox.h"
 #include "models.h"
 
 enum record_state { RECORD_FREE, RECORD_LIVE };
@@ -22,6 +23,7 @@ struct record {
 	char name[64];
 	uint64_t map; /* address at which the process has mapped this file */
 	uint64_t pad1;
+	struct letterbox letterbox;
 	struct ledger_account account[MAX_DEVICES];
 };
 

@@ -267,6 +267,19 @@ void work_wait(struct work *w, uint64_t entry)
 	pthread_mutex_unlock(&work_lock);
 }
 
+bool work_idle(struct work *w)
+{
+	struct engine_books *b;
+	uint64_t count = 0;
+	pthread_mutex_lock(&work_lock);
+	if (work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
+		count = b->context[w->index].tail;
+		books_close(w->device, b);
+	}
+	pthread_mutex_unlock(&work_lock);
+	return work_done(w, count);
+}
+
 void work_wait_all(struct work *w)
 {
 	struct engine_books *b;

@@ -53,6 +53,7 @@ uint64_t work_submit(struct work *w, struct engine_step step, struct work_mark *
 bool work_done(struct work *w, uint64_t entry);
 void work_wait(struct work *w, uint64_t entry);
 void work_wait_all(struct work *w);
+bool work_idle(struct work *w); /* nothing is left to wait for */
 
 /* Returns true if a mark was reached, and sets *at to when. */
 bool work_reached(struct work_mark *mark, uint64_t *at);
