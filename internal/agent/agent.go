@@ -56,6 +56,7 @@ const (
 // Options are the settings of an agent.
 type Options struct {
 	Folder     string // folder of the journal; empty to keep no journal (an agent without a log must not have one)
+	Usage      string // file of the accounts of usage; empty to keep none
 	Listen     string // address that serves metrics; empty for no metrics
 	JobMetrics bool   // serve the metrics of each job too
 	// OpenListen returns the socket at Listen. With nil, the agent makes it.
@@ -83,6 +84,7 @@ type Agent struct {
 	reaper  *reaper
 	stopper *stopper
 	history *history
+	usage   *accounts
 	events  *eventRing
 	feed    *feed.Feed // its version advances with each snapshot or event
 
@@ -134,6 +136,7 @@ func New(opts Options) (*Agent, error) {
 	if a.journal, err = openJournal(opts.Folder); err != nil {
 		opts.Log.Warn("events that were logged before may be logged again", "error", err)
 	}
+	a.usage = openAccounts(opts.Usage, opts.Log)
 	a.reaper = newReaper(opts.Reap, hint, opts.Log)
 	a.stopper = newStopper(opts.Stop, opts.Grace, hint, opts.Log)
 	a.snapshot.Store(&snapshot{})
@@ -157,6 +160,14 @@ func (a *Agent) scanSoon() {
 // Run scans until the context ends. It calls ready after the first scan.
 func (a *Agent) Run(ctx context.Context, ready func()) error {
 	defer a.close()
+	written := make(chan struct{})
+	defer func() { <-written }()
+	counting, stopCounting := context.WithCancel(context.Background())
+	defer stopCounting()
+	go func() {
+		defer close(written)
+		a.usage.run(counting, a.snapshot.Load)
+	}()
 	go a.watcher.run()
 	go a.pids.run()
 	timer := time.NewTicker(cmp.Or(a.opts.Interval, Interval))
@@ -229,6 +240,7 @@ func (a *Agent) scan() error {
 	}
 	a.record(fresh)
 	a.history.add(a.Machine(), began)
+	a.usage.meter.Look(a.Machine(), began)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stats.Scans++

@@ -143,7 +143,7 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	}
 	ctx, stop := untilSignal()
 	defer stop()
-	opts := agent.Options{Folder: job.Folder(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs, PolicyUp: policy.ServiceUp}
+	opts := agent.Options{Folder: job.Folder(), Usage: usagePath(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs, PolicyUp: policy.ServiceUp}
 	ends, err := f.checkEscape()
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"ration/internal/doctor"
 	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/usage"
 	"ration/machine"
 )
 
@@ -106,7 +107,7 @@ func variablesOf(command string) (out []Entry) {
 var outputs = map[string]any{
 	"bench": bench.Measurement{}, "create": Created{}, "demo": scenario.DemoReport{}, "doctor": doctor.Report{}, "events": machine.Event{}, "inspect": Inspection{},
 	"library": Library{}, "limit": ShownLimits{}, "notify": Notified{}, "ps": machine.Machine{}, "rm": Removals{}, "run": launch.Summary{}, "schema": Schemas{}, "selftest": scenario.SelftestReport{}, "signal": Stopped{}, "stop": Stopped{},
-	"version": Version{}, "wait": Waited{}, "web": Page{}, "why": Why{},
+	"report": usage.Report{}, "version": Version{}, "wait": Waited{}, "web": Page{}, "why": Why{},
 	"policy apply": PolicyApplied{}, "policy check": PolicyChecked{}, "policy disable": PolicyEnded{}, "policy enable": PolicyApplied{}, "policy enable" + dryRun: PolicyPlanned{}, "policy show": PolicyShown{},
 }
 

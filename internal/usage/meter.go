@@ -1,0 +1,203 @@
+package usage
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"ration/machine"
+)
+
+const (
+	// Step is the length of the shortest period, and how often the accounts are written.
+	Step = 10 * time.Second
+	// maxGap is the longest time between two looks that counts as watched. After a longer one, as after the
+	// machine was suspended, nobody knows what was held.
+	maxGap = 15 * time.Second
+	// maxSubjects is how many accounts for jobs and devices one user gets in a day. The user's other jobs share
+	// one for each device: the file has a bound, and no user may fill it.
+	maxSubjects = 512
+	// maxCount bounds how far a job's own counters advance between two looks: the job can write them.
+	maxCount = 1 << 16
+)
+
+// held is what a job held on a device at the last look.
+type held struct {
+	used, limit   uint64
+	refused, died uint64
+}
+
+// Meter adds up what jobs use, from looks at the machine. It is safe for concurrent use.
+type Meter struct {
+	mu      sync.Mutex
+	at      time.Time // of the last look; zero before the first
+	jobs    map[Subject]held
+	worked  map[Subject]bool // whether it worked in this step, for those of which it is known
+	period  Period
+	day     time.Time
+	members map[int]map[Subject]bool // by UID: subjects with an account of this day
+}
+
+// NewMeter returns a meter that has not looked yet.
+func NewMeter() *Meter {
+	return &Meter{jobs: map[Subject]held{}, worked: map[Subject]bool{}, members: map[int]map[Subject]bool{}, period: Period{Sums: map[Subject]Sums{}}}
+}
+
+// Look counts what was held since the last look, and notes what is held now. If memory changed in between,
+// the time of the change is unknown: the earlier amount counts, and the difference is the possible error.
+func (m *Meter) Look(mc *machine.Machine, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	jobs := make(map[Subject]held, len(m.jobs))
+	for i := range mc.Jobs {
+		if j := &mc.Jobs[i]; j.State != machine.Ended && j.Error == "" {
+			m.note(jobs, j, mc.Devices, now)
+		}
+	}
+	if m.period.At.IsZero() {
+		m.period.At = now
+	}
+	span := now.Sub(m.at)
+	if known := !m.at.IsZero() && span > 0 && span <= maxGap; known {
+		m.period.Watched += span
+		for s, was := range m.jobs {
+			m.count(s, was, jobs[s], span)
+		}
+		for s, is := range jobs {
+			if _, there := m.jobs[s]; !there {
+				m.count(s, held{}, is, span)
+			}
+		}
+	}
+	m.jobs, m.at = jobs, now
+}
+
+// note adds what a job holds.
+func (m *Meter) note(jobs map[Subject]held, j *machine.Job, gpus []machine.GPU, now time.Time) {
+	for n := range j.Devices {
+		d := &j.Devices[n]
+		if d.Used == 0 && d.Driver == 0 && d.Peak == 0 && d.Refused == 0 {
+			continue // the limit may be for a device that does not exist
+		}
+		s := m.subject(j, d, now)
+		h := jobs[s]
+		// The driver's count is that of the job's processes, as the kernel knows them. A job that writes
+		// less than that into its own region does not pay less.
+		used := max(d.Used, d.Driver)
+		if d.Total != 0 {
+			used = min(used, d.Total)
+		}
+		h.used, h.refused = saturate(h.used, used), saturate(h.refused, d.Refused)
+		if n == 0 { // a process dies once, on whatever devices
+			h.died = saturate(h.died, j.Died)
+		}
+		if d.Limited {
+			h.limit = saturate(h.limit, d.Limit)
+		}
+		jobs[s] = h
+	}
+}
+
+// subject returns the account for a job on a device.
+func (m *Meter) subject(j *machine.Job, d *machine.Device, now time.Time) Subject {
+	s := Subject{UID: j.UID, Owner: j.Owner, Job: j.Title(), Device: d.UUID}
+	if s.Device == "" {
+		s.Device = fmt.Sprint(d.Device)
+	}
+	if j.Kubernetes != nil {
+		s.Project = j.Kubernetes.Namespace
+	}
+	if day := now.Truncate(24 * time.Hour); !day.Equal(m.day) {
+		m.day, m.members = day, map[int]map[Subject]bool{}
+	}
+	known := m.members[s.UID]
+	if known == nil {
+		known = map[Subject]bool{}
+		m.members[s.UID] = known
+	}
+	if !known[s] && len(known) >= maxSubjects {
+		s.Job, s.Project = OtherJobs, ""
+		return s
+	}
+	known[s] = true
+	return s
+}
+
+// count adds the time between two looks to an account.
+func (m *Meter) count(s Subject, was, is held, span time.Duration) {
+	sums := m.period.Sums[s]
+	sums.add(Sums{
+		Held: byteSeconds(was.used, span), Reserved: byteSeconds(was.limit, span), Error: byteSeconds(max(was.used, is.used)-min(was.used, is.used), span),
+		Peak: max(was.used, is.used), Refused: advance(was.refused, is.refused), Died: advance(was.died, is.died),
+	})
+	m.period.Sums[s] = sums
+}
+
+// advance returns by how much a counter has advanced.
+func advance(was, is uint64) uint64 {
+	if is < was { // the job has been made again, or has written another number
+		return 0
+	}
+	return min(is-was, maxCount)
+}
+
+// byteSeconds returns bytes times a span.
+func byteSeconds(bytes uint64, span time.Duration) uint64 {
+	return uint64(float64(bytes) * span.Seconds())
+}
+
+// Times adds the device's time that jobs had in a span, from the shares in Holding.Time.
+func (m *Meter) Times(jobs []machine.Job, span time.Duration, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range jobs {
+		j := &jobs[i]
+		for n := range j.Devices {
+			d := &j.Devices[n]
+			measured, sampled, known := timesOf(j, d.Device)
+			if !known {
+				continue
+			}
+			s := m.subject(j, d, now)
+			m.worked[s] = m.worked[s] || measured+sampled > 0
+			sums := m.period.Sums[s]
+			sums.add(Sums{Measured: uint64(measured * float64(span)), Sampled: uint64(sampled * float64(span))})
+			m.period.Sums[s] = sums
+		}
+	}
+}
+
+// timesOf returns which part of a device's time a job's processes had. A process cannot have had more than all.
+func timesOf(j *machine.Job, device int) (measured, sampled float64, known bool) {
+	for p := range j.Processes {
+		for _, h := range j.Processes[p].Holdings {
+			if h.Device != device || h.Time == nil {
+				continue
+			}
+			known = true
+			part := min(1, max(0, h.Time.Percent/100))
+			if h.Time.About {
+				sampled += part
+			} else {
+				measured += part
+			}
+		}
+	}
+	return min(1, measured), min(1, sampled), known
+}
+
+// Take returns the period until the last look, and begins the next. Memory that was held in it counts as idle
+// if the job is known to have done no work.
+func (m *Meter) Take() Period {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := m.period
+	for s, sums := range out.Sums {
+		if worked, known := m.worked[s]; known && !worked {
+			sums.Idle = sums.Held
+			out.Sums[s] = sums
+		}
+	}
+	m.period, m.worked = Period{At: m.at, Sums: map[Subject]Sums{}}, map[Subject]bool{}
+	return out
+}

@@ -1,0 +1,254 @@
+package usage
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"ration/check/expect"
+	"ration/machine"
+)
+
+const gib = 1 << 30
+
+var (
+	monday = time.Date(2026, 11, 16, 0, 0, 0, 0, time.UTC)
+	train  = Subject{UID: 1000, Owner: "ada", Job: "train", Device: "GPU-0"}
+	serve  = Subject{UID: 1001, Owner: "bob", Job: "serve", Project: "shop", Device: "GPU-1"}
+)
+
+func openTest(t *testing.T) (*Store, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "usage.db")
+	s, err := Open(path)
+	expect.OK(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	s.db.NoSync = true // nobody pulls the plug of a test
+	return s, path
+}
+
+// step is a period in which train held a number of GiB.
+func step(at time.Time, held uint64) Period {
+	return Period{At: at, Watched: Step, Sums: map[Subject]Sums{train: {Held: held * gib * 10, Peak: held * gib, Refused: 1}, serve: {Held: 1}}}
+}
+
+func everybody(int) bool { return true }
+
+// held returns what train held between two times, in GiB-seconds.
+func heldBetween(t *testing.T, s *Store, from, to time.Time) (gibSeconds uint64, began time.Time, seen time.Duration) {
+	t.Helper()
+	var sum uint64
+	began, seen, err := s.Read(from, to, func(a Account) {
+		if a.Subject == train {
+			sum += a.Held
+		}
+	})
+	expect.OK(t, err)
+	return sum / gib, began, seen
+}
+
+// Whatever the resolution, each second counts once.
+func TestReadCountsOnce(t *testing.T) {
+	s, _ := openTest(t)
+	end := monday.Add(3*time.Hour + 20*time.Minute + 30*time.Second)
+	for at := monday; at.Before(end); at = at.Add(Step) {
+		expect.OK(t, s.Add(step(at, 1)))
+	}
+	for name, tt := range map[string]struct {
+		from, to time.Duration
+		want     time.Duration // 0: as long as from to
+		began    time.Duration
+	}{
+		"all":                   {0, 4 * time.Hour, end.Sub(monday), 0},
+		"before there was any":  {-time.Hour, 4 * time.Hour, end.Sub(monday), -time.Hour},
+		"whole hours":           {time.Hour, 3 * time.Hour, 0, time.Hour},
+		"minutes at both edges": {30 * time.Minute, 3*time.Hour + 5*time.Minute, 0, 30 * time.Minute},
+		"seconds at the end":    {3 * time.Hour, 3*time.Hour + 10*time.Minute + 20*time.Second, 0, 3 * time.Hour},
+		"seconds at both":       {3*time.Hour + 10*time.Second, 3*time.Hour + 20*time.Second, 0, 3*time.Hour + 10*time.Second},
+		// Ten seconds are kept for an hour: earlier ones are read as a minute.
+		"seconds long ago": {time.Hour + 10*time.Second, time.Hour + 20*time.Second, time.Minute, time.Hour + 10*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, began, seen := heldBetween(t, s, monday.Add(tt.from), monday.Add(tt.to))
+			want := tt.want
+			if want == 0 {
+				want = tt.to - tt.from
+			}
+			expect.Equal(t, got, uint64(want.Seconds()))
+			expect.Equal(t, seen, want)
+			expect.True(t, began.Equal(monday.Add(tt.began)), began)
+		})
+	}
+}
+
+// A level keeps its number of periods, and a clock that jumps a year ahead and back drops one, not all.
+func TestLevelsAreBounded(t *testing.T) {
+	old := levels
+	defer func() { levels = old }()
+	levels = []level{{"10s", Step, 6}, {"1m", time.Minute, 5}, {"1h", time.Hour, 48}}
+	s, path := openTest(t)
+	for at := monday; at.Before(monday.Add(49 * time.Hour)); at = at.Add(time.Hour) {
+		p := step(at, 1)
+		p.Sums[Subject{UID: 1, Owner: "eve", Job: at.String(), Device: "GPU-0"}] = Sums{Held: 1}
+		expect.OK(t, s.Add(p))
+	}
+	expect.OK(t, s.Add(step(monday.AddDate(1, 0, 0), 1)))
+	got, _, _ := heldBetween(t, s, monday, monday.Add(50*time.Hour))
+	expect.Equal(t, got, 47*10) // of 49 hours two were dropped, one of them for that of the jump
+	expect.Equal(t, s.count[2], 48)
+	expect.OK(t, s.Close())
+	again, err := Open(path)
+	expect.OK(t, err)
+	defer again.Close()
+	expect.Equal(t, again.count[2], 48)
+	expect.Equal(t, again.count[0], 6)
+}
+
+// When the file is too large, the oldest hours go; what is new is kept.
+func TestSizeIsBounded(t *testing.T) {
+	s, _ := openTest(t)
+	s.maxSize = 1 << 20
+	for i := range 2000 {
+		p := Period{At: monday.Add(time.Duration(i) * time.Hour), Watched: Step, Sums: map[Subject]Sums{train: {Held: gib}}}
+		for n := range 20 {
+			p.Sums[Subject{UID: 1, Owner: "eve", Job: p.At.String() + string(rune('a'+n)), Device: "GPU-0"}] = Sums{Held: 1}
+		}
+		expect.OK(t, s.Add(p))
+	}
+	st, err := os.Stat(s.db.Path())
+	expect.OK(t, err)
+	expect.True(t, st.Size() <= 6*s.maxSize, st.Size()) // 18 MiB without a bound; subjects go once for each day
+	last, _, _ := heldBetween(t, s, monday.Add(1999*time.Hour), monday.Add(2001*time.Hour))
+	expect.Equal(t, last, 1)
+}
+
+func TestReport(t *testing.T) {
+	s, _ := openTest(t)
+	expect.OK(t, s.Add(Period{At: monday, Watched: Step, Sums: map[Subject]Sums{
+		train: {Held: 100, Idle: 40, Measured: 2e9, Sampled: 1e9, Peak: 7, Refused: 1},
+		{UID: 1000, Owner: "ada", Job: "train", Device: "GPU-1"}: {Held: 50, Peak: 9, Died: 2},
+		serve: {Held: 500, Reserved: 800},
+	}}))
+	report := func(by string, visible func(int) bool) Report {
+		r, err := s.Report(monday, monday.Add(time.Hour), by, visible)
+		expect.OK(t, err)
+		return r
+	}
+	users := report(ByUser, everybody)
+	expect.True(t, slices.Equal(users.Lines, []Line{{User: "bob", Held: 500, Reserved: 800}, {User: "ada", Held: 150, Idle: 40, Seconds: 3, Sampled: 1, Peak: 9, Refused: 1, Died: 2}}), users.Lines)
+	expect.Equal(t, users.Total.Held, 650)
+	expect.Equal(t, users.Watched, 10)
+	expect.Equal(t, report(ByJob, everybody).Lines[1].Job, "train")
+	expect.Equal(t, len(report(ByGPU, everybody).Lines), 2)
+	expect.Equal(t, report(ByProject, everybody).Lines[0].Project, "shop")
+	mine := report(ByUser, func(uid int) bool { return uid == 1000 })
+	expect.True(t, len(mine.Lines) == 1 && mine.Total.Held == 150, mine)
+	_, err := s.Report(monday, monday, "colour", everybody)
+	expect.True(t, err != nil)
+}
+
+// A damaged file is an error, and never ends the agent.
+func TestDamaged(t *testing.T) {
+	s, path := openTest(t)
+	for i := range 100 {
+		expect.OK(t, s.Add(step(monday.Add(time.Duration(i)*time.Hour), 1)))
+	}
+	expect.OK(t, s.Close())
+	text, err := os.ReadFile(path)
+	expect.OK(t, err)
+	for at := 0; at < len(text); at += 4096 {
+		broken := append([]byte(nil), text...)
+		for i := at; i < min(at+64, len(broken)); i++ {
+			broken[i] = 0xff
+		}
+		file := filepath.Join(t.TempDir(), "broken.db")
+		expect.OK(t, os.WriteFile(file, broken, 0o600))
+		s, err := Open(file)
+		if err != nil {
+			continue
+		}
+		_, _, _ = s.Read(monday, monday.Add(200*time.Hour), func(Account) {})
+		_ = s.Add(step(monday, 1))
+		_ = s.Close()
+	}
+}
+
+func machineWith(used, limit, driver uint64, jobs ...string) *machine.Machine {
+	m := &machine.Machine{}
+	for _, name := range jobs {
+		m.Jobs = append(m.Jobs, machine.Job{Name: name, Path: "/" + name, UID: 1000, Owner: "ada", State: machine.Running,
+			Devices: []machine.Device{{UUID: "GPU-0", Used: used, Limited: limit != 0, Limit: limit, Driver: driver, Total: 80 * gib, Peak: used}}})
+	}
+	return m
+}
+
+func TestMeter(t *testing.T) {
+	m := NewMeter()
+	at := monday
+	look := func(after time.Duration, mc *machine.Machine) {
+		at = at.Add(after)
+		m.Look(mc, at)
+	}
+	look(0, machineWith(2*gib, 10*gib, 0, "train"))
+	look(2*time.Second, machineWith(6*gib, 10*gib, 0, "train")) // 2 GiB for 2 s, perhaps 6
+	look(time.Second, machineWith(6*gib, 10*gib, 0, "train"))   // 6 GiB for 1 s
+	look(time.Minute, machineWith(6*gib, 10*gib, 0, "train"))   // nobody looked for a minute
+	look(time.Second, machineWith(0, 10*gib, 9*gib, "train"))   // 6 GiB; then it writes 0, and the driver says 9
+	look(time.Second, machineWith(0, 10*gib, 200*gib, "train")) // 9 GiB; then more than the device has
+	look(time.Second, &machine.Machine{})                       // 80 GiB
+	p := m.Take()
+	expect.Equal(t, p.Watched, 6*time.Second)
+	got := p.Sums[train]
+	expect.Equal(t, got.Held, uint64((2*2+6+6+9+80)*gib))
+	expect.Equal(t, got.Error, uint64((4*2+3+71+80)*gib))
+	expect.Equal(t, got.Reserved, uint64(10*6*gib))
+	expect.Equal(t, got.Peak, 80*gib)
+	expect.Equal(t, len(m.Take().Sums), 0)
+}
+
+// Memory is idle only if the device's time is known, and was none.
+func TestMeterIdle(t *testing.T) {
+	times := func(percent float64, about bool) []machine.Job {
+		jobs := machineWith(gib, 0, 0, "train").Jobs
+		jobs[0].Processes = []machine.Process{{Holdings: []machine.Holding{{Time: &machine.Time{Percent: percent, About: about}}}}}
+		return jobs
+	}
+	for name, tt := range map[string]struct {
+		jobs []machine.Job
+		want Sums
+	}{
+		"unknown":  {machineWith(gib, 0, 0, "train").Jobs, Sums{Held: gib, Peak: gib}},
+		"no work":  {times(0, true), Sums{Held: gib, Peak: gib, Idle: gib}},
+		"samples":  {times(50, true), Sums{Held: gib, Peak: gib, Sampled: 5e8}},
+		"measured": {times(25, false), Sums{Held: gib, Peak: gib, Measured: 25e7}},
+		"a lie":    {times(1e12, false), Sums{Held: gib, Peak: gib, Measured: 1e9}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := NewMeter()
+			m.Look(machineWith(gib, 0, 0, "train"), monday)
+			m.Times(tt.jobs, time.Second, monday)
+			m.Look(machineWith(gib, 0, 0, "train"), monday.Add(time.Second))
+			expect.Equal(t, m.Take().Sums[train], tt.want)
+		})
+	}
+}
+
+// A user with very many jobs has a bounded number of accounts, and none of the sum is lost.
+func TestMeterBoundsSubjects(t *testing.T) {
+	var names []string
+	for i := range 3 * maxSubjects {
+		names = append(names, time.Duration(i).String())
+	}
+	m := NewMeter()
+	m.Look(machineWith(gib, 0, 0, names...), monday)
+	m.Look(machineWith(gib, 0, 0, names...), monday.Add(time.Second))
+	sums, all := m.Take().Sums, Sums{}
+	expect.Equal(t, len(sums), maxSubjects+1)
+	for _, s := range sums {
+		all.add(s)
+	}
+	expect.Equal(t, all.Held, uint64(3*maxSubjects*gib))
+	expect.Equal(t, sums[Subject{UID: 1000, Owner: "ada", Job: OtherJobs, Device: "GPU-0"}].Held, uint64(2*maxSubjects*gib))
+}
