@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"ration/internal/node"
@@ -31,7 +32,10 @@ func openAccounts(path string, log *slog.Logger) *accounts {
 	if path == "" {
 		return a
 	}
-	store, err := usage.Open(path)
+	store, err := (*usage.Store)(nil), os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		store, err = usage.Open(path)
+	}
 	if errors.Is(err, usage.ErrBroken) {
 		aside := path + ".damaged"
 		log.Error("the accounts of usage are damaged; new ones are begun", "error", err, "old", aside)

@@ -10,4 +10,4 @@ const MakeUser = "systemd-sysusers, or useradd --system --no-create-home --home-
 const StateFolder = "/run/ration-agent"
 
 // UsageFile has the accounts of usage of root's agent.
-const UsageFile = "/var/lib/ration/usage.db"
+const UsageFile = "/var/lib/ration-agent/" + job.UsageFile

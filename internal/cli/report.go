@@ -113,6 +113,9 @@ func usagePath() string {
 	if job.AllUsers() {
 		return agent.UsageFile
 	}
+	if os.Getenv(job.EnvFolder) != "" {
+		return filepath.Join(job.Folder(), job.UsageFile)
+	}
 	state := os.Getenv("XDG_STATE_HOME")
 	if state == "" {
 		home, err := os.UserHomeDir()
@@ -121,7 +124,7 @@ func usagePath() string {
 		}
 		state = filepath.Join(home, ".local", "state")
 	}
-	return filepath.Join(state, "ration", "usage.db")
+	return filepath.Join(state, "ration", job.UsageFile)
 }
 
 // parseTime reads a time on the command line: so long ago, a day of the week, or a date.
