@@ -50,7 +50,7 @@ func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 	defer m.mu.Unlock()
 	jobs := make(map[Subject]held, len(m.jobs))
 	for i := range mc.Jobs {
-		if j := &mc.Jobs[i]; j.State != machine.Ended && j.Error == "" {
+		if j := &mc.Jobs[i]; j.Error == "" {
 			m.note(jobs, j, mc.Devices, now)
 		}
 	}
@@ -81,21 +81,33 @@ func (m *Meter) note(jobs map[Subject]held, j *machine.Job, gpus []machine.GPU, 
 		}
 		s := m.subject(j, d, now)
 		h := jobs[s]
+		if j.State == machine.Ended { // its deaths may be noticed after its end
+			if _, known := m.jobs[s]; known {
+				h.refused, h.died = saturate(h.refused, d.Refused), saturate(h.died, diedOn(j, n))
+				jobs[s] = h
+			}
+			continue
+		}
 		// The driver's count is that of the job's processes, as the kernel knows them. A job that writes
 		// less than that into its own region does not pay less.
 		used := max(d.Used, d.Driver)
 		if d.Total != 0 {
 			used = min(used, d.Total)
 		}
-		h.used, h.refused = saturate(h.used, used), saturate(h.refused, d.Refused)
-		if n == 0 { // a process dies once, on whatever devices
-			h.died = saturate(h.died, j.Died)
-		}
+		h.used, h.refused, h.died = saturate(h.used, used), saturate(h.refused, d.Refused), saturate(h.died, diedOn(j, n))
 		if d.Limited {
 			h.limit = saturate(h.limit, d.Limit)
 		}
 		jobs[s] = h
 	}
+}
+
+// diedOn returns how many processes died, for one of the job's devices: they count once.
+func diedOn(j *machine.Job, n int) uint64 {
+	if n == 0 {
+		return j.Died
+	}
+	return 0
 }
 
 // subject returns the account for a job on a device.

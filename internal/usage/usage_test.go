@@ -197,14 +197,19 @@ func TestMeter(t *testing.T) {
 	look(time.Minute, machineWith(6*gib, 10*gib, 0, "train"))   // nobody looked for a minute
 	look(time.Second, machineWith(0, 10*gib, 9*gib, "train"))   // 6 GiB; then it writes 0, and the driver says 9
 	look(time.Second, machineWith(0, 10*gib, 200*gib, "train")) // 9 GiB; then more than the device has
-	look(time.Second, &machine.Machine{})                       // 80 GiB
+	ended := machineWith(0, 10*gib, 0, "train")
+	ended.Jobs[0].State, ended.Jobs[0].Died, ended.Jobs[0].Devices[0].Refused = machine.Ended, 3, 2
+	look(time.Second, ended) // 80 GiB; then three die, and it has ended
+	ended.Jobs[0].Died = 4
+	look(time.Second, ended)
 	p := m.Take()
-	expect.Equal(t, p.Watched, 6*time.Second)
+	expect.Equal(t, p.Watched, 7*time.Second)
 	got := p.Sums[train]
 	expect.Equal(t, got.Held, uint64((2*2+6+6+9+80)*gib))
 	expect.Equal(t, got.Error, uint64((4*2+3+71+80)*gib))
 	expect.Equal(t, got.Reserved, uint64(10*6*gib))
 	expect.Equal(t, got.Peak, 80*gib)
+	expect.True(t, got.Died == 4 && got.Refused == 2, got)
 	expect.Equal(t, len(m.Take().Sums), 0)
 }
 
