@@ -23,8 +23,17 @@ const (
 
 // held is what a job held on a device at the last look.
 type held struct {
-	used, limit   uint64
-	refused, died uint64
+	used, limit uint64
+}
+
+// counted is what a job's own counters have counted on one device.
+type counted struct{ refused, died uint64 }
+
+// counter identifies them. The subject does not: until a process of the job has found out the device's UUID, it
+// is another one.
+type counter struct {
+	job    machine.JobID
+	device int
 }
 
 // Meter adds up what jobs use, from looks at the machine. It is safe for concurrent use.
@@ -32,6 +41,7 @@ type Meter struct {
 	mu      sync.Mutex
 	at      time.Time // of the last look; zero before the first
 	jobs    map[Subject]held
+	counts  map[counter]counted
 	worked  map[Subject]bool // whether it worked in this step, for those of which it is known
 	period  Period
 	day     time.Time
@@ -48,10 +58,15 @@ func NewMeter() *Meter {
 func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	jobs := make(map[Subject]held, len(m.jobs))
+	jobs, counts := make(map[Subject]held, len(m.jobs)), make(map[counter]counted, len(m.counts))
 	for i := range mc.Jobs {
-		if j := &mc.Jobs[i]; j.Error == "" {
-			m.note(jobs, j, mc.Devices, now)
+		j := &mc.Jobs[i]
+		if j.Error != "" {
+			continue
+		}
+		m.noteEvents(counts, j, now)
+		if j.State != machine.Ended {
+			m.note(jobs, j, now)
 		}
 	}
 	if m.period.At.IsZero() {
@@ -69,32 +84,25 @@ func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 			}
 		}
 	}
-	m.jobs, m.at = jobs, now
+	m.jobs, m.counts, m.at = jobs, counts, now
 }
 
 // note adds what a job holds.
-func (m *Meter) note(jobs map[Subject]held, j *machine.Job, gpus []machine.GPU, now time.Time) {
+func (m *Meter) note(jobs map[Subject]held, j *machine.Job, now time.Time) {
 	for n := range j.Devices {
 		d := &j.Devices[n]
-		if d.Used == 0 && d.Driver == 0 && d.Peak == 0 && d.Refused == 0 {
+		if d.Used == 0 && d.Driver == 0 && d.Peak == 0 {
 			continue // the limit may be for a device that does not exist
 		}
 		s := m.subject(j, d, now)
 		h := jobs[s]
-		if j.State == machine.Ended { // its deaths may be noticed after its end
-			if _, known := m.jobs[s]; known {
-				h.refused, h.died = saturate(h.refused, d.Refused), saturate(h.died, diedOn(j, n))
-				jobs[s] = h
-			}
-			continue
-		}
 		// The driver's count is that of the job's processes, as the kernel knows them. A job that writes
 		// less than that into its own region does not pay less.
 		used := max(d.Used, d.Driver)
 		if d.Total != 0 {
 			used = min(used, d.Total)
 		}
-		h.used, h.refused, h.died = saturate(h.used, used), saturate(h.refused, d.Refused), saturate(h.died, diedOn(j, n))
+		h.used = saturate(h.used, used)
 		if d.Limited {
 			h.limit = saturate(h.limit, d.Limit)
 		}
@@ -102,12 +110,23 @@ func (m *Meter) note(jobs map[Subject]held, j *machine.Job, gpus []machine.GPU, 
 	}
 }
 
-// diedOn returns how many processes died, for one of the job's devices: they count once.
-func diedOn(j *machine.Job, n int) uint64 {
-	if n == 0 {
-		return j.Died
+// noteEvents counts refusals and deaths since the last look. Deaths may be noticed after a job has ended.
+func (m *Meter) noteEvents(counts map[counter]counted, j *machine.Job, now time.Time) {
+	for n := range j.Devices {
+		d := &j.Devices[n]
+		is := counted{refused: d.Refused}
+		if n == 0 { // a process dies once, on whatever devices
+			is.died = j.Died
+		}
+		key := counter{j.ID(), d.Device}
+		was, known := m.counts[key]
+		if counts[key] = is; m.at.IsZero() || !known && j.Created.Before(m.at) {
+			continue // what happened before was counted by an earlier agent, or by none
+		}
+		if more := (Sums{Refused: advance(was.refused, is.refused), Died: advance(was.died, is.died)}); more != (Sums{}) {
+			m.add(m.subject(j, d, now), more)
+		}
 	}
-	return 0
 }
 
 // subject returns the account for a job on a device.
@@ -137,11 +156,14 @@ func (m *Meter) subject(j *machine.Job, d *machine.Device, now time.Time) Subjec
 
 // count adds the time between two looks to an account.
 func (m *Meter) count(s Subject, was, is held, span time.Duration) {
+	m.add(s, Sums{Held: byteSeconds(was.used, span), Reserved: byteSeconds(was.limit, span), Peak: max(was.used, is.used),
+		Error: byteSeconds(max(was.used, is.used)-min(was.used, is.used), span)})
+}
+
+// add adds to an account of this period.
+func (m *Meter) add(s Subject, more Sums) {
 	sums := m.period.Sums[s]
-	sums.add(Sums{
-		Held: byteSeconds(was.used, span), Reserved: byteSeconds(was.limit, span), Error: byteSeconds(max(was.used, is.used)-min(was.used, is.used), span),
-		Peak: max(was.used, is.used), Refused: advance(was.refused, is.refused), Died: advance(was.died, is.died),
-	})
+	sums.add(more)
 	m.period.Sums[s] = sums
 }
 
@@ -172,9 +194,7 @@ func (m *Meter) Times(jobs []machine.Job, span time.Duration, now time.Time) {
 			}
 			s := m.subject(j, d, now)
 			m.worked[s] = m.worked[s] || measured+sampled > 0
-			sums := m.period.Sums[s]
-			sums.add(Sums{Measured: uint64(measured * float64(span)), Sampled: uint64(sampled * float64(span))})
-			m.period.Sums[s] = sums
+			m.add(s, Sums{Measured: uint64(measured * float64(span)), Sampled: uint64(sampled * float64(span))})
 		}
 	}
 }

@@ -178,7 +178,7 @@ func TestDamaged(t *testing.T) {
 func machineWith(used, limit, driver uint64, jobs ...string) *machine.Machine {
 	m := &machine.Machine{}
 	for _, name := range jobs {
-		m.Jobs = append(m.Jobs, machine.Job{Name: name, Path: "/" + name, UID: 1000, Owner: "ada", State: machine.Running,
+		m.Jobs = append(m.Jobs, machine.Job{Name: name, Path: "/" + name, Created: monday.Add(time.Second), UID: 1000, Owner: "ada", State: machine.Running,
 			Devices: []machine.Device{{UUID: "GPU-0", Used: used, Limited: limit != 0, Limit: limit, Driver: driver, Total: 80 * gib, Peak: used}}})
 	}
 	return m
@@ -211,6 +211,33 @@ func TestMeter(t *testing.T) {
 	expect.Equal(t, got.Peak, 80*gib)
 	expect.True(t, got.Died == 4 && got.Refused == 2, got)
 	expect.Equal(t, len(m.Take().Sums), 0)
+}
+
+// A counter counts once: not again when the device's UUID becomes known, nor by an agent that starts later.
+func TestMeterCountsOnce(t *testing.T) {
+	with := func(uuid string, refused uint64) *machine.Machine {
+		mc := machineWith(gib, 0, 0, "train")
+		mc.Jobs[0].Devices[0].UUID, mc.Jobs[0].Devices[0].Refused = uuid, refused
+		return mc
+	}
+	total := func(m *Meter) (sum Sums) {
+		for _, s := range m.Take().Sums {
+			sum.add(s)
+		}
+		return sum
+	}
+	m := NewMeter()
+	m.Look(&machine.Machine{}, monday)
+	m.Look(with("", 2), monday.Add(2*time.Second))
+	m.Look(with("GPU-0", 3), monday.Add(3*time.Second))
+	m.Look(with("GPU-0", 1), monday.Add(4*time.Second))     // written back
+	m.Look(with("GPU-0", 1<<40), monday.Add(5*time.Second)) // a lie
+	expect.Equal(t, total(m).Refused, 3+maxCount)
+	late := NewMeter()
+	late.Look(&machine.Machine{}, monday.Add(6*time.Second))
+	late.Look(with("GPU-0", 5), monday.Add(7*time.Second)) // it is older than this agent, which could not read it before
+	late.Look(with("GPU-0", 6), monday.Add(8*time.Second))
+	expect.Equal(t, total(late).Refused, 1)
 }
 
 // Memory is idle only if the device's time is known, and was none.
