@@ -2,11 +2,14 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"ration/internal/node"
@@ -20,40 +23,51 @@ const timesInterval = usage.Step / 2
 // driver and writes the file, so neither can delay a scan.
 type accounts struct {
 	meter *usage.Meter
-	store *usage.Store // nil if none is kept
+	store atomic.Pointer[usage.Store] // nil if none is kept
 	path  string
 	log   *slog.Logger
 }
 
-// openAccounts opens the accounts at a path; empty for none. A file that is damaged is set aside: what it has
-// cannot be read, and what is used from now on can be kept.
+// openAccounts opens the accounts at a path; empty for none.
 func openAccounts(path string, log *slog.Logger) *accounts {
 	a := &accounts{meter: usage.NewMeter(), path: path, log: log}
 	if path == "" {
 		return a
 	}
-	store, err := (*usage.Store)(nil), os.MkdirAll(filepath.Dir(path), 0o700)
-	if err == nil {
-		store, err = usage.Open(path)
-	}
-	if errors.Is(err, usage.ErrBroken) {
-		aside := path + ".damaged"
-		log.Error("the accounts of usage are damaged; new ones are begun", "error", err, "old", aside)
-		if err = os.Rename(path, aside); err == nil {
-			store, err = usage.Open(path)
-		}
-	}
-	if err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		log.Warn("no accounts of usage are kept, for ration report", "error", err)
 		return a
 	}
-	a.store = store
+	a.open()
 	return a
+}
+
+// open opens the file. If it is damaged, open sets it aside and begins a new one.
+func (a *accounts) open() {
+	store, err := usage.Open(a.path)
+	if errors.Is(err, usage.ErrBroken) {
+		store, err = a.begin(err)
+	}
+	if err != nil {
+		a.log.Warn("no accounts of usage are kept, for ration report", "error", err)
+		return
+	}
+	a.store.Store(store)
+}
+
+// begin sets a damaged file aside, and opens a new one.
+func (a *accounts) begin(why error) (*usage.Store, error) {
+	aside := a.path + ".damaged"
+	a.log.Error("the accounts of usage are damaged; new ones are begun", "error", why, "old", aside)
+	if err := os.Rename(a.path, aside); err != nil {
+		return nil, err
+	}
+	return usage.Open(a.path)
 }
 
 // run asks the driver and writes the accounts, until the context ends.
 func (a *accounts) run(ctx context.Context, read func() *snapshot) {
-	if a.store == nil {
+	if a.store.Load() == nil {
 		return
 	}
 	var driver node.Reader
@@ -66,7 +80,7 @@ func (a *accounts) run(ctx context.Context, read func() *snapshot) {
 		select {
 		case <-ctx.Done():
 			a.write(&failed)
-			if err := a.store.Close(); err != nil {
+			if err := a.store.Load().Close(); err != nil {
 				a.log.Warn("the accounts of usage were not closed", "error", err)
 			}
 			return
@@ -81,9 +95,17 @@ func (a *accounts) run(ctx context.Context, read func() *snapshot) {
 	}
 }
 
-// write writes the period since the last write. If it fails, the period is lost, and shows as not watched.
+// write writes the period since the last write. If it fails, the period is lost, and shows as not watched. Of a
+// file that proves to be damaged, nothing more can be read: a new one is begun, which has the next period.
 func (a *accounts) write(failed *bool) {
-	err := a.store.Add(a.meter.Take())
+	store := a.store.Load()
+	err := store.Add(a.meter.Take())
+	if errors.Is(err, usage.ErrBroken) {
+		if fresh, failed := a.begin(err); failed == nil {
+			a.store.Store(fresh)
+			err = store.Close()
+		}
+	}
 	if err != nil && !*failed {
 		a.log.Error("the accounts of usage could not be written; what is used meanwhile is not counted", "error", err)
 	}
@@ -99,15 +121,21 @@ func (a *accounts) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if a.store == nil {
+	store := a.store.Load()
+	if store == nil {
 		http.Error(w, "this agent keeps no accounts", http.StatusServiceUnavailable)
 		return
 	}
-	writeJSON(w, p, func() any {
-		report, err := a.store.Report(from, to, query.Get("by"), func(uid int) bool { return p.all || uid == p.uid })
-		if err != nil {
-			a.log.Error("a report of usage failed", "error", err)
+	var report usage.Report
+	var err error
+	w.Header().Set("Content-Type", "application/json")
+	_ = p.answer(w, func(out io.Writer) error { // fails if the client has disconnected, too
+		if report, err = store.Report(from, to, query.Get("by"), func(uid int) bool { return p.all || uid == p.uid }); err != nil {
+			return err
 		}
-		return report
+		return json.NewEncoder(out).Encode(report)
 	})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
 }

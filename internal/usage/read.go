@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -20,7 +21,7 @@ type Account struct {
 // Read visits all accounts between two times, and returns how much of that time was watched. Of a time that is
 // kept in hours only, it visits whole hours: it begins up to an hour earlier, and returns when.
 func (s *Store) Read(from, to time.Time, visit func(Account)) (began time.Time, seen time.Duration, err error) {
-	defer guard(&err)
+	defer s.guard(&err, debug.SetPanicOnFault(true))
 	from = from.Truncate(Step)
 	began = from
 	err = s.db.View(func(tx *bbolt.Tx) error {

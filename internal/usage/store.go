@@ -1,15 +1,19 @@
 package usage
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // level is a resolution at which the accounts are kept, and for how many periods. Old periods are counted,
@@ -34,6 +38,9 @@ const watched = 0
 // MaxSize bounds the file: when it is larger, the oldest hours go.
 const MaxSize = 200 << 20
 
+// minSize is the size of a new file: four pages. A smaller one was cut short.
+var minSize = 4 * int64(os.Getpagesize())
+
 // lockTimeout is how long Open waits for another process that has the file open.
 const lockTimeout = time.Second
 
@@ -43,6 +50,7 @@ type Store struct {
 	maxSize int64
 	count   []int     // by level: periods that are in the file
 	swept   time.Time // oldest hour when subjects were last swept
+	broken  atomic.Bool
 }
 
 // ErrBroken is returned for a file that cannot be used.
@@ -54,18 +62,22 @@ func Open(path string) (*Store, error) { return open(path, false) }
 // OpenReadOnly opens accounts that no agent is writing now.
 func OpenReadOnly(path string) (*Store, error) { return open(path, true) }
 
-func open(path string, readOnly bool) (s *Store, err error) {
-	defer guard(&err)
+func open(path string, readOnly bool) (_ *Store, err error) {
+	s := &Store{maxSize: MaxSize}
+	defer s.guard(&err, debug.SetPanicOnFault(true))
 	if readOnly {
 		if _, err := os.Stat(path); err != nil {
 			return nil, fmt.Errorf("opening the accounts: %w", err)
 		}
 	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistMapType})
+	if damaged(path, err) {
+		err = fmt.Errorf("%w: %w", ErrBroken, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the accounts: %s: %w", path, err)
 	}
-	s = &Store{db: db, maxSize: MaxSize}
+	s.db = db
 	if readOnly {
 		return s, nil
 	}
@@ -75,15 +87,36 @@ func open(path string, readOnly bool) (s *Store, err error) {
 	return s, nil
 }
 
-// guard turns a panic into ErrBroken: the library panics on a page that it does not understand.
-func guard(err *error) {
+// damaged reports whether the library could not open a file because of its content.
+func damaged(path string, err error) bool {
+	switch {
+	case err == nil, errors.Is(err, bolterrors.ErrTimeout):
+		return false
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		return true
+	}
+	st, err := os.Stat(path)
+	return err == nil && st.Size() > 0 && st.Size() < minSize
+}
+
+// guard turns a panic into ErrBroken: the library panics on a page that it does not understand, and reads
+// beyond the end of a file that was cut short. faults is what debug.SetPanicOnFault returned.
+func (s *Store) guard(err *error, faults bool) {
+	debug.SetPanicOnFault(faults)
 	if p := recover(); p != nil {
+		s.broken.Store(true)
 		*err = fmt.Errorf("%w: %v", ErrBroken, p)
 	}
 }
 
-// Close closes the file.
-func (s *Store) Close() error { return s.db.Close() }
+// Close closes the file. A damaged one stays open until the process ends: the library may hold its own lock
+// since it panicked, and would wait for it.
+func (s *Store) Close() error {
+	if s.broken.Load() {
+		return nil
+	}
+	return s.db.Close()
+}
 
 // prepare makes the buckets, and counts the periods.
 func (s *Store) prepare(tx *bbolt.Tx) error {
@@ -99,8 +132,11 @@ func (s *Store) prepare(tx *bbolt.Tx) error {
 			return err
 		}
 		c := b.Cursor()
-		for k, _ := c.First(); k != nil; k, _ = c.Seek(keyOf(timeOf(k).Add(time.Second), 0)) {
-			s.count[i]++
+		for k, _ := c.First(); k != nil; s.count[i]++ {
+			at := timeOf(k)
+			if k, _ = c.Seek(keyOf(at.Add(time.Second), 0)); k != nil && !timeOf(k).After(at) {
+				return ErrBroken // keys that are not in order would keep this loop, and others, going for ever
+			}
 		}
 	}
 	return nil
@@ -118,7 +154,7 @@ func timeOf(key []byte) time.Time { return time.Unix(int64(binary.BigEndian.Uint
 // Add adds a period to all levels, in one transaction: whoever reads the file, and whenever the writer is
 // killed, the levels agree.
 func (s *Store) Add(p Period) (err error) {
-	defer guard(&err)
+	defer s.guard(&err, debug.SetPanicOnFault(true))
 	counts := slices.Clone(s.count)
 	err = s.db.Update(func(tx *bbolt.Tx) error {
 		numbers := make(map[Subject]uint32, len(p.Sums))
@@ -241,8 +277,12 @@ func dropOldest(b *bbolt.Bucket) error {
 	if first == nil {
 		return nil
 	}
-	at := timeOf(first)
+	at, last := timeOf(first), []byte(nil)
 	for k, _ := c.First(); k != nil && timeOf(k).Equal(at); k, _ = c.First() {
+		if bytes.Equal(k, last) {
+			return ErrBroken // the library did not find it to delete it
+		}
+		last = slices.Clone(k)
 		if err := c.Delete(); err != nil {
 			return err
 		}

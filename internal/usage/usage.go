@@ -5,7 +5,6 @@ package usage
 
 import (
 	"encoding/binary"
-	"errors"
 	"time"
 )
 
@@ -63,8 +62,6 @@ func (s *Sums) encode() []byte {
 	return out
 }
 
-var errStored = errors.New("the content of the accounts is damaged")
-
 // decode reads stored sums. Those that an earlier version did not know are 0; those that a later version
 // has added are ignored.
 func decode(text []byte) (s Sums, err error) {
@@ -74,7 +71,7 @@ func decode(text []byte) (s Sums, err error) {
 		}
 		value, n := binary.Uvarint(text)
 		if n <= 0 {
-			return s, errStored
+			return s, ErrBroken
 		}
 		*field, text = value, text[n:]
 	}

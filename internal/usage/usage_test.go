@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -158,15 +159,20 @@ func TestDamaged(t *testing.T) {
 	expect.OK(t, s.Close())
 	text, err := os.ReadFile(path)
 	expect.OK(t, err)
+	broken := [][]byte{[]byte("no accounts")}
 	for at := 0; at < len(text); at += 4096 {
-		broken := append([]byte(nil), text...)
-		for i := at; i < min(at+64, len(broken)); i++ {
-			broken[i] = 0xff
+		overwritten := append([]byte(nil), text...)
+		for i := at; i < min(at+64, len(text)); i++ {
+			overwritten[i] = 0xff
 		}
+		broken = append(broken, overwritten, text[:at+1000], text[:at+4096])
+	}
+	for _, content := range broken {
 		file := filepath.Join(t.TempDir(), "broken.db")
-		expect.OK(t, os.WriteFile(file, broken, 0o600))
+		expect.OK(t, os.WriteFile(file, content, 0o600))
 		s, err := Open(file)
 		if err != nil {
+			expect.True(t, errors.Is(err, ErrBroken), "another error:", err)
 			continue
 		}
 		_, _, _ = s.Read(monday, monday.Add(200*time.Hour), func(Account) {})
