@@ -19,6 +19,9 @@ const (
 	maxSubjects = 512
 	// maxCount bounds how far a job's own counters advance between two looks: the job can write them.
 	maxCount = 1 << 16
+	// maxLate is how much of the device's time a job's counter may get at once: the time of a kernel is counted
+	// when it has ended.
+	maxLate = uint64(time.Minute)
 )
 
 // held is what a job held on a device at the last look.
@@ -27,7 +30,10 @@ type held struct {
 }
 
 // counted is what a job's own counters have counted on one device.
-type counted struct{ refused, died uint64 }
+type counted struct {
+	refused, died uint64
+	used          uint64 // nanoseconds of the device's time
+}
 
 // counter identifies them. The subject does not: until a process of the job has found out the device's UUID, it
 // is another one.
@@ -64,7 +70,7 @@ func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 		if j.Error != "" {
 			continue
 		}
-		m.noteEvents(counts, j, now)
+		m.noteCounters(counts, j, now)
 		if j.State != machine.Ended {
 			m.note(jobs, j, now)
 		}
@@ -110,21 +116,35 @@ func (m *Meter) note(jobs map[Subject]held, j *machine.Job, now time.Time) {
 	}
 }
 
-// noteEvents counts refusals and deaths since the last look. Deaths may be noticed after a job has ended.
-func (m *Meter) noteEvents(counts map[counter]counted, j *machine.Job, now time.Time) {
+// noteCounters adds what a job's own counters have counted since the last look. Deaths may be noticed after a job
+// has ended.
+func (m *Meter) noteCounters(counts map[counter]counted, j *machine.Job, now time.Time) {
 	for n := range j.Devices {
 		d := &j.Devices[n]
 		is := counted{refused: d.Refused}
 		if n == 0 { // a process dies once, on whatever devices
 			is.died = j.Died
 		}
+		if d.Compute != nil {
+			is.used = d.Compute.Used
+		}
 		key := counter{j.ID(), d.Device}
 		was, known := m.counts[key]
 		if counts[key] = is; m.at.IsZero() || !known && j.Created.Before(m.at) {
 			continue // what happened before was counted by an earlier agent, or by none
 		}
-		if more := (Sums{Refused: advance(was.refused, is.refused), Died: advance(was.died, is.died)}); more != (Sums{}) {
-			m.add(m.subject(j, d, now), more)
+		more := Sums{Refused: advance(was.refused, is.refused), Died: advance(was.died, is.died)}
+		if is.used > was.used {
+			// More than all of the time since the last look is counted later, as far as it is not too much.
+			more.Measured = min(is.used-was.used, uint64(max(0, now.Sub(m.at))))
+			counts[key] = counted{is.refused, is.died, max(was.used+more.Measured, is.used-min(is.used, maxLate))}
+		}
+		if more != (Sums{}) {
+			s := m.subject(j, d, now)
+			m.add(s, more)
+			if more.Measured > 0 {
+				m.worked[s] = true
+			}
 		}
 	}
 }
@@ -180,7 +200,8 @@ func byteSeconds(bytes uint64, span time.Duration) uint64 {
 	return uint64(float64(bytes) * span.Seconds())
 }
 
-// Times adds the device's time that jobs had in a span, from the shares in Holding.Time.
+// Times adds the device's time that jobs had in a span by the driver's samples, from Holding.Time, and notes which
+// jobs worked. What the library has measured is in the job's counter, which Look reads.
 func (m *Meter) Times(jobs []machine.Job, span time.Duration, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -188,34 +209,37 @@ func (m *Meter) Times(jobs []machine.Job, span time.Duration, now time.Time) {
 		j := &jobs[i]
 		for n := range j.Devices {
 			d := &j.Devices[n]
-			measured, sampled, known := timesOf(j, d.Device)
+			sampled, worked, known := timesOf(j, d.Device)
 			if !known {
 				continue
 			}
 			s := m.subject(j, d, now)
-			m.worked[s] = m.worked[s] || measured+sampled > 0
-			m.add(s, Sums{Measured: uint64(measured * float64(span)), Sampled: uint64(sampled * float64(span))})
+			m.worked[s] = m.worked[s] || worked
+			m.add(s, Sums{Sampled: uint64(sampled * float64(span))})
 		}
 	}
 }
 
-// timesOf returns which part of a device's time a job's processes had. A process cannot have had more than all.
-func timesOf(j *machine.Job, device int) (measured, sampled float64, known bool) {
+// timesOf returns which part of a device's time a job's processes had by the driver's samples, and whether they
+// worked. It is known only if it is known of all of them.
+func timesOf(j *machine.Job, device int) (sampled float64, worked, known bool) {
+	known = j.Omitted == nil
 	for p := range j.Processes {
 		for _, h := range j.Processes[p].Holdings {
-			if h.Device != device || h.Time == nil {
+			if h.Device != device {
 				continue
 			}
-			known = true
-			part := min(1, max(0, h.Time.Percent/100))
-			if h.Time.About {
-				sampled += part
-			} else {
-				measured += part
+			if h.Time == nil {
+				known = false
+				continue
+			}
+			worked = worked || h.Time.Percent > 0
+			if measured := j.Measured(device) && h.Compute != nil && h.Compute.Used > 0; h.Time.About && !measured {
+				sampled += min(1, max(0, h.Time.Percent/100))
 			}
 		}
 	}
-	return min(1, measured), min(1, sampled), known
+	return min(1, sampled), worked, known || worked
 }
 
 // Take returns the period until the last look, and begins the next. Memory that was held in it counts as idle

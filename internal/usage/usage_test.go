@@ -246,22 +246,28 @@ func TestMeterCountsOnce(t *testing.T) {
 	expect.Equal(t, total(late).Refused, 1)
 }
 
-// Memory is idle only if the device's time is known, and was none.
+// Memory is idle only if the device's time is known of all processes, and was none.
 func TestMeterIdle(t *testing.T) {
-	times := func(percent float64, about bool) []machine.Job {
+	times := func(all ...*machine.Time) []machine.Job {
 		jobs := machineWith(gib, 0, 0, "train").Jobs
-		jobs[0].Processes = []machine.Process{{Holdings: []machine.Holding{{Time: &machine.Time{Percent: percent, About: about}}}}}
+		for _, each := range all {
+			jobs[0].Processes = append(jobs[0].Processes, machine.Process{Holdings: []machine.Holding{{Time: each}}})
+		}
 		return jobs
 	}
+	part := times(&machine.Time{About: true})
+	part[0].Omitted = &machine.Omitted{Processes: 1}
 	for name, tt := range map[string]struct {
 		jobs []machine.Job
 		want Sums
 	}{
-		"unknown":  {machineWith(gib, 0, 0, "train").Jobs, Sums{Held: gib, Peak: gib}},
-		"no work":  {times(0, true), Sums{Held: gib, Peak: gib, Idle: gib}},
-		"samples":  {times(50, true), Sums{Held: gib, Peak: gib, Sampled: 5e8}},
-		"measured": {times(25, false), Sums{Held: gib, Peak: gib, Measured: 25e7}},
-		"a lie":    {times(1e12, false), Sums{Held: gib, Peak: gib, Measured: 1e9}},
+		"unknown":          {times(nil), Sums{Held: gib, Peak: gib}},
+		"no work":          {times(&machine.Time{About: true}), Sums{Held: gib, Peak: gib, Idle: gib}},
+		"unknown of one":   {times(&machine.Time{About: true}, nil), Sums{Held: gib, Peak: gib}},
+		"some not in list": {part, Sums{Held: gib, Peak: gib}},
+		"samples":          {times(&machine.Time{Percent: 50, About: true}, nil), Sums{Held: gib, Peak: gib, Sampled: 5e8}},
+		"a lie":            {times(&machine.Time{Percent: 1e12, About: true}), Sums{Held: gib, Peak: gib, Sampled: 1e9}},
+		"measured":         {times(&machine.Time{Percent: 25}), Sums{Held: gib, Peak: gib}}, // the job's counter has it
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := NewMeter()
@@ -271,6 +277,28 @@ func TestMeterIdle(t *testing.T) {
 			expect.Equal(t, m.Take().Sums[train], tt.want)
 		})
 	}
+}
+
+// The time that the library has measured counts to the nanosecond, and never more than all of the device's time.
+func TestMeterMeasured(t *testing.T) {
+	with := func(used uint64) *machine.Machine {
+		mc := machineWith(gib, 0, 0, "train")
+		mc.Jobs[0].Devices[0].Compute = &machine.Compute{Max: 50, Used: used}
+		return mc
+	}
+	m, at := NewMeter(), monday
+	total := func(counters ...uint64) uint64 {
+		for _, used := range counters {
+			at = at.Add(time.Second)
+			m.Look(with(used), at)
+		}
+		return m.Take().Sums[train].Measured
+	}
+	expect.Equal(t, total(7e9), 0) // before this agent started
+	expect.Equal(t, total(7e9+1, 7e9+300_000_001, 7e9+300_000_001), 300_000_001)
+	expect.Equal(t, total(10e9, 10e9, 10e9, 10e9), 2_699_999_999) // a kernel of 2.7 seconds has ended
+	expect.Equal(t, total(0), 0)                                  // written back
+	expect.Equal(t, total(1<<60, 1<<60, 1<<60), 3e9)              // a lie
 }
 
 // A user with very many jobs has a bounded number of accounts, and none of the sum is lost.
