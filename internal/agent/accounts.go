@@ -66,10 +66,7 @@ func (a *accounts) begin(why error) (*usage.Store, error) {
 }
 
 // run asks the driver and writes the accounts, until the context ends.
-func (a *accounts) run(ctx context.Context, read func() *snapshot) {
-	if a.store.Load() == nil {
-		return
-	}
+func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *idleness) {
 	var driver node.Reader
 	defer driver.Close()
 	ask, write := time.NewTicker(timesInterval), time.NewTicker(usage.Step)
@@ -80,14 +77,17 @@ func (a *accounts) run(ctx context.Context, read func() *snapshot) {
 		select {
 		case <-ctx.Done():
 			a.write(&failed)
-			if err := a.store.Load().Close(); err != nil {
-				a.log.Warn("the accounts of usage were not closed", "error", err)
+			if store := a.store.Load(); store != nil {
+				if err := store.Close(); err != nil {
+					a.log.Warn("the accounts of usage were not closed", "error", err)
+				}
 			}
 			return
 		case now := <-ask.C:
 			m := read().Machine.Clone()
 			driver.AddTimes(m.Jobs, now)
 			a.meter.Times(m.Jobs, now.Sub(last), now)
+			idle.look(&m, now)
 			last = now
 		case <-write.C:
 			a.write(&failed)
@@ -98,8 +98,11 @@ func (a *accounts) run(ctx context.Context, read func() *snapshot) {
 // write writes the period since the last write. If it fails, the period is lost, and shows as not watched. Of a
 // file that proves to be damaged, nothing more can be read: a new one is begun, which has the next period.
 func (a *accounts) write(failed *bool) {
-	store := a.store.Load()
-	err := store.Add(a.meter.Take())
+	store, period := a.store.Load(), a.meter.Take()
+	if store == nil {
+		return
+	}
+	err := store.Add(period)
 	if errors.Is(err, usage.ErrBroken) {
 		if fresh, failed := a.begin(err); failed == nil {
 			a.store.Store(fresh)

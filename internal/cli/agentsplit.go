@@ -58,6 +58,9 @@ func runParent(ctx context.Context, claim *agent.Claim, opts agent.Options, stde
 	if !opts.JobMetrics {
 		args = append(args, "--job-metrics=false")
 	}
+	if opts.IdleAfter != agent.DefaultIdleAfter {
+		args = append(args, "--idle-after="+opts.IdleAfter.String())
+	}
 	if logJSON {
 		args = append(args, "--log-json")
 	}
