@@ -80,9 +80,9 @@ func TestPackageMakesUser(t *testing.T) {
 		if test.made {
 			made = ": >/run/made"
 		}
-		cmd := exec.Command("unshare", "--mount", "sh", "-c", `mount -t tmpfs none /etc && mount -t tmpfs none /run && : >/run/calls && `+made+` && PATH=$0 && sh ./postinst configure && cat /run/calls && ls=$(echo /run/ration*) && echo "$ls"`, bin)
+		cmd := exec.Command("unshare", "--mount", "sh", "-c", `mount -t tmpfs none /etc && mount -t tmpfs none /run && mount -t tmpfs none /var/lib && : >/run/calls && `+made+` && PATH=$0 && sh ./postinst configure && cat /run/calls && ls=$(echo /run/ration*) && echo "$ls"`, bin)
 		out, err := cmd.CombinedOutput()
-		folder, chowned := strings.Contains(string(out), "/run/ration /run/ration-agent\n"), strings.Contains(string(out), "chown ration: /run/ration-agent\n")
+		folder, chowned := strings.Contains(string(out), "/run/ration /run/ration-agent\n"), strings.Contains(string(out), "chown ration: /run/ration-agent /var/lib/ration-agent\n")
 		wantFolder := !strings.HasPrefix(test.want, "no user")
 		if err != nil || folder != wantFolder || chowned != wantFolder || !strings.Contains(string(out), test.want) || test.made && strings.Contains(string(out), "add") {
 			t.Errorf("%s: %v\n%s", name, err, out)

@@ -44,6 +44,17 @@ type Time struct {
 	About   bool    `json:"about"`   // from the driver's samples, which may be wrong by several points; false: measured for a cap
 }
 
+// Measured reports whether the library measures the job's time of a device now. Without a cap,
+// Compute.Used stays as it is, whatever the job does.
+func (j *Job) Measured(device int) bool {
+	for i := range j.Devices {
+		if d := &j.Devices[i]; d.Device == device {
+			return d.Compute != nil && d.Compute.Max != 0
+		}
+	}
+	return false
+}
+
 // Short formats a share and a cap briefly: 30%, 30%≤50%, ≤50%.
 func (c *Compute) Short() string {
 	switch {

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"ration/internal/humanfmt"
 	"ration/internal/termtext"
 )
 
@@ -18,11 +19,12 @@ const (
 	ProcessDied    = "death"   // a process died without leaving, and its memory was returned to the job
 	// ProcessesStopped means that the agent has ended processes of a job that is over its limit, or is about to.
 	ProcessesStopped = "stop"
+	JobIdle          = "idle"   // a job holds memory and has done nothing on its devices for a while; only an agent notices
 	Changed          = "change" // Machine has changed; only from Watch, after the events of the same read
 )
 
 // EventKinds lists the kinds of events of jobs: all but Changed.
-var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped}
+var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle}
 
 // Event is something that happened to a job, or a new state of the machine (Changed).
 type Event struct {
@@ -38,8 +40,9 @@ type Event struct {
 	Death   *Death    `json:"death,omitempty"`
 	Denied  *Denied   `json:"policy_refusal,omitempty"` // for a refusal by the policy, which has no job
 	Stop    *Stop     `json:"stop,omitempty"`
-	Missed  uint64    `json:"missed,omitempty"` // earlier refusals that are lost, because a region keeps only the latest
-	Text    string    `json:"text"`             // a sentence without a period
+	Idle    time.Time `json:"idle_since,omitzero"` // since when the job does nothing, for JobIdle
+	Missed  uint64    `json:"missed,omitempty"`    // earlier refusals that are lost, because a region keeps only the latest
+	Text    string    `json:"text"`                // a sentence without a period
 
 	// Machine is the machine as of the read that noticed the event. Only Watch sets it. Several
 	// events share it: do not modify it.
@@ -51,7 +54,7 @@ type Event struct {
 type EventID struct {
 	Kind      string
 	Job       JobID
-	Time      time.Time // of a refusal, a death or a stop
+	Time      time.Time // of a refusal, a death or a stop; since when a job is idle
 	Slot, PID int
 }
 
@@ -71,6 +74,8 @@ func (e *Event) ID() EventID {
 		id.Time = e.Denied.Time
 	case e.Stop != nil:
 		id.Time, id.Slot = e.Stop.Time, e.Stop.Device
+	case e.Kind == JobIdle:
+		id.Time = e.Idle
 	}
 	return id
 }
@@ -119,6 +124,14 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 
 func (j *Job) event(kind string, at time.Time) Event {
 	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
+}
+
+// IdleEvent returns the event of a job that has become idle.
+func (j *Job) IdleEvent(now time.Time) Event {
+	e := j.event(JobIdle, now.UTC())
+	e.Idle = j.IdleSince
+	e.Text = termtext.Printable(fmt.Sprintf("job %s of %s holds %s and has done nothing for %s", j.Title(), j.Owner, humanfmt.Bytes(j.Held()), humanfmt.Span(now.Sub(j.IdleSince).Truncate(time.Second))))
+	return e
 }
 
 // eventsOf returns the events of a job since an earlier read. before is nil if there was none.

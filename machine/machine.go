@@ -93,7 +93,7 @@ type Machine struct {
 const (
 	Starting = "starting" // the command was started less than five minutes ago, and no process has joined the job yet
 	Running  = "running"  // a process of the job is alive
-	Idle     = "idle"     // the command runs, or ration create made the job; but no process of the job is alive now, or none has joined for five minutes
+	Idle     = "idle"     // no process of the job uses a GPU: none is alive or has joined for five minutes, though the command runs or ration create made the job; or, if an agent runs, they do nothing there (Job.IdleSince)
 	Ended    = "ended"    // the command and all processes of the job have ended
 )
 
@@ -113,7 +113,11 @@ type Job struct {
 	Created  time.Time `json:"created_at,omitzero"`
 	Started  time.Time `json:"started_at,omitzero"` // when its command was started; zero if unknown
 	Ended    time.Time `json:"ended_at,omitzero"`   // zero if unknown
-	Claims   uint64    `json:"claims"`              // processes that joined since the region was created
+	// IdleSince is since when the job's processes hold memory and have done nothing on any device; zero if they
+	// work, or if that is unknown. Only an agent knows it, and says so after ten minutes, or what its operator chose.
+	IdleSince time.Time `json:"idle_since,omitzero"`
+	IdleAbout bool      `json:"idle_about,omitempty"` // IdleSince is by the driver's samples, in which very little work does not show
+	Claims    uint64    `json:"claims"`               // processes that joined since the region was created
 	// Kubernetes describes the claim that the job was made for, and its pods; nil for other jobs.
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
 
@@ -130,7 +134,8 @@ type Job struct {
 	file      job.FileID // identity of the region's file, whatever its path
 
 	// version is the number of the read that found the job in its present state, in this process; 0 if it was
-	// not read by a scanner. Two jobs with the same number differ at most in what the driver counts.
+	// not read by a scanner. Two jobs with the same number differ at most in what the driver counts, and in
+	// whether an agent has found that they are idle.
 	version     uint64
 	omittedPIDs []int // PIDs of omitted processes, for driverPIDs
 	own         Reads // the part of Reads that this process has just made
@@ -198,7 +203,7 @@ func (j *Job) ID() JobID { return JobID{j.Path, j.Created} }
 // that has not changed between two scans, and does not notice a change that the caller made.
 func (j *Job) Same(as *Job) bool {
 	if j.version != 0 && j.version == as.version {
-		return slices.Equal(j.Devices, as.Devices) && slices.EqualFunc(j.Processes, as.Processes, func(p, q Process) bool {
+		return j.State == as.State && j.IdleSince.Equal(as.IdleSince) && j.IdleAbout == as.IdleAbout && slices.Equal(j.Devices, as.Devices) && slices.EqualFunc(j.Processes, as.Processes, func(p, q Process) bool {
 			return slices.Equal(p.Holdings, q.Holdings)
 		})
 	}

@@ -55,9 +55,11 @@ const (
 
 // Options are the settings of an agent.
 type Options struct {
-	Folder     string // folder of the journal; empty to keep no journal (an agent without a log must not have one)
-	Listen     string // address that serves metrics; empty for no metrics
-	JobMetrics bool   // serve the metrics of each job too
+	Folder     string        // folder of the journal; empty to keep no journal (an agent without a log must not have one)
+	Usage      string        // file of the accounts of usage; empty to keep none
+	IdleAfter  time.Duration // how long a job holds memory and does nothing before it is idle; 0 for never
+	Listen     string        // address that serves metrics; empty for no metrics
+	JobMetrics bool          // serve the metrics of each job too
 	// OpenListen returns the socket at Listen. With nil, the agent makes it.
 	OpenListen func() (net.Listener, error)
 	Version    string
@@ -83,6 +85,8 @@ type Agent struct {
 	reaper  *reaper
 	stopper *stopper
 	history *history
+	usage   *accounts
+	idle    *idleness
 	events  *eventRing
 	feed    *feed.Feed // its version advances with each snapshot or event
 
@@ -134,6 +138,7 @@ func New(opts Options) (*Agent, error) {
 	if a.journal, err = openJournal(opts.Folder); err != nil {
 		opts.Log.Warn("events that were logged before may be logged again", "error", err)
 	}
+	a.usage, a.idle = openAccounts(opts.Usage, opts.Log), newIdleness(opts.IdleAfter)
 	a.reaper = newReaper(opts.Reap, hint, opts.Log)
 	a.stopper = newStopper(opts.Stop, opts.Grace, hint, opts.Log)
 	a.snapshot.Store(&snapshot{})
@@ -157,6 +162,14 @@ func (a *Agent) scanSoon() {
 // Run scans until the context ends. It calls ready after the first scan.
 func (a *Agent) Run(ctx context.Context, ready func()) error {
 	defer a.close()
+	written := make(chan struct{})
+	defer func() { <-written }()
+	counting, stopCounting := context.WithCancel(context.Background())
+	defer stopCounting()
+	go func() {
+		defer close(written)
+		a.usage.run(counting, a.snapshot.Load, a.idle)
+	}()
 	go a.watcher.run()
 	go a.pids.run()
 	timer := time.NewTicker(cmp.Or(a.opts.Interval, Interval))
@@ -221,14 +234,20 @@ func (a *Agent) scan() error {
 	if r.Changed {
 		a.watcher.set(a.scanner.Folders())
 		a.pids.set(r.Machine.Jobs)
-		a.snapshot.Store(newSnapshot(*r.Machine, a.snapshot.Load()))
 	}
-	fresh := a.events.add(slices.Concat(r.Events, a.journal.ends(r.Machine, began), a.stopper.take()))
-	if r.Changed || len(fresh) > 0 {
+	before, now := a.snapshot.Load(), *r.Machine
+	now.Jobs = a.idle.mark(r.Machine.Jobs, began)
+	changed := r.Changed || !slices.EqualFunc(before.Jobs, now.Jobs, func(a, b machine.Job) bool { return a.IdleSince.Equal(b.IdleSince) })
+	if changed {
+		a.snapshot.Store(newSnapshot(now, before))
+	}
+	fresh := a.events.add(slices.Concat(r.Events, a.journal.ends(r.Machine, began), a.stopper.take(), idleEvents(before.Jobs, now.Jobs, began)))
+	if changed || len(fresh) > 0 {
 		a.feed.Advance() // followers now see the snapshot and the events
 	}
 	a.record(fresh)
 	a.history.add(a.Machine(), began)
+	a.usage.meter.Look(a.Machine(), began)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stats.Scans++

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/internal/node"
+	"ration/internal/usage"
 	"ration/machine"
 )
 
@@ -127,6 +129,12 @@ func (c *Client) Machine() (m machine.Machine, err error) {
 // History returns the history of the last minutes.
 func (c *Client) History() (h node.History, err error) {
 	return h, c.get("/v1/history", &h)
+}
+
+// Report returns a report of usage.
+func (c *Client) Report(from, to time.Time, by string) (r usage.Report, err error) {
+	query := url.Values{"from": {from.Format(time.RFC3339)}, "to": {to.Format(time.RFC3339)}, "by": {by}}
+	return r, c.get("/v1/usage?"+query.Encode(), &r)
 }
 
 func (c *Client) get(path string, out any) error {

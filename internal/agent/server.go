@@ -135,6 +135,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		p := askerOf(r)
 		writeJSON(w, p, func() any { return a.history.read(func(uid int) bool { return p.all || uid == p.uid }) })
 	})
+	mux.HandleFunc("GET /v1/usage", a.usage.serve)
 	mux.HandleFunc("GET /v1/events", a.serveEvents)
 	mux.HandleFunc("GET /v1/watch", a.serveWatch)
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {

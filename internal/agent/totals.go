@@ -9,16 +9,16 @@ import (
 	"ration/machine"
 )
 
-// Totals adds the totals of all users' jobs to an ordinary user's view of the devices. It gets them
-// from an agent that sees the whole machine. The zero value is ready. It is not safe for concurrent
+// Totals adds the totals of all users' jobs to an ordinary user's view of the devices, and marks the
+// jobs that are idle. It gets both from an agent. The zero value is ready. It is not safe for concurrent
 // use.
 type Totals struct{ rest time.Time }
 
 // Add adds the totals to m. Without an agent that answers, it changes nothing. It returns ErrSilent
 // if it asked an agent now and got no answer.
 func (t *Totals) Add(m *machine.Machine) error {
-	if job.AllUsers() || t.Resting() {
-		return nil // this process sees all jobs itself, or has waited in vain a moment ago
+	if t.Resting() {
+		return nil // it has waited in vain a moment ago
 	}
 	c, err := Find()
 	if err != nil {
@@ -29,7 +29,10 @@ func (t *Totals) Add(m *machine.Machine) error {
 		t.rest = time.Now().Add(Rest)
 		return onlySilent(err)
 	}
-	addTotals(m, &theirs)
+	addIdle(m, &theirs)
+	if !job.AllUsers() { // root sees all jobs itself
+		addTotals(m, &theirs)
+	}
 	return nil
 }
 

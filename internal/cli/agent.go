@@ -28,6 +28,7 @@ type agentFlags struct {
 	logJSON    bool
 	onEscape   string
 	grace      time.Duration
+	idleAfter  time.Duration
 	reader     bool // hidden: this process is the reader of root's agent
 }
 
@@ -71,6 +72,11 @@ the same time again they get SIGKILL. A job whose limit was lowered below what
 it holds is over its limit as well. A process of root is never ended, nor one of
 another user than the job's. See docs/security.md before you use it.
 
+A job that holds memory and has done nothing on its GPUs for --idle-after is
+idle: ration ps, top, the page, metrics and an event say so. For a job with a
+cap the library has measured that; of others the driver's samples are used. A
+job of which neither is known is never idle.
+
 The log goes to standard error; in systemd's journal each line has its priority.
 
 Exit status: 0 when it was asked to end; 1 if it could not start, for example
@@ -84,6 +90,7 @@ because another agent runs.`,
 	cmd.Flags().BoolVar(&f.logJSON, "log-json", false, "write the log as JSON, a line each")
 	cmd.Flags().StringVar(&f.onEscape, "on-escape", onEscapeReport, "what to do about a job that holds more than its limit: `report|stop` (stop: root only)")
 	cmd.Flags().DurationVar(&f.grace, "grace", defaultGrace, "how long a job may be over its limit before SIGTERM, and again before SIGKILL")
+	cmd.Flags().DurationVar(&f.idleAfter, "idle-after", agent.DefaultIdleAfter, "how long a job may hold memory and do nothing before it is idle; 0 for no such state")
 	cmd.Flags().BoolVar(&f.reader, "reader", false, "run as the reader of root's agent")
 	_ = cmd.Flags().MarkHidden("reader") // cannot fail: the flag exists
 	return cmd
@@ -141,9 +148,12 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 		// The bounds of each user keep the agent below this; garbage must not add to it.
 		debug.SetMemoryLimit(memoryGoal)
 	}
+	if f.idleAfter < 0 {
+		return usageError("--idle-after=%v: not a duration (use 10m, or 0)", f.idleAfter)
+	}
 	ctx, stop := untilSignal()
 	defer stop()
-	opts := agent.Options{Folder: job.Folder(), Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs, PolicyUp: policy.ServiceUp}
+	opts := agent.Options{Folder: job.Folder(), Usage: usagePath(), IdleAfter: f.idleAfter, Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs, PolicyUp: policy.ServiceUp}
 	ends, err := f.checkEscape()
 	if err != nil {
 		return err

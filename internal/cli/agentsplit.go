@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -52,9 +53,13 @@ func runParent(ctx context.Context, claim *agent.Claim, opts agent.Options, stde
 	}
 	defer socket.Close()
 	makeStateFolder(agent.StateFolder, int(uid), int(gid))
+	makeStateFolder(filepath.Dir(agent.UsageFile), int(uid), int(gid))
 	args := []string{"ration", "agent", "--reader", "--listen=" + opts.Listen}
 	if !opts.JobMetrics {
 		args = append(args, "--job-metrics=false")
+	}
+	if opts.IdleAfter != agent.DefaultIdleAfter {
+		args = append(args, "--idle-after="+opts.IdleAfter.String())
 	}
 	if logJSON {
 		args = append(args, "--log-json")

@@ -75,7 +75,7 @@ func startRootsAgent(t *testing.T, command ...string) *rootsAgent {
 	raw, err := a.told.SyscallConn()
 	expect.OK(t, err)
 	expect.OK(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) }))
-	const script = `mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 755 /run/ration && exec "$@"`
+	const script = `mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 755 /run/ration && mount -t tmpfs -o mode=755 tmpfs /var/lib && exec "$@"`
 	a.cmd = exec.Command("sh", append([]string{"-c", script, "sh"}, command...)...)
 	a.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+at, "RATION_DIR=")
 	a.cmd.Stderr, a.cmd.WaitDelay = &a.stderr, time.Minute

@@ -15,6 +15,7 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/node"
+	"ration/internal/usage"
 	"ration/machine"
 )
 
@@ -38,7 +39,7 @@ func completeFlags(cmd *cobra.Command) {
 		"fake-gpu": completeWords(exampleMachine...), "format": completeWords(exampleFormats...),
 		"name": completeNames, "device": completeDevices,
 		"device-memory": completeWords("16Gi", "24Gi", "40Gi", "80Gi"), "device-class": completeWords("gpu.ration"),
-		"kind": completeWords(machine.EventKinds...), "listen": completeListen, "on-escape": completeWords(onEscapeReport, onEscapeStop),
+		"kind": completeWords(machine.EventKinds...), "by": completeWords(usage.Ways...), "listen": completeListen, "on-escape": completeWords(onEscapeReport, onEscapeStop),
 		"grace": completeWords("5s", "10s", "30s", "1m"), "timeout": completeWords("10m", "1h", "8h", "24h"), "since": completeWords("10m", "1h", "24h", "all"),
 		"sort": completeWords(node.Sorts()...), "filter": completeWords(exampleFilters...), "user": completeUsers,
 		"summary": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault), // a file

@@ -32,12 +32,12 @@ func newEventsCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"log", "logs"},
 		Short:      "Print what happens to jobs",
 		Long: `Print events of jobs, the oldest first: starts, ends, refusals, deaths of
-processes, and stops (processes that the agent has ended because their job was
-over its limit), as far as they are still known. With --follow, print new events
-until it is interrupted, and no earlier ones. --since also limits or extends
-that: it is a time ago (10m, 2h), or a time (2026-01-31, 2026-01-31 15:04,
-2026-01-31T15:04:05Z); all is everything that is known. With JOBs, which are
-names or paths of regions, print only their events.
+processes, stops (processes that the agent has ended because their job was over
+its limit), and jobs that have become idle, as far as they are still known. With
+--follow, print new events until it is interrupted, and no earlier ones. --since
+also limits or extends that: it is a time ago (10m, 2h), or a time (2026-01-31,
+2026-01-31 15:04, 2026-01-31T15:04:05Z); all is everything that is known. With
+JOBs, which are names or paths of regions, print only their events.
 
 A region keeps its latest 256 refusals and 64 deaths. Only an agent (ration
 agent) also has events of removed jobs, and ends of jobs that no launcher saw.
@@ -56,7 +56,7 @@ Exit status: 0; 3 if the jobs could not be listed.`,
 	}
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "also print new events")
 	cmd.Flags().StringVar(&f.since, "since", "", "print events since this `time`, or since so long ago; all is every known event")
-	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death, stop")
+	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death, stop, idle")
 	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not use an agent")
 	return cmd
 }
@@ -64,7 +64,7 @@ Exit status: 0; 3 if the jobs could not be listed.`,
 func (a *app) runEvents(f eventsFlags, names []string) error {
 	for _, kind := range f.kinds {
 		if !slices.Contains(machine.EventKinds, kind) {
-			return usageError("--kind %s: there are start, end, refusal, death and stop", kind)
+			return usageError("--kind %s: there are start, end, refusal, death, stop and idle", kind)
 		}
 	}
 	var err error

@@ -113,7 +113,7 @@ var helpGroups = []struct {
 }{
 	{"Start here", []string{"learn", "doctor"}},
 	{"Run programs, and see them", []string{"run", "ps", "top", "why", "limit", "wait", "stop"}},
-	{"Share a machine with others", []string{"policy", "web"}},
+	{"Share a machine with others", []string{"policy", "web", "report"}},
 }
 
 // groupCommands puts commands into the groups of the help. The others are left out of it.

@@ -55,7 +55,9 @@ A job is starting until a process has joined it. It is running while one of
 those lives, and idle while its command runs without any. --all also shows jobs
 that have ended. This comes from locks in the kernel: a job's processes, and
 its command with everything that it starts, hold locks on its files. How a job
-ended is unknown only if its ration run was killed.
+ended is unknown only if its ration run was killed. If an agent runs, a job is
+idle as well while its processes hold memory and do nothing on the GPU; NOTE
+says for how long.
 
 The columns of a block: SLOT is the number of a process's account in the region.
 HOLDS is the sum of CONTEXT, DATA and the others. DRIFT is how much more the

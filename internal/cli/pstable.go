@@ -70,6 +70,9 @@ func noteText(j *machine.Job) string {
 	if over > 0 {
 		notes = append(notes, "over by "+humanfmt.Short(over))
 	}
+	if !j.IdleSince.IsZero() {
+		notes = append(notes, "idle "+node.Ago(time.Since(j.IdleSince)))
+	}
 	if n := j.Refused(); n > 0 {
 		notes = append(notes, humanfmt.Count(n)+" refused")
 	}

@@ -8,6 +8,7 @@ import (
 	"ration/internal/doctor"
 	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/usage"
 	"ration/machine"
 )
 
@@ -83,6 +84,7 @@ var files = []Entry{
 	{"/run/ration/user-UID/region", "The job of all programs of a user, where a policy is in force."},
 	{"/run/ration/user-UID-NAME/region", "A run: the part of a user's ration that ration run --mem has taken."},
 	{"/run/ration/agent.sock", "Where root's agent answers: made by it, or by ration-agent.socket of systemd. An ordinary user's is beside that user's jobs."},
+	{"/var/lib/ration-agent", "The accounts of usage that ration report reads, kept by root's agent. An ordinary user's agent keeps them in ~/.local/state/ration, or in RATION_DIR if it is set."},
 	{"/run/ration-agent", "The journal of events that root's agent has logged. The folder belongs to user ration, because that agent runs as this user."},
 	{"/usr/lib/ration/policy/libration.so", "The library that every program loads under a policy."},
 }
@@ -106,7 +108,7 @@ func variablesOf(command string) (out []Entry) {
 var outputs = map[string]any{
 	"bench": bench.Measurement{}, "create": Created{}, "demo": scenario.DemoReport{}, "doctor": doctor.Report{}, "events": machine.Event{}, "inspect": Inspection{},
 	"library": Library{}, "limit": ShownLimits{}, "notify": Notified{}, "ps": machine.Machine{}, "rm": Removals{}, "run": launch.Summary{}, "schema": Schemas{}, "selftest": scenario.SelftestReport{}, "signal": Stopped{}, "stop": Stopped{},
-	"version": Version{}, "wait": Waited{}, "web": Page{}, "why": Why{},
+	"report": usage.Report{}, "version": Version{}, "wait": Waited{}, "web": Page{}, "why": Why{},
 	"policy apply": PolicyApplied{}, "policy check": PolicyChecked{}, "policy disable": PolicyEnded{}, "policy enable": PolicyApplied{}, "policy enable" + dryRun: PolicyPlanned{}, "policy show": PolicyShown{},
 }
 

@@ -110,7 +110,7 @@ func identityIn(dir int, name string) (identity, error) {
 // Reserved reports whether users cannot choose that name for a job.
 func Reserved(name string) bool {
 	switch name {
-	case "lib", "job", AgentSocket, AgentLock, AgentJournal, AgentJournal + AgentJournalNew, PolicySocket, PolicyLock, PolicyRefused:
+	case "lib", "job", AgentSocket, AgentLock, AgentJournal, AgentJournal + AgentJournalNew, UsageFile, PolicySocket, PolicyLock, PolicyRefused:
 		return true
 	}
 	return isOfPolicy(name)
@@ -121,6 +121,8 @@ const (
 	AgentSocket  = "agent.sock"
 	AgentLock    = "agent.lock"
 	AgentJournal = "agent.journal"
+	// UsageFile has the accounts of usage, which root's agent keeps elsewhere.
+	UsageFile = "usage.db"
 	// AgentJournalNew is the suffix of the next version of the journal while it is written.
 	AgentJournalNew = ".new"
 )

@@ -100,6 +100,7 @@ var (
 	jobProcesses = desc("job_processes", "Living processes of the job.", "user", "job_name")
 	jobDeaths    = desc("job_deaths_total", "Processes of the job that died without leaving it.", "user", "job_name")
 	jobGaveUp    = desc("job_best_effort_reads_ratio", "Part of the reads of the job's accounts that gave up, and took them while they changed.", "user", "job_name")
+	jobIdle      = desc("job_idle_start_time_seconds", "Since when the job holds memory and does nothing on its devices, in seconds since 1970; only while an agent finds it idle.", "user", "job_name")
 	jobStarted   = desc("job_start_time_seconds", "When the job was made, in seconds since 1970.", "user", "job_name")
 	jobPod       = desc("job_kubernetes_info", "The claim that the job was made for, and its pod; always 1. Missing for other jobs.", "user", "job_name", "namespace", "claim", "pod")
 )
@@ -108,7 +109,7 @@ var ofMachine = []*prometheus.Desc{buildInfo, deviceInfo, deviceSize, deviceUsed
 	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, policyRefused, findings}
 
 var ofJobs = []*prometheus.Desc{jobsWithoutSeries, jobUsed, jobLimit, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
-	jobGaveUp, jobStarted, jobPod}
+	jobGaveUp, jobStarted, jobIdle, jobPod}
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
@@ -232,6 +233,9 @@ func (e emitter) job(s *series) {
 		e.counter(jobDeaths, float64(s.deaths), s.user, s.name)
 		e.gauge(jobGaveUp, s.gaveUp, s.user, s.name)
 		e.gauge(jobStarted, s.createdSeconds(), s.user, s.name)
+		if !s.idle.IsZero() {
+			e.gauge(jobIdle, float64(s.idle.UnixNano())/1e9, s.user, s.name)
+		}
 		if k := s.kubernetes; k != nil {
 			e.gauge(jobPod, 1, s.user, s.name, label(k.Namespace), label(k.Claim), podLabel(k))
 		}

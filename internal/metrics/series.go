@@ -58,6 +58,8 @@ type series struct {
 	deaths     uint64
 	gaveUp     float64   // part of the reads, in the job where it is largest
 	created    time.Time // of the oldest job
+	idle       time.Time // since when all jobs that hold memory are idle
+	works      bool      // one of them is not
 	kubernetes *machine.Kubernetes
 	devices    map[int]*deviceSeries
 }
@@ -152,6 +154,12 @@ func (s *series) add(j *machine.Job, number map[string]int) {
 	s.kubernetes = cmp.Or(s.kubernetes, j.Kubernetes)
 	if j.Created.Before(s.created) {
 		s.created = j.Created
+	}
+	switch {
+	case j.IdleSince.IsZero() && j.Held() > 0:
+		s.works, s.idle = true, time.Time{}
+	case j.IdleSince.After(s.idle) && !s.works:
+		s.idle = j.IdleSince
 	}
 	for i := range j.Devices {
 		d := &j.Devices[i]

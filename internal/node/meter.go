@@ -21,8 +21,8 @@ type sampler interface {
 	Samples(device int, since uint64) ([]gpu.Sample, error)
 }
 
-// meter measures how much of a device's time each process had lately. For a job with a cap, the
-// library has measured that time exactly. For other jobs the meter uses the driver's samples.
+// meter measures how much of a device's time each process had lately. While a job has a cap, the
+// library measures that time exactly. For other jobs the meter uses the driver's samples.
 type meter struct {
 	since map[int]uint64 // by device: timestamp of the newest sample, on the driver's clock
 	looks []look         // samples of the driver, oldest first
@@ -63,13 +63,16 @@ func (m *meter) add(driver sampler, devices []gpu.Device, jobs []machine.Job, no
 		for _, p := range jobs[i].Processes {
 			for n := range p.Holdings {
 				h := &p.Holdings[n]
-				if h.Compute == nil || h.Compute.Used == 0 {
-					h.Time = m.about(onDevice{deviceOf(devices, &jobs[i], h.Device), p.HostPID})
+				about := m.about(onDevice{deviceOf(devices, &jobs[i], h.Device), p.HostPID})
+				if h.Compute == nil || h.Compute.Used == 0 || !jobs[i].Measured(h.Device) {
+					h.Time = about
 					continue
 				}
 				key := account{jobs[i].Path, p.Slot, h.Device, p.Joined}
 				used[key] = recent(append(m.used[key], reading{now, h.Compute.Used}), now, func(r reading) time.Time { return r.at })
-				h.Time = rate(used[key])
+				if h.Time = rate(used[key]); h.Time != nil && h.Time.Percent == 0 && about != nil {
+					h.Time = about // a long kernel is measured when it has ended, but the driver sees it now
+				}
 			}
 		}
 	}

@@ -52,7 +52,7 @@ func (f *fake) Samples(device int, since uint64) ([]gpu.Sample, error) {
 func jobs(used uint64) []machine.Job {
 	capped := machine.Process{Slot: 1, PID: 1, HostPID: 70, Joined: noon, Holdings: []machine.Holding{{Compute: &machine.ProcessCompute{Used: used}}}}
 	free := machine.Process{Slot: 2, PID: 2, HostPID: 7, Holdings: []machine.Holding{{}, {Device: 1}}}
-	return []machine.Job{{Path: "/a", Processes: []machine.Process{capped, free}}}
+	return []machine.Job{{Path: "/a", Devices: []machine.Device{{Compute: &machine.Compute{Max: 50}}}, Processes: []machine.Process{capped, free}}}
 }
 
 func at(m *standIn, seconds float64, used uint64) (capped, free, other *machine.Time) {
@@ -116,5 +116,23 @@ func TestMeterFindsDevice(t *testing.T) {
 		}
 		got := job.Processes[0].Holdings[0].Time
 		expect.True(t, (got == nil) == (want == nil) && (got == nil || same(got, *want)), uuid, got, want)
+	}
+}
+
+// A process whose job's cap was taken off is not measured any more, and a kernel that still runs is not measured yet:
+// then the driver's samples count.
+func TestMeterWhileNothingIsMeasured(t *testing.T) {
+	for name, maximum := range map[string]int{"no cap any more": 0, "a long kernel": 50} {
+		t.Run(name, func(t *testing.T) {
+			m := &standIn{driver: &fake{percent: 40}, devices: devices("GPU-0")}
+			for second := range 7 {
+				all := jobs(5e9)
+				all[0].Devices[0].Compute.Max, all[0].Processes[0].HostPID = maximum, 7
+				m.Add(all, noon.Add(time.Duration(second)*time.Second))
+				if got := all[0].Processes[0].Holdings[0].Time; second == 6 {
+					expect.True(t, got != nil && got.About && math.Abs(got.Percent-40) < 1e-9, got)
+				}
+			}
+		})
 	}
 }

@@ -97,6 +97,13 @@ func sameLimits(a, b machine.Device) bool {
 // StateText formats a job's state, as in "running 3m" or "ended 5m ago with exit status 1".
 func StateText(s machine.Job, now time.Time) string {
 	text := s.State
+	if !s.IdleSince.IsZero() {
+		text += " for " + Ago(now.Sub(s.IdleSince))
+		if s.IdleAbout {
+			text += ", by the driver's samples"
+		}
+		return text
+	}
 	if s.State != machine.Ended {
 		if !s.Started.IsZero() {
 			text += " " + Ago(now.Sub(s.Started))

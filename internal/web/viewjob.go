@@ -182,7 +182,7 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) 
 		v.Owner = v.Holder
 	}
 	v.Searchable = strings.ToLower(strings.Join([]string{v.Name, j.Owner, v.Holder, v.Command}, " "))
-	begin := cmp.Or(j.Started, j.Created)
+	begin := cmp.Or(j.IdleSince, j.Started, j.Created)
 	if j.State == machine.Ended {
 		begin = j.Ended
 		v.Ending = endingOf(j.Exit)

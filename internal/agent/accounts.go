@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"ration/internal/node"
+	"ration/internal/usage"
+)
+
+// timesInterval is how often the driver is asked who worked.
+const timesInterval = usage.Step / 2
+
+// accounts keeps the accounts of who used what. The loop of scans only adds up in memory; a goroutine asks the
+// driver and writes the file, so neither can delay a scan.
+type accounts struct {
+	meter *usage.Meter
+	store atomic.Pointer[usage.Store] // nil if none is kept
+	path  string
+	log   *slog.Logger
+}
+
+// openAccounts opens the accounts at a path; empty for none.
+func openAccounts(path string, log *slog.Logger) *accounts {
+	a := &accounts{meter: usage.NewMeter(), path: path, log: log}
+	if path == "" {
+		return a
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		log.Warn("no accounts of usage are kept, for ration report", "error", err)
+		return a
+	}
+	a.open()
+	return a
+}
+
+// open opens the file. If it is damaged, open sets it aside and begins a new one.
+func (a *accounts) open() {
+	store, err := usage.Open(a.path)
+	if errors.Is(err, usage.ErrBroken) {
+		store, err = a.begin(err)
+	}
+	if err != nil {
+		a.log.Warn("no accounts of usage are kept, for ration report", "error", err)
+		return
+	}
+	a.store.Store(store)
+}
+
+// begin sets a damaged file aside, and opens a new one.
+func (a *accounts) begin(why error) (*usage.Store, error) {
+	aside := a.path + ".damaged"
+	a.log.Error("the accounts of usage are damaged; new ones are begun", "error", why, "old", aside)
+	if err := os.Rename(a.path, aside); err != nil {
+		return nil, err
+	}
+	return usage.Open(a.path)
+}
+
+// run asks the driver and writes the accounts, until the context ends.
+func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *idleness) {
+	var driver node.Reader
+	defer driver.Close()
+	ask, write := time.NewTicker(timesInterval), time.NewTicker(usage.Step)
+	defer ask.Stop()
+	defer write.Stop()
+	last, failed := time.Now(), false
+	for {
+		select {
+		case <-ctx.Done():
+			a.write(&failed)
+			if store := a.store.Load(); store != nil {
+				if err := store.Close(); err != nil {
+					a.log.Warn("the accounts of usage were not closed", "error", err)
+				}
+			}
+			return
+		case now := <-ask.C:
+			m := read().Machine.Clone()
+			driver.AddTimes(m.Jobs, now)
+			a.meter.Times(m.Jobs, now.Sub(last), now)
+			idle.look(&m, now)
+			last = now
+		case <-write.C:
+			a.write(&failed)
+		}
+	}
+}
+
+// write writes the period since the last write. If it fails, the period is lost, and shows as not watched. Of a
+// file that proves to be damaged, nothing more can be read: a new one is begun, which has the next period.
+func (a *accounts) write(failed *bool) {
+	store, period := a.store.Load(), a.meter.Take()
+	if store == nil {
+		return
+	}
+	err := store.Add(period)
+	if errors.Is(err, usage.ErrBroken) {
+		if fresh, failed := a.begin(err); failed == nil {
+			a.store.Store(fresh)
+			err = store.Close()
+		}
+	}
+	if err != nil && !*failed {
+		a.log.Error("the accounts of usage could not be written; what is used meanwhile is not counted", "error", err)
+	}
+	*failed = err != nil
+}
+
+// serve answers with a report.
+func (a *accounts) serve(w http.ResponseWriter, r *http.Request) {
+	p, query := askerOf(r), r.URL.Query()
+	from, err1 := time.Parse(time.RFC3339, query.Get("from"))
+	to, err2 := time.Parse(time.RFC3339, query.Get("to"))
+	if err := errors.Join(err1, err2, usage.CheckWay(query.Get("by"))); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	store := a.store.Load()
+	if store == nil {
+		http.Error(w, "this agent keeps no accounts", http.StatusServiceUnavailable)
+		return
+	}
+	var report usage.Report
+	var err error
+	w.Header().Set("Content-Type", "application/json")
+	_ = p.answer(w, func(out io.Writer) error { // fails if the client has disconnected, too
+		if report, err = store.Report(from, to, query.Get("by"), func(uid int) bool { return p.all || uid == p.uid }); err != nil {
+			return err
+		}
+		return json.NewEncoder(out).Encode(report)
+	})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}

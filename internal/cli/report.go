@@ -1,0 +1,259 @@
+package cli
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ration/internal/agent"
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/usage"
+)
+
+type reportFlags struct {
+	since, until string
+	by           string
+	csv          bool
+}
+
+func newReportCommand(a *app) *cobra.Command {
+	f := reportFlags{}
+	cmd := &cobra.Command{
+		Use:   "report",
+		Short: "Report who used the GPUs, and how much",
+		Long: `Report how much memory and time of the GPUs was used, from the accounts that the
+agent keeps for a year. Root's report is of all users; others see their own
+jobs.
+
+  GPU TIME  hours of a device's time in which kernels ran. A job with a cap is
+            measured; of others the driver's samples are added up, marked ~
+  HELD      memory held over time: 10 GiB for 2 hours are 20 GiB·h
+  IDLE      the part of HELD in which the job did no work on the device
+  RESERVED  limits over time, while their jobs had not ended
+  PEAK      most memory that one job held on one device
+
+--since and --until are a time ago (10m, 7d), a day (today, yesterday, monday:
+the latest one), or a time (2026-01-31, 2026-01-31 15:04,
+2026-01-31T15:04:05Z). The last hour is kept in steps of ten seconds, the last
+day in minutes, and the year in hours: an earlier time is rounded down to the
+hour. What happened while no agent ran is not known; the last line says how
+much of the time that is.
+
+Exit status: 0; 3 if there are no accounts.`,
+		Example: "  ration report\n  ration report --since monday --by job\n  ration report --since 2026-10-01 --until 2026-11-01 --by project --csv > october.csv",
+		Args:    noArgs,
+		RunE:    func(*cobra.Command, []string) error { return a.runReport(f) },
+	}
+	cmd.Flags().StringVar(&f.since, "since", "7d", "report from this `time` on")
+	cmd.Flags().StringVar(&f.until, "until", "", "report until this `time` (default now)")
+	cmd.Flags().StringVar(&f.by, "by", usage.ByUser, "add up by `user|project|job|gpu`")
+	cmd.Flags().BoolVar(&f.csv, "csv", false, "print a table of comma-separated values, in bytes and seconds")
+	return cmd
+}
+
+func (a *app) runReport(f reportFlags) error {
+	now := time.Now()
+	from, err := parseTime("--since", f.since, now)
+	if err != nil {
+		return err
+	}
+	to := now
+	if f.until != "" {
+		if to, err = parseTime("--until", f.until, now); err != nil {
+			return err
+		}
+	}
+	switch {
+	case usage.CheckWay(f.by) != nil:
+		return usageError("--by %s: there are %s", f.by, strings.Join(usage.Ways, ", "))
+	case !from.Before(to):
+		return usageError("--since %s: not before --until", f.since)
+	case f.csv && a.json:
+		return usageError("--csv and --json: choose one")
+	}
+	report, err := readReport(from, to, f.by)
+	if err != nil {
+		return err
+	}
+	if f.csv {
+		return writeCSV(a, report)
+	}
+	return a.print(report, func() { a.showReport(report) })
+}
+
+// readReport gets a report from the agent or, if none runs, from its file.
+func readReport(from, to time.Time, by string) (usage.Report, error) {
+	if c, err := agent.Find(); err == nil {
+		report, err := c.Report(from, to, by)
+		if err == nil || !errors.Is(err, agent.ErrSilent) {
+			return report, err
+		}
+	}
+	s, err := usage.OpenReadOnly(usagePath())
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+			return usage.Report{}, statusError{fmt.Errorf("%w (start ration agent: it keeps them from then on)", err), ExitOpen}
+		}
+		return usage.Report{}, err
+	}
+	defer s.Close()
+	return s.Report(from, to, by, func(int) bool { return true })
+}
+
+// usagePath returns the file of the accounts of this user's agent.
+func usagePath() string {
+	if job.AllUsers() {
+		return agent.UsageFile
+	}
+	if os.Getenv(job.EnvFolder) != "" {
+		return filepath.Join(job.Folder(), job.UsageFile)
+	}
+	state := os.Getenv("XDG_STATE_HOME")
+	if state == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return ""
+		}
+		state = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(state, "ration", job.UsageFile)
+}
+
+// parseTime reads a time on the command line: so long ago, a day of the week, or a date.
+func parseTime(flag, text string, now time.Time) (time.Time, error) {
+	if days, is := strings.CutSuffix(text, "d"); is {
+		if n, err := strconv.Atoi(days); err == nil && n >= 0 && n <= 10_000 {
+			return now.AddDate(0, 0, -n), nil
+		}
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	day := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, now.Location())
+	switch name := strings.ToLower(text); name {
+	case "today":
+		return day, nil
+	case "yesterday":
+		return day.AddDate(0, 0, -1), nil
+	default:
+		for back := range 7 {
+			if d := day.AddDate(0, 0, -back); strings.ToLower(d.Weekday().String()) == name {
+				return d, nil
+			}
+		}
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usageError("%s %q: not a time (use 10m, 7d, monday, 2026-01-31, or 2026-01-31T15:04:05Z)", flag, text)
+}
+
+const hour = 3600
+
+// gibHours formats byte-seconds.
+func gibHours(byteSeconds uint64) string {
+	return humanfmt.Three(float64(byteSeconds)/(1<<30)/hour) + " GiB·h"
+}
+
+// gpuHours formats seconds of a device's time; ~ if a part is from samples.
+func gpuHours(l usage.Line) string {
+	if l.Seconds == 0 {
+		return "0 h"
+	}
+	text := humanfmt.Three(l.Seconds/hour) + " h"
+	if l.Sampled > 0 {
+		return "~" + text
+	}
+	return text
+}
+
+// part returns a share of a whole in per cent.
+func part(of, whole uint64) string {
+	if whole == 0 {
+		return "–"
+	}
+	return humanfmt.Percent(100 * float64(of) / float64(whole))
+}
+
+// reportColumns are the columns of a report.
+func reportColumns(by string, gpus map[string]int) []column[usage.Line] {
+	name := func(empty string, get func(usage.Line) string) func(usage.Line) string {
+		return func(l usage.Line) string {
+			if text := get(l); text != "" {
+				return text
+			}
+			return empty
+		}
+	}
+	user := column[usage.Line]{"USER", false, name("total", func(l usage.Line) string { return l.User }), nil}
+	project := column[usage.Line]{"PROJECT", false, name("–", func(l usage.Line) string { return l.Project }), nil}
+	var head []column[usage.Line]
+	switch by {
+	case usage.ByProject:
+		head = []column[usage.Line]{project}
+	case usage.ByJob:
+		project.needed = func(l usage.Line) bool { return l.Project != "" }
+		head = []column[usage.Line]{user, {"JOB", false, func(l usage.Line) string { return l.Job }, nil}, project}
+	case usage.ByGPU:
+		head = []column[usage.Line]{{"GPU", false, func(l usage.Line) string {
+			if n, known := gpus[l.GPU]; known {
+				return strconv.Itoa(n)
+			}
+			return l.GPU
+		}, nil}}
+	default:
+		head = []column[usage.Line]{user}
+	}
+	count := func(get func(usage.Line) uint64) (func(usage.Line) string, func(usage.Line) bool) {
+		return func(l usage.Line) string { return humanfmt.Count(get(l)) }, func(l usage.Line) bool { return get(l) > 0 }
+	}
+	refused, anyRefused := count(func(l usage.Line) uint64 { return l.Refused })
+	died, anyDied := count(func(l usage.Line) uint64 { return l.Died })
+	return append(head,
+		column[usage.Line]{"GPU TIME", true, gpuHours, nil},
+		column[usage.Line]{"HELD", true, func(l usage.Line) string { return gibHours(l.Held) }, nil},
+		column[usage.Line]{"IDLE", true, func(l usage.Line) string { return part(l.Idle, l.Held) }, nil},
+		column[usage.Line]{"RESERVED", true, func(l usage.Line) string { return gibHours(l.Reserved) }, nil},
+		column[usage.Line]{"PEAK", true, func(l usage.Line) string { return humanfmt.Bytes(l.Peak) }, nil},
+		column[usage.Line]{"REFUSED", true, refused, anyRefused},
+		column[usage.Line]{"DIED", true, died, anyDied})
+}
+
+func (a *app) showReport(r usage.Report) {
+	const layout = "2006-01-02 15:04"
+	a.out.printf("%s to %s\n\n", r.From.Local().Format(layout), r.To.Local().Format(layout))
+	if len(r.Lines) == 0 {
+		a.out.printf("No job used a GPU.\n")
+	} else {
+		printTable(a.out, reportColumns(r.By, nil), r.Lines)
+		if len(r.Lines) > 1 {
+			t := r.Total
+			a.out.printf("\nTogether %s of the GPUs' time; %s held, %s of it idle; %s reserved.\n", gpuHours(t), gibHours(t.Held), part(t.Idle, t.Held), gibHours(t.Reserved))
+		}
+	}
+	if all := r.To.Sub(r.From).Seconds(); r.Watched < 0.999*all {
+		a.out.printf("\nAn agent watched %s of this time; what happened in the rest is not known.\n", humanfmt.Percent(100*r.Watched/all))
+	}
+}
+
+func writeCSV(a *app, r usage.Report) error {
+	w := csv.NewWriter(a.out)
+	_ = w.Write([]string{"user", "project", "job", "gpu", "gpu_seconds", "sampled_gpu_seconds", "held_byte_seconds", "held_error_byte_seconds", "idle_byte_seconds", "reserved_byte_seconds", "peak_bytes", "refused", "died"})
+	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	seconds := func(s float64) string { return strconv.FormatFloat(s, 'f', 3, 64) }
+	for _, l := range r.Lines {
+		_ = w.Write([]string{l.User, l.Project, l.Job, l.GPU, seconds(l.Seconds), seconds(l.Sampled), number(l.Held), number(l.Error), number(l.Idle), number(l.Reserved), number(l.Peak), number(l.Refused), number(l.Died)})
+	}
+	w.Flush()
+	return w.Error()
+}

@@ -1,0 +1,259 @@
+package usage
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"ration/machine"
+)
+
+const (
+	// Step is the length of the shortest period, and how often the accounts are written.
+	Step = 10 * time.Second
+	// maxGap is the longest time between two looks that counts as watched. After a longer one, as after the
+	// machine was suspended, nobody knows what was held.
+	maxGap = 15 * time.Second
+	// maxSubjects is how many accounts for jobs and devices one user gets in a day. The user's other jobs share
+	// one for each device: the file has a bound, and no user may fill it.
+	maxSubjects = 512
+	// maxCount bounds how far a job's own counters advance between two looks: the job can write them.
+	maxCount = 1 << 16
+	// maxLate is how much of the device's time a job's counter may get at once: the time of a kernel is counted
+	// when it has ended.
+	maxLate = uint64(time.Minute)
+)
+
+// held is what a job held on a device at the last look.
+type held struct {
+	used, limit uint64
+}
+
+// counted is what a job's own counters have counted on one device.
+type counted struct {
+	refused, died uint64
+	used          uint64 // nanoseconds of the device's time
+}
+
+// counter identifies them. The subject does not: until a process of the job has found out the device's UUID, it
+// is another one.
+type counter struct {
+	job    machine.JobID
+	device int
+}
+
+// Meter adds up what jobs use, from looks at the machine. It is safe for concurrent use.
+type Meter struct {
+	mu      sync.Mutex
+	at      time.Time // of the last look; zero before the first
+	jobs    map[Subject]held
+	counts  map[counter]counted
+	worked  map[Subject]bool // whether it worked in this step, for those of which it is known
+	period  Period
+	day     time.Time
+	members map[int]map[Subject]bool // by UID: subjects with an account of this day
+}
+
+// NewMeter returns a meter that has not looked yet.
+func NewMeter() *Meter {
+	return &Meter{jobs: map[Subject]held{}, worked: map[Subject]bool{}, members: map[int]map[Subject]bool{}, period: Period{Sums: map[Subject]Sums{}}}
+}
+
+// Look counts what was held since the last look, and notes what is held now. If memory changed in between,
+// the time of the change is unknown: the earlier amount counts, and the difference is the possible error.
+func (m *Meter) Look(mc *machine.Machine, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	jobs, counts := make(map[Subject]held, len(m.jobs)), make(map[counter]counted, len(m.counts))
+	for i := range mc.Jobs {
+		j := &mc.Jobs[i]
+		if j.Error != "" {
+			continue
+		}
+		m.noteCounters(counts, j, now)
+		if j.State != machine.Ended {
+			m.note(jobs, j, now)
+		}
+	}
+	if m.period.At.IsZero() {
+		m.period.At = now
+	}
+	span := now.Sub(m.at)
+	if known := !m.at.IsZero() && span > 0 && span <= maxGap; known {
+		m.period.Watched += span
+		for s, was := range m.jobs {
+			m.count(s, was, jobs[s], span)
+		}
+		for s, is := range jobs {
+			if _, there := m.jobs[s]; !there {
+				m.count(s, held{}, is, span)
+			}
+		}
+	}
+	m.jobs, m.counts, m.at = jobs, counts, now
+}
+
+// note adds what a job holds.
+func (m *Meter) note(jobs map[Subject]held, j *machine.Job, now time.Time) {
+	for n := range j.Devices {
+		d := &j.Devices[n]
+		if d.Used == 0 && d.Driver == 0 && d.Peak == 0 {
+			continue // the limit may be for a device that does not exist
+		}
+		s := m.subject(j, d, now)
+		h := jobs[s]
+		// The driver's count is that of the job's processes, as the kernel knows them. A job that writes
+		// less than that into its own region does not pay less.
+		used := max(d.Used, d.Driver)
+		if d.Total != 0 {
+			used = min(used, d.Total)
+		}
+		h.used = saturate(h.used, used)
+		if d.Limited {
+			h.limit = saturate(h.limit, d.Limit)
+		}
+		jobs[s] = h
+	}
+}
+
+// noteCounters adds what a job's own counters have counted since the last look. Deaths may be noticed after a job
+// has ended.
+func (m *Meter) noteCounters(counts map[counter]counted, j *machine.Job, now time.Time) {
+	for n := range j.Devices {
+		d := &j.Devices[n]
+		is := counted{refused: d.Refused}
+		if n == 0 { // a process dies once, on whatever devices
+			is.died = j.Died
+		}
+		if d.Compute != nil {
+			is.used = d.Compute.Used
+		}
+		key := counter{j.ID(), d.Device}
+		was, known := m.counts[key]
+		if counts[key] = is; m.at.IsZero() || !known && j.Created.Before(m.at) {
+			continue // what happened before was counted by an earlier agent, or by none
+		}
+		more := Sums{Refused: advance(was.refused, is.refused), Died: advance(was.died, is.died)}
+		if is.used > was.used {
+			// More than all of the time since the last look is counted later, as far as it is not too much.
+			more.Measured = min(is.used-was.used, uint64(max(0, now.Sub(m.at))))
+			counts[key] = counted{is.refused, is.died, max(was.used+more.Measured, is.used-min(is.used, maxLate))}
+		}
+		if more != (Sums{}) {
+			s := m.subject(j, d, now)
+			m.add(s, more)
+			if more.Measured > 0 {
+				m.worked[s] = true
+			}
+		}
+	}
+}
+
+// subject returns the account for a job on a device.
+func (m *Meter) subject(j *machine.Job, d *machine.Device, now time.Time) Subject {
+	s := Subject{UID: j.UID, Owner: j.Owner, Job: j.Title(), Device: d.UUID}
+	if s.Device == "" {
+		s.Device = fmt.Sprint(d.Device)
+	}
+	if j.Kubernetes != nil {
+		s.Project = j.Kubernetes.Namespace
+	}
+	if day := now.Truncate(24 * time.Hour); !day.Equal(m.day) {
+		m.day, m.members = day, map[int]map[Subject]bool{}
+	}
+	known := m.members[s.UID]
+	if known == nil {
+		known = map[Subject]bool{}
+		m.members[s.UID] = known
+	}
+	if !known[s] && len(known) >= maxSubjects {
+		s.Job, s.Project = OtherJobs, ""
+		return s
+	}
+	known[s] = true
+	return s
+}
+
+// count adds the time between two looks to an account.
+func (m *Meter) count(s Subject, was, is held, span time.Duration) {
+	m.add(s, Sums{Held: byteSeconds(was.used, span), Reserved: byteSeconds(was.limit, span), Peak: max(was.used, is.used),
+		Error: byteSeconds(max(was.used, is.used)-min(was.used, is.used), span)})
+}
+
+// add adds to an account of this period.
+func (m *Meter) add(s Subject, more Sums) {
+	sums := m.period.Sums[s]
+	sums.add(more)
+	m.period.Sums[s] = sums
+}
+
+// advance returns by how much a counter has advanced.
+func advance(was, is uint64) uint64 {
+	if is < was { // the job has been made again, or has written another number
+		return 0
+	}
+	return min(is-was, maxCount)
+}
+
+// byteSeconds returns bytes times a span.
+func byteSeconds(bytes uint64, span time.Duration) uint64 {
+	return uint64(float64(bytes) * span.Seconds())
+}
+
+// Times adds the device's time that jobs had in a span by the driver's samples, from Holding.Time, and notes which
+// jobs worked. What the library has measured is in the job's counter, which Look reads.
+func (m *Meter) Times(jobs []machine.Job, span time.Duration, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range jobs {
+		j := &jobs[i]
+		for n := range j.Devices {
+			d := &j.Devices[n]
+			sampled, worked, known := timesOf(j, d.Device)
+			if !known {
+				continue
+			}
+			s := m.subject(j, d, now)
+			m.worked[s] = m.worked[s] || worked
+			m.add(s, Sums{Sampled: uint64(sampled * float64(span))})
+		}
+	}
+}
+
+// timesOf returns which part of a device's time a job's processes had by the driver's samples, and whether they
+// worked. It is known only if it is known of all of them.
+func timesOf(j *machine.Job, device int) (sampled float64, worked, known bool) {
+	known = j.Omitted == nil
+	for p := range j.Processes {
+		for _, h := range j.Processes[p].Holdings {
+			if h.Device != device {
+				continue
+			}
+			if h.Time == nil {
+				known = false
+				continue
+			}
+			worked = worked || h.Time.Percent > 0
+			if measured := j.Measured(device) && h.Compute != nil && h.Compute.Used > 0; h.Time.About && !measured {
+				sampled += min(1, max(0, h.Time.Percent/100))
+			}
+		}
+	}
+	return min(1, sampled), worked, known || worked
+}
+
+// Take returns the period until the last look, and begins the next. Memory that was held in it counts as idle
+// if the job is known to have done no work.
+func (m *Meter) Take() Period {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := m.period
+	for s, sums := range out.Sums {
+		if worked, known := m.worked[s]; known && !worked {
+			sums.Idle = sums.Held
+			out.Sums[s] = sums
+		}
+	}
+	m.period, m.worked = Period{At: m.at, Sums: map[Subject]Sums{}}, map[Subject]bool{}
+	return out
+}

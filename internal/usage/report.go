@@ -1,0 +1,104 @@
+package usage
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Ways to add up accounts.
+const (
+	ByUser    = "user"
+	ByProject = "project"
+	ByJob     = "job"
+	ByGPU     = "gpu"
+)
+
+// Ways lists them, for messages.
+var Ways = []string{ByUser, ByProject, ByJob, ByGPU}
+
+// Report says who used how much between two times.
+type Report struct {
+	From    time.Time `json:"from"`
+	To      time.Time `json:"to"`
+	Watched float64   `json:"watched_seconds"` // how much of the time an agent has watched
+	By      string    `json:"by"`
+	Lines   []Line    `json:"lines"` // most held first
+	Total   Line      `json:"total"`
+}
+
+// Line is the use by a user, a project or a job, or of a GPU. A byte-second is one byte for one second.
+type Line struct {
+	User     string  `json:"user,omitempty"`
+	Project  string  `json:"project,omitempty"`
+	Job      string  `json:"job,omitempty"`
+	GPU      string  `json:"gpu,omitempty"` // UUID
+	Held     uint64  `json:"held_byte_seconds"`
+	Error    uint64  `json:"held_error_byte_seconds"` // by how much it may be wrong: memory that changed between two looks
+	Reserved uint64  `json:"reserved_byte_seconds"`   // of the limits, while the jobs had not ended
+	Idle     uint64  `json:"idle_byte_seconds"`       // held while the job did no work on the device
+	Seconds  float64 `json:"gpu_seconds"`             // of the device's time
+	Sampled  float64 `json:"sampled_gpu_seconds"`     // the part of these from the driver's samples, which are not exact
+	Peak     uint64  `json:"peak"`                    // bytes on one device by one job
+	Refused  uint64  `json:"refused"`
+	Died     uint64  `json:"died"`
+}
+
+// CheckWay returns an error unless accounts can be added up in this way.
+func CheckWay(by string) error {
+	if !slices.Contains(Ways, by) {
+		return fmt.Errorf("by %.40q: there are user, project, job and gpu", by)
+	}
+	return nil
+}
+
+// Report adds up the accounts between two times, of the users that are visible.
+func (s *Store) Report(from, to time.Time, by string, visible func(uid int) bool) (Report, error) {
+	if err := CheckWay(by); err != nil {
+		return Report{}, err
+	}
+	lines, sums, total := map[Line]int{}, []Sums{}, Sums{}
+	began, seen, err := s.Read(from, to, func(a Account) {
+		if !visible(a.UID) {
+			return
+		}
+		key := keyLine(by, a.Subject)
+		at, known := lines[key]
+		if !known {
+			at = len(sums)
+			lines[key], sums = at, append(sums, Sums{})
+		}
+		sums[at].add(a.Sums)
+		total.add(a.Sums)
+	})
+	out := Report{From: began.UTC(), To: to.UTC(), Watched: seen.Seconds(), By: by, Lines: []Line{}, Total: Line{}.with(total)}
+	for key, at := range lines {
+		out.Lines = append(out.Lines, key.with(sums[at]))
+	}
+	slices.SortFunc(out.Lines, func(a, b Line) int {
+		return cmp.Or(cmp.Compare(b.Held, a.Held), cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.User, b.User), cmp.Compare(a.Project, b.Project), cmp.Compare(a.Job, b.Job), cmp.Compare(a.GPU, b.GPU))
+	})
+	return out, err
+}
+
+// keyLine returns the line that a subject belongs to, without its sums.
+func keyLine(by string, s Subject) Line {
+	switch by {
+	case ByProject:
+		return Line{Project: s.Project}
+	case ByJob:
+		return Line{User: s.Owner, Project: s.Project, Job: s.Job}
+	case ByGPU:
+		return Line{GPU: s.Device}
+	}
+	return Line{User: s.Owner}
+}
+
+// with returns the line with sums.
+func (l Line) with(s Sums) Line {
+	seconds := func(ns uint64) float64 { return time.Duration(min(ns, 1<<62)).Seconds() }
+	l.Held, l.Error, l.Reserved, l.Idle, l.Peak, l.Refused, l.Died = s.Held, s.Error, s.Reserved, s.Idle, s.Peak, s.Refused, s.Died
+	l.Seconds, l.Sampled = seconds(s.Measured)+seconds(s.Sampled), seconds(s.Sampled)
+	return l
+}

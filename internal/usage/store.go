@@ -1,0 +1,291 @@
+package usage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// level is a resolution at which the accounts are kept, and for how many periods. Old periods are counted,
+// not dated: a clock that jumps ahead does not empty the file.
+type level struct {
+	name string
+	span time.Duration
+	most int
+}
+
+// levels, the finest first: seconds for an hour, minutes for a day, hours for a year.
+var levels = []level{{"10s", Step, 360}, {"1m", time.Minute, 24 * 60}, {"1h", time.Hour, 366 * 24}}
+
+var (
+	bucketSubjects = []byte("subjects") // number: Subject as JSON
+	bucketNumbers  = []byte("numbers")  // Subject as JSON: number
+)
+
+// watched is the number in the place of a subject's for the time that was watched, in nanoseconds.
+const watched = 0
+
+// MaxSize bounds the file: when it is larger, the oldest hours go.
+const MaxSize = 200 << 20
+
+// minSize is the size of a new file: four pages. A smaller one was cut short.
+var minSize = 4 * int64(os.Getpagesize())
+
+// lockTimeout is how long Open waits for another process that has the file open.
+const lockTimeout = time.Second
+
+// Store is the file of the accounts. One process writes it.
+type Store struct {
+	db      *bbolt.DB
+	maxSize int64
+	count   []int     // by level: periods that are in the file
+	swept   time.Time // oldest hour when subjects were last swept
+	broken  atomic.Bool
+}
+
+// ErrBroken is returned for a file that cannot be used.
+var ErrBroken = errors.New("the file of accounts is damaged")
+
+// Open opens the accounts for writing, and makes the file if there is none.
+func Open(path string) (*Store, error) { return open(path, false) }
+
+// OpenReadOnly opens accounts that no agent is writing now.
+func OpenReadOnly(path string) (*Store, error) { return open(path, true) }
+
+func open(path string, readOnly bool) (_ *Store, err error) {
+	s := &Store{maxSize: MaxSize}
+	defer s.guard(&err, debug.SetPanicOnFault(true))
+	if readOnly {
+		if _, err := os.Stat(path); err != nil {
+			return nil, fmt.Errorf("opening the accounts: %w", err)
+		}
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistMapType})
+	if damaged(path, err) {
+		err = fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening the accounts: %s: %w", path, err)
+	}
+	s.db = db
+	if readOnly {
+		return s, nil
+	}
+	if err := db.Update(s.prepare); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the accounts: %s: %w", path, err), db.Close())
+	}
+	return s, nil
+}
+
+// damaged reports whether the library could not open a file because of its content.
+func damaged(path string, err error) bool {
+	switch {
+	case err == nil, errors.Is(err, bolterrors.ErrTimeout):
+		return false
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		return true
+	}
+	st, err := os.Stat(path)
+	return err == nil && st.Size() > 0 && st.Size() < minSize
+}
+
+// guard turns a panic into ErrBroken: the library panics on a page that it does not understand, and reads
+// beyond the end of a file that was cut short. faults is what debug.SetPanicOnFault returned.
+func (s *Store) guard(err *error, faults bool) {
+	debug.SetPanicOnFault(faults)
+	if p := recover(); p != nil {
+		s.broken.Store(true)
+		*err = fmt.Errorf("%w: %v", ErrBroken, p)
+	}
+}
+
+// Close closes the file. A damaged one stays open until the process ends: the library may hold its own lock
+// since it panicked, and would wait for it.
+func (s *Store) Close() error {
+	if s.broken.Load() {
+		return nil
+	}
+	return s.db.Close()
+}
+
+// prepare makes the buckets, and counts the periods.
+func (s *Store) prepare(tx *bbolt.Tx) error {
+	for _, name := range [][]byte{bucketSubjects, bucketNumbers} {
+		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+			return err
+		}
+	}
+	s.count = make([]int, len(levels))
+	for i, l := range levels {
+		b, err := tx.CreateBucketIfNotExists([]byte(l.name))
+		if err != nil {
+			return err
+		}
+		c := b.Cursor()
+		for k, _ := c.First(); k != nil; s.count[i]++ {
+			at := timeOf(k)
+			if k, _ = c.Seek(keyOf(at.Add(time.Second), 0)); k != nil && !timeOf(k).After(at) {
+				return ErrBroken // keys that are not in order would keep this loop, and others, going for ever
+			}
+		}
+	}
+	return nil
+}
+
+// keyOf returns the key of a subject's account for the period that begins at a time.
+func keyOf(at time.Time, subject uint32) []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(max(0, at.Unix()))), subject)
+}
+
+func numberOf(key []byte) uint32 { return binary.BigEndian.Uint32(key[4:]) }
+
+func timeOf(key []byte) time.Time { return time.Unix(int64(binary.BigEndian.Uint32(key)), 0).UTC() }
+
+// Add adds a period to all levels, in one transaction: whoever reads the file, and whenever the writer is
+// killed, the levels agree.
+func (s *Store) Add(p Period) (err error) {
+	defer s.guard(&err, debug.SetPanicOnFault(true))
+	counts := slices.Clone(s.count)
+	err = s.db.Update(func(tx *bbolt.Tx) error {
+		numbers := make(map[Subject]uint32, len(p.Sums))
+		for subject := range p.Sums {
+			n, err := number(tx, subject)
+			if err != nil {
+				return err
+			}
+			numbers[subject] = n
+		}
+		for i, l := range levels {
+			b := tx.Bucket([]byte(l.name))
+			b.FillPercent = 1 // keys are mostly appended
+			at := p.At.Truncate(l.span)
+			known := b.Get(keyOf(at, watched)) != nil
+			if err := addTo(b, keyOf(at, watched), Sums{Held: uint64(p.Watched)}); err != nil {
+				return err
+			}
+			for subject, sums := range p.Sums {
+				if err := addTo(b, keyOf(at, numbers[subject]), sums); err != nil {
+					return err
+				}
+			}
+			if !known {
+				counts[i]++
+			}
+			for ; counts[i] > l.most; counts[i]-- {
+				if err := dropOldest(b); err != nil {
+					return err
+				}
+			}
+		}
+		return s.bound(tx, counts)
+	})
+	if err != nil {
+		return fmt.Errorf("writing the accounts: %w", err)
+	}
+	s.count = counts
+	return nil
+}
+
+// addTo adds to an account in a bucket.
+func addTo(b *bbolt.Bucket, key []byte, more Sums) error {
+	sums, err := decode(b.Get(key))
+	if err != nil {
+		return err
+	}
+	sums.add(more)
+	return b.Put(key, sums.encode())
+}
+
+// number returns the number of a subject, and gives it one if it has none.
+func number(tx *bbolt.Tx, s Subject) (uint32, error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return 0, err
+	}
+	numbers, subjects := tx.Bucket(bucketNumbers), tx.Bucket(bucketSubjects)
+	if known := numbers.Get(text); len(known) == 4 {
+		return binary.BigEndian.Uint32(known), nil
+	}
+	next, err := subjects.NextSequence() // from 1
+	if err != nil {
+		return 0, err
+	}
+	key := binary.BigEndian.AppendUint32(nil, uint32(next))
+	return uint32(next), errors.Join(numbers.Put(text, key), subjects.Put(key, text))
+}
+
+// bound drops the oldest hour if the file is too large, and once for each day that goes the subjects that no
+// account mentions any more.
+func (s *Store) bound(tx *bbolt.Tx, counts []int) error {
+	last := len(levels) - 1
+	hours := tx.Bucket([]byte(levels[last].name))
+	free := int64(s.db.Stats().FreePageN) * int64(s.db.Info().PageSize)
+	dropped := counts[last] < s.count[last] || counts[last] == levels[last].most
+	if tx.Size()-free > s.maxSize && counts[last] > 1 {
+		if err := dropOldest(hours); err != nil {
+			return err
+		}
+		counts[last]--
+		dropped = true
+	}
+	if oldest, _ := hours.Cursor().First(); dropped && oldest != nil && timeOf(oldest).Hour() == 0 && !timeOf(oldest).Equal(s.swept) {
+		s.swept = timeOf(oldest)
+		return sweep(tx, hours)
+	}
+	return nil
+}
+
+// sweep removes subjects that no hour mentions.
+func sweep(tx *bbolt.Tx, hours *bbolt.Bucket) error {
+	used := map[uint32]bool{}
+	c := hours.Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		used[numberOf(k)] = true
+	}
+	numbers, subjects := tx.Bucket(bucketNumbers), tx.Bucket(bucketSubjects)
+	var unused [][]byte // deleting moves a cursor
+	if err := subjects.ForEach(func(k, _ []byte) error {
+		if !used[binary.BigEndian.Uint32(k)] {
+			unused = append(unused, slices.Clone(k))
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, k := range unused {
+		if err := errors.Join(numbers.Delete(subjects.Get(k)), subjects.Delete(k)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropOldest removes the oldest period of a level.
+func dropOldest(b *bbolt.Bucket) error {
+	c := b.Cursor()
+	first, _ := c.First()
+	if first == nil {
+		return nil
+	}
+	at, last := timeOf(first), []byte(nil)
+	for k, _ := c.First(); k != nil && timeOf(k).Equal(at); k, _ = c.First() {
+		if bytes.Equal(k, last) {
+			return ErrBroken // the library did not find it to delete it
+		}
+		last = slices.Clone(k)
+		if err := c.Delete(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
