@@ -98,6 +98,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 			return partText(u.Asked.Memory)
 		},
 		needed: func(u policy.Standing) bool { return u.Asked != nil }},
+		column[policy.Standing]{title: "GPU",
+			text:   func(u policy.Standing) string { return cmp.Or(strings.TrimLeft(gpusText(u.GPUs), "GPUs "), "-") },
+			needed: func(u policy.Standing) bool { return len(u.GPUs) > 0 }},
 		column[policy.Standing]{title: "JOB", text: func(u policy.Standing) string {
 			if u.Job == "" && u.Exempt {
 				return "-"
@@ -129,6 +132,15 @@ func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)
 		part("MEMORY", func(r limit.Limits) fmt.Stringer { return r.Memory }),
 		part("SHARE", func(r limit.Limits) fmt.Stringer { return r.Compute }),
 		part("CAP", func(r limit.Limits) fmt.Stringer { return r.ComputeMax }),
+		{title: "GPUS",
+			text: func(r T) string {
+				_, ration, _ := of(r)
+				return partText(ration.Devices)
+			},
+			needed: func(r T) bool {
+				_, ration, _ := of(r)
+				return ration.Devices.IsSet()
+			}},
 		{title: "LARGEST",
 			text: func(r T) string {
 				_, ration, most := of(r)

@@ -57,6 +57,7 @@ type Plan struct {
 	Keep     bool         // limits stay in force if a program loses its environment
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
+	Placed   string       // why the job is on its devices; see job.Info
 
 	standing bool           // made by Create, without a command
 	owner    int            // the only user whose programs are in it (CreateForUser); 0 for all users
@@ -317,7 +318,7 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		}
 	}
 	j.created = r.Created()
-	_ = j.Lock.WriteInfo(p.Command, "")           // a job works without it
+	_ = j.Lock.WriteInfo(p.Command, "", p.Placed) // a job works without it
 	_ = r.OfferCosts(mergeCosts(j.costs, driver)) // without it a process measures
 	return j.Lock.Share()
 }

@@ -118,7 +118,7 @@ func (p Plan) record(j *Job) (err error) {
 	if err := p.lockJob(j); err != nil {
 		return err
 	}
-	if err = j.Lock.WriteInfo(p.Command, j.region); err == nil {
+	if err = j.Lock.WriteInfo(p.Command, j.region, p.Placed); err == nil {
 		err = j.Lock.Share()
 	}
 	if err != nil {

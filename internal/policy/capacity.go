@@ -121,6 +121,7 @@ type noRoom struct {
 	device             int
 	asked, held, total limit.Size
 	holders            []job.DeniedHolder // largest first
+	among              int                // number of devices of which the ration could be on any; 1 if it names its devices
 }
 
 func (e *noRoom) Error() string {
@@ -128,8 +129,12 @@ func (e *noRoom) Error() string {
 	if free := e.total - min(e.held, e.total); free >= limit.Least {
 		less = ", or ask for less: ration policy ask --mem " + (free >> 20 << 20).Exact()
 	}
-	return fmt.Sprintf("%v for %s on GPU %d: the rations of %s hold %s of its %s (try again later%s)",
-		ErrOverbooked, e.asked, e.device, humanfmt.Plural(len(e.holders), "other user", "other users"), e.held, e.total, less)
+	where := fmt.Sprintf("on GPU %d: the rations", e.device)
+	if e.among > 1 {
+		where = fmt.Sprintf("on any of %d GPUs: on GPU %d, which has most left, the rations", e.among, e.device)
+	}
+	return fmt.Sprintf("%v for %s %s of %s hold %s of its %s (try again later%s)",
+		ErrOverbooked, e.asked, where, humanfmt.Plural(len(e.holders), "other user", "other users"), e.held, e.total, less)
 }
 
 func (e *noRoom) Unwrap() error { return ErrOverbooked }
@@ -167,7 +172,7 @@ func (r *rations) checkBeside(l region.Limits, others []booked, without []int) e
 	all.add(l)
 	for d, total := range r.totals() {
 		if all.memory[d] > uint64(total) {
-			return &noRoom{d, limit.Size(l.Memory[d].Bytes()), limit.Size(held.memory[d]), total, holdersOf(d, others, without)}
+			return &noRoom{d, limit.Size(l.Memory[d].Bytes()), limit.Size(held.memory[d]), total, holdersOf(d, others, without), 1}
 		}
 		if all.share[d] > 100 {
 			return fmt.Errorf("%w for a share of %d %% of GPU %d: other users have %d %% (try again later, or ask for less: ration policy ask --compute)",
@@ -192,6 +197,7 @@ func (p *Policy) checkCapacity(file string) error {
 	rules := slices.Concat(byLine(p.Users), byLine(p.Groups), []*Rule{p.Everybody})
 	slices.SortFunc(rules, func(a, b *Rule) int { return a.line - b.line })
 	var all booking
+	var named []booked
 	for _, rule := range rules {
 		if rule.Exempt {
 			continue
@@ -208,6 +214,11 @@ func (p *Policy) checkCapacity(file string) error {
 		if p.Overbook || !strings.HasPrefix(rule.Source, "users.") {
 			continue
 		}
+		if want := machine.wanted(rule.Default); want != 0 {
+			at, _ := choose(want, machine.candidates(limits, named, nil))
+			limits = restrict(limits, at)
+		}
+		named = append(named, booked{limits: limits})
 		all.add(limits)
 		for d, total := range machine.totals() {
 			if all.memory[d] > uint64(total) {

@@ -73,6 +73,9 @@ func readLimits(path string) (out region.Limits, err error) {
 			return out, err
 		}
 		out.Memory[d], out.Compute[d], out.ComputeMax[d] = memory, uint64(c.Share), uint64(c.Max)
+		if hidden, _ := o.Hidden(d); hidden {
+			out.Hidden[d] = 1
+		}
 	}
 	return out, nil
 }
@@ -192,11 +195,14 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
 	}
-	if err := r.give(uid, ration, rule); err != nil { // creates the user's job, or corrects its limits
+	if err := r.give(uid, ration, rule, 0); err != nil { // creates the user's job, or corrects its limits
 		return nil, 0, err
 	}
 	before, err := readLimits(job.OfUserPath(uid))
 	if err != nil {
+		return nil, 0, err
+	}
+	if err := restrictRun(&limits, asked, before); err != nil {
 		return nil, 0, err
 	}
 	if err := checkRun(&limits, before); err != nil {
