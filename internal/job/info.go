@@ -69,6 +69,9 @@ func (l *Lock) WriteEnd(status, signal int) error {
 	return l.writeInfo(unix.O_WRONLY|unix.O_APPEND, End{status, signal, time.Now().UnixNano()})
 }
 
+// ShowInfo lets all users read what was recorded.
+func (l *Lock) ShowInfo() { _ = os.Chmod(filepath.Join(l.Folder, infoName), 0o644) } // a job works without it
+
 func (l *Lock) writeInfo(flags int, v any) error {
 	line, err := json.Marshal(v)
 	if err != nil {

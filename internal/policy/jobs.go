@@ -121,7 +121,10 @@ func (r *rations) limitsOf(ration limit.Limits) (region.Limits, error) {
 }
 
 // ensure creates the job of a user, or changes its limits, or exempts the user, as the policy says.
-func (r *rations) ensure(uid int) error {
+func (r *rations) ensure(uid int) error { return r.ensureAt(uid, 0) }
+
+// ensureAt is ensure for a job on certain devices, or on any if at is empty.
+func (r *rations) ensureAt(uid int, at place) error {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
 		return err
@@ -129,7 +132,7 @@ func (r *rations) ensure(uid int) error {
 	if rule.Exempt {
 		return r.exempt(uid)
 	}
-	return r.give(uid, ration, rule, 0)
+	return r.give(uid, ration, rule, at)
 }
 
 // ruleOf returns the rule of a user. It is an error if the user has none.

@@ -34,6 +34,10 @@ var ErrKept = errors.New("another process runs the policy's service")
 // Socket is where users request their jobs.
 var Socket = filepath.Join(job.RootFolder, job.PolicySocket)
 
+// atRequest is a request for a job on certain devices, from a process that has initialised the driver
+// with these.
+const atRequest = "at"
+
 const (
 	requestTimeout = 5 * time.Second
 	maxRequest     = 512
@@ -310,9 +314,15 @@ func (k *keeper) handle(peer int, line string) (answer string, held *os.File, er
 	}
 	const ok = "ok\n"
 	switch {
-	case len(words) == 1:
-		if !has {
-			err = r.ensure(uid)
+	case len(words) == 1 || len(words) == 3 && words[1] == atRequest:
+		var at place
+		if len(words) == 3 {
+			at, err = parsePlace(words[2])
+		}
+		if err == nil && has {
+			err = checkPlace(uid, at)
+		} else if err == nil {
+			err = r.ensureAt(uid, at)
 		}
 		if err == nil {
 			held, err = promise(uid)
@@ -334,7 +344,7 @@ const maxHolders = 8
 // record records that a user was refused a ration, for ration why, events and ps. Malformed requests are
 // not recorded. The caller holds the lock of lockJobs.
 func (k *keeper) record(uid int, refused error) {
-	known := []error{ErrOverbooked, ErrTooMuch, ErrRun, ErrRule}
+	known := []error{ErrOverbooked, ErrTooMuch, ErrRun, ErrRule, ErrPlaced}
 	if !slices.ContainsFunc(known, func(e error) bool { return errors.Is(refused, e) }) {
 		return
 	}

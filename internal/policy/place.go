@@ -210,8 +210,8 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at p
 	want := r.wanted(ration)
 	if now, is := placed(uid); is {
 		switch {
-		case at != 0 && at != now:
-			return limits, "", fmt.Errorf("%w: %v, not %v (start the program again)", ErrPlaced, now, at)
+		case now&at != at:
+			return limits, "", otherPlace(now, at)
 		case r.suits(now, want, limits) || !vacate(uid):
 			limits = restrict(limits, now)
 			return limits, "", r.fits(uid, limits)
@@ -228,6 +228,18 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at p
 	}
 	limits = restrict(limits, at)
 	return limits, "the user asked for " + at.String(), r.fits(uid, limits)
+}
+
+func otherPlace(now, at place) error {
+	return fmt.Errorf("%w: %v, not %v (start the program again)", ErrPlaced, now, at)
+}
+
+// checkPlace returns an error if a user's job does not see all devices of at.
+func checkPlace(uid int, at place) error {
+	if now, is := placed(uid); is && now&at != at {
+		return otherPlace(now, at)
+	}
+	return nil
 }
 
 // placeAnew restricts limits to the devices that it chooses.

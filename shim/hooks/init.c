@@ -20,7 +20,9 @@ int cuInit(unsigned flags)
 {
 	/* Report bad settings before the driver spends time to initialise. But join only after
 	 * it has: a process without a driver must leave nothing in the region. */
-	enum attach_state s = attach_prepare();
+	enum attach_state s = attach_prepare(true);
+	if (s == ATTACH_COLD)
+		place_hide();
 	int result = REAL_UNLESS(s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS, cuInit, flags);
 	if (result != CUDA_SUCCESS)
 		attach_end_promise();
@@ -35,7 +37,7 @@ int init_join_late(void)
 	enum attach_state s = attach_state();
 	/* If the driver is initialised, the program reached it without our cuInit. If it is not
 	 * (in a fork child, for example), the driver's own call will report that. */
-	if (s == ATTACH_COLD && REAL(cuCtxGetCurrent, &current) == CUDA_SUCCESS && (s = attach_prepare()) == ATTACH_COLD)
+	if (s == ATTACH_COLD && REAL(cuCtxGetCurrent, &current) == CUDA_SUCCESS && (s = attach_prepare(false)) == ATTACH_COLD)
 		s = attach_join(init_reset);
 	return s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }

@@ -1,0 +1,61 @@
+/* The list of devices that the driver reads, for each value of the program's variable. */
+#include "check.h"
+
+#include "../place.c"
+
+/* place_translate needs neither. */
+bool interpose_driver_getenv(char *(*to)(const char *name)) { return to != NULL; }
+void log_line(enum log_level level, const char *format, ...) { (void)level, (void)format; }
+
+#define FIRST "GPU-01234567-89ab-cdef-0011-223344556677"
+#define SECOND "GPU-01234567-89ab-cdef-ffee-ddccbbaa9988"
+
+static void translates(const char *list, const char *want, const char *ends)
+{
+	char out[PLACE_LIST];
+	struct place p = {.some = false};
+	struct ration_device_limits hidden = {.hidden = 1, .uuid = {7, 7}}, unknown = {.hidden = 0};
+	struct ration_device_limits first = {.uuid = {0x0123456789abcdef, 0x0011223344556677}};
+	struct ration_device_limits second = {.uuid = {0x0123456789abcdef, 0xffeeddccbbaa9988}};
+	place_add(&p, 0, &hidden);
+	place_add(&p, 1, &first);
+	place_add(&p, 2, &unknown);
+	place_add(&p, 3, &second);
+	const char *end = place_translate(&p, list, out);
+	if (strcmp(out, want))
+		printf("%s: %s, not %s\n", list ? list : "unset", out, want);
+	CHECK(!strcmp(out, want));
+	CHECK(ends ? end && !strcmp(end, ends) : !end);
+}
+
+int main(void)
+{
+	char out[PLACE_LIST], many[4096] = "0";
+	struct place none = {.some = true};
+	translates(NULL, FIRST "," SECOND, NULL);
+	translates("0", FIRST, NULL);
+	translates("1", SECOND, NULL);
+	translates(" 1 , 0", SECOND "," FIRST, NULL);
+	translates("0,0", FIRST "," FIRST, NULL); /* the driver refuses it */
+	translates("2", "-1", "2");
+	translates("4294967296", "-1", "4294967296");
+	translates("0,2,1", FIRST, "2,1");
+	translates("", "-1", "");
+	translates("-1", "-1", "-1");
+	translates("0,-1,1", FIRST, "-1,1");
+	translates("0,", FIRST, "");
+	translates("0x1", "-1", "0x1");
+	translates(SECOND, SECOND, NULL);
+	translates("GPU-01234567-89AB-cdef-f", SECOND, NULL);
+	translates("GPU-01234567", "-1", "GPU-01234567"); /* both */
+	translates("GPU-", "-1", "GPU-");
+	translates(SECOND "0", "-1", SECOND "0");
+	translates("GPU-00000000-0000-0007-0000-000000000007", "-1", "GPU-00000000-0000-0007-0000-000000000007");
+	translates("MIG-01234567-89ab-cdef-0011-223344556677", "-1", "MIG-01234567-89ab-cdef-0011-223344556677");
+	CHECK(!place_translate(&none, NULL, out) && !strcmp(out, "-1"));
+	for (int i = 0; i < 1000; i++)
+		strcat(many, ",0");
+	struct place one = {.some = true, .count = 1, .visible = {{.uuid = {1, 1}}}};
+	CHECK(!place_translate(&one, many, out) && strlen(out) < sizeof out);
+	return FINISH();
+}
