@@ -4,6 +4,9 @@
  * for it if there is none, join it, and die, at any step. The keeper takes back the job of the other user if it needs the
  * place. It may die between any two steps, and starts again with what the files say. A process that gets no answer is
  * refused.
+ *
+ * Each job is on one of two devices, which never changes. A process initialises the driver with the device of the job that
+ * it has found, before it locks a slot. If it then loses that job, it asks for one on the same device.
  */
 
 #define USERS 2
@@ -24,10 +27,12 @@ byte generation[USERS];			/* how many jobs of the user have been removed */
 byte locked[USERS];			/* slots of the job that are locked */
 byte promises[USERS];			/* descriptors with a shared lock on its `alive` */
 byte joined[USERS];			/* processes that count themselves as members */
+byte device[USERS];			/* where the job is */
 byte deaths = DEATHS;
 
 mtype = { none, asked, granted, refused };
 mtype answer[PROCESSES] = none;		/* of the connection of a process */
+byte at[PROCESSES];			/* the request is for a job on device at - 1; 0 for any */
 byte running = PROCESSES;
 
 #define PLACES_TAKEN (folder[0] + folder[1])
@@ -79,8 +84,16 @@ starts:
 handle:
 	u = p % USERS;
 	v = (u + 1) % USERS;
+#ifdef NO_PLACE_CHECK
+	at[p] = 0;
+#endif
 	if
-	:: created[u] -> goto promise
+	:: created[u] ->
+		if
+		:: at[p] > 0 && at[p] - 1 != device[u] -> goto refuse
+		:: else
+		fi;
+		goto promise
 	:: else
 	fi;
 	if
@@ -122,6 +135,16 @@ handle:
 make:
 	assert(PLACES_TAKEN < PLACES);
 	folder[u] = true;
+	if :: true OR_DIE fi;
+#ifdef CREATED_BEFORE_PLACE
+	created[u] = true;
+	if :: true OR_DIE fi;
+#endif
+	if
+	:: at[p] > 0 -> device[u] = at[p] - 1
+	:: at[p] == 0 -> device[u] = 0
+	:: at[p] == 0 -> device[u] = 1
+	fi;
 	if :: true OR_DIE fi;
 	created[u] = true;
 	if :: true OR_DIE fi;
@@ -180,13 +203,14 @@ proctype process(byte p)
 {
 	byte u = p % USERS, mine;
 	bool lock, in, again;
+	byte sees;						/* the driver shows device sees - 1; 0 before it is initialised */
 look:
 	if
 	:: created[u] -> goto opens
 	:: else
 	fi;
 ask:
-	atomic { answer[p] = asked; again = true };
+	atomic { at[p] = sees; answer[p] = asked; again = true };
 	if
 	:: answer[p] == granted
 	:: answer[p] == refused -> die()
@@ -196,6 +220,15 @@ opens:
 	if
 	:: !folder[u] -> goto lost
 	:: folder[u] -> mine = generation[u]
+	fi;
+	if
+	:: sees == 0 ->
+		sees = device[u] + 1;
+		if
+		:: created[u] && generation[u] == mine		/* the device was of this job: initialise the driver */
+		:: else -> sees = 0; goto lost
+		fi
+	:: else
 	fi;
 	MAY_DIE;
 	atomic {						/* it has the file open, also if it has been removed */
@@ -214,6 +247,7 @@ opens:
 		fi;
 #endif
 		assert(folder[u] && generation[u] == mine);
+		assert(sees - 1 == device[u]);
 		in = true;
 		joined[u]++
 	};

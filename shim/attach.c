@@ -334,12 +334,20 @@ static bool attach_enter(struct attach_page *p, void (*reset)(void), bool *compu
 	}
 }
 
-/* attach_find_place publishes the place of the job. The caller holds LOCK_ATTACH. */
-static void attach_find_place(void)
+/* attach_find_place publishes the place of the job. If the service has taken back the job of a
+ * policy's user in between, it asks for another, with a promise, and returns false if there is
+ * none. The caller holds LOCK_ATTACH. */
+static bool attach_find_place(void)
 {
 	struct place now;
 	config_read_place(&attach_job_config, &now);
+	if (!config_granted(&attach_job_config)) {
+		if (!config_ask_again(&attach_job_config, ""))
+			return false;
+		config_read_place(&attach_job_config, &now);
+	}
 	place_set(&now);
+	return true;
 }
 
 /* attach_find_again finds the job of a policy's user again if this process has read the job, has
@@ -349,12 +357,9 @@ static void attach_find_again(struct attach_page *p)
 {
 	if (p->state != ATTACH_COLD || !p->opened || config_granted(&attach_job_config))
 		return;
-	if (!config_ask_again(&attach_job_config, "")) {
-		attach_fail(p);
-		return;
-	}
 	attach_replace(p);
-	attach_find_place();
+	if (!attach_find_place())
+		attach_fail(p);
 }
 
 enum attach_state attach_prepare(bool starts)
@@ -370,9 +375,7 @@ enum attach_state attach_prepare(bool starts)
 			attach_set_state(p, ATTACH_OFF);
 		} else {
 			log_setup();
-			if (config_read(&attach_job_config))
-				attach_find_place();
-			else
+			if (!config_read(&attach_job_config) || !attach_find_place())
 				attach_fail(p);
 		}
 	}

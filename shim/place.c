@@ -5,7 +5,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "interpose.h"
 #include "log.h"
 
 static struct place place_now; /* guarded by LOCK_ATTACH */
@@ -112,19 +111,12 @@ void place_set(const struct place *p)
 
 const struct place *place_get(void) { return &place_now; }
 
-/* place_getenv is the getenv of the driver. The program's own environment stays as it is. */
-static char *place_getenv(const char *name)
+bool place_hides(void) { return __atomic_load_n(&place_listed, __ATOMIC_ACQUIRE); }
+
+char *place_getenv(const char *name)
 {
 	const char *list = __atomic_load_n(&place_listed, __ATOMIC_ACQUIRE);
 	return list && name && !strcmp(name, "CUDA_VISIBLE_DEVICES") ? (char *)list : getenv(name);
-}
-
-void place_hide(void)
-{
-	if (__atomic_load_n(&place_listed, __ATOMIC_ACQUIRE) && !interpose_driver_getenv(place_getenv))
-		log_warn(
-			"the driver shows GPUs that are not this job's: it reads its environment in an unknown way (programs that use them "
-			"get no memory)");
 }
 
 void place_indexes(const struct place *p, char *out, size_t size)

@@ -42,9 +42,11 @@ const char *place_translate(const struct place *p, const char *list, char out[PL
 void place_set(const struct place *p);
 const struct place *place_get(void);
 
-/* place_hide shows the driver only the devices of the place that was set. Call it before the
- * driver is initialised, without a lock. */
-void place_hide(void);
+/* place_hides reports whether the place that was set hides devices. Then the driver must call
+ * place_getenv in place of getenv: it returns the list of that place for CUDA_VISIBLE_DEVICES. The
+ * program's own environment stays as it is. */
+bool place_hides(void);
+char *place_getenv(const char *name);
 
 /* place_indexes formats the indexes of the visible devices, as in 0,2; empty if none is hidden. */
 void place_indexes(const struct place *p, char *out, size_t size);
