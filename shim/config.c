@@ -510,6 +510,7 @@ void config_read_place(const struct config *c, struct place *out)
 	memset(out, 0, sizeof *out);
 	config_read_job_page(c, beside, config_add_place, out);
 }
+
 /* config_make_trusted makes a folder, or accepts one that only this user can have made: limits
  * in a folder that others can write mean nothing. It returns false, and logs why, for any
  * other. */

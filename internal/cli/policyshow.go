@@ -9,6 +9,7 @@ import (
 
 	"ration/internal/limit"
 	"ration/internal/policy"
+	"ration/internal/region"
 	"ration/internal/termtext"
 )
 
@@ -229,4 +230,36 @@ rations of others.`,
 	f.addMemory(cmd.Flags())
 	f.addCompute(cmd.Flags())
 	return cmd
+}
+
+func newPolicyMoveCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "move [GPU]",
+		Short: "Move your ration to another GPU",
+		Long: `Move your ration to another GPU of a machine with several: to GPU, a number that
+ration ps shows (0,2 if your ration is on two), or else to the other GPU with
+most memory in no ration. End your programs first: a program stays on the GPU
+that it began with. While you run nothing, others may get the memory; then your
+next program is given a GPU as usual.
+
+Exit status: 0 if your ration is there; 1 if a program of yours runs, or there
+is no room.`,
+		Example: "  ration policy move\n  ration policy move 1",
+		Args:    argCount(0, 1, "a GPU"),
+
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if _, err := region.ParsePlace(args[0]); err != nil {
+					return usageError("%w", err)
+				}
+			}
+			at, err := policy.Move(strings.Join(args, ""))
+			if err != nil {
+				return err
+			}
+			a.out.printf("Your ration is on %v.\n", at)
+			return nil
+		},
+	}
 }

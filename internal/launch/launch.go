@@ -122,7 +122,10 @@ func (p Plan) make(j *Job) error {
 	// has its state in the job's folder, so for it the job is created first.
 	if p.FakeGPU == "" {
 		driver, err := p.Driver, error(nil)
-		if driver == nil {
+		switch {
+		case driver == nil && p.Settings.Devices.IsSet() && !p.standing:
+			driver, err = gpu.Open("") // to choose, it must say what is free
+		case driver == nil:
 			driver, err = KnownDevices()
 		}
 		if err != nil && !errors.Is(err, gpu.ErrNoDriver) {
@@ -263,6 +266,13 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 			j.Discard()
 		}
 	}()
+	if !p.standing && !j.Joined {
+		done := func() {}
+		if limits, p.Placed, done, err = p.place(limits, driver); err != nil {
+			return err
+		}
+		defer done() // after the region exists
+	}
 	if !p.standing {
 		j.environ, j.path = p.environ(j, driver), j.pathInside(j.path)
 	}

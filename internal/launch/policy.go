@@ -55,6 +55,8 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, ruledError("a round of its own")
 	case !limited && (p.Settings.Compute.IsSet() || p.Settings.ComputeMax.IsSet()):
 		return nil, ruledError("a share of its own and no --mem")
+	case !limited && p.Settings.Devices.IsSet():
+		return nil, ruledError("a number of devices and no --mem")
 	}
 	if j.path, err = findCommand(p.Command[0]); err != nil {
 		return nil, err

@@ -20,16 +20,6 @@ import (
 
 // Without overbook = true, the rations of all users together must fit on the devices.
 
-// booking is the sum of limits on each device: bytes of memory, and per cent of time.
-type booking struct{ memory, share [abi.Devices]uint64 }
-
-func (b *booking) add(l region.Limits) {
-	for d := range abi.Devices {
-		b.memory[d] += l.Memory[d].Bytes()
-		b.share[d] += uint64(abi.Percent(l.Compute[d]))
-	}
-}
-
 // fits returns ErrOverbooked for limits that do not fit beside those of other users. To make them
 // fit it may remove jobs that have no process and no promise, and whose users the file does not name: as few as
 // necessary, and none if that would not be enough.
@@ -162,21 +152,21 @@ func holdersOf(device int, others []booked, without []int) (out []job.DeniedHold
 // checkBeside returns ErrOverbooked if the limits, together with those of others, exceed a device.
 // The jobs of the users in without do not count, but their runs do.
 func (r *rations) checkBeside(l region.Limits, others []booked, without []int) error {
-	var held, all booking
+	var held, all launch.Booking
 	for i := range others {
 		if o := &others[i]; o.run || !slices.Contains(without, o.uid) {
-			held.add(o.limits)
+			held.Add(o.limits)
 		}
 	}
 	all = held
-	all.add(l)
+	all.Add(l)
 	for d, total := range r.totals() {
-		if all.memory[d] > uint64(total) {
-			return &noRoom{d, limit.Size(l.Memory[d].Bytes()), limit.Size(held.memory[d]), total, holdersOf(d, others, without), 1}
+		if all.Memory[d] > uint64(total) {
+			return &noRoom{d, limit.Size(l.Memory[d].Bytes()), limit.Size(held.Memory[d]), total, holdersOf(d, others, without), 1}
 		}
-		if all.share[d] > 100 {
+		if all.Share[d] > 100 {
 			return fmt.Errorf("%w for a share of %d %% of GPU %d: other users have %d %% (try again later, or ask for less: ration policy ask --compute)",
-				ErrOverbooked, abi.Percent(l.Compute[d]), d, held.share[d])
+				ErrOverbooked, abi.Percent(l.Compute[d]), d, held.Share[d])
 		}
 	}
 	return nil
@@ -196,7 +186,7 @@ func (p *Policy) checkCapacity(file string) error {
 	machine := &rations{policy: p, driver: driver, missing: missing}
 	rules := slices.Concat(byLine(p.Users), byLine(p.Groups), []*Rule{p.Everybody})
 	slices.SortFunc(rules, func(a, b *Rule) int { return a.line - b.line })
-	var all booking
+	var all launch.Booking
 	var named []booked
 	for _, rule := range rules {
 		if rule.Exempt {
@@ -215,18 +205,18 @@ func (p *Policy) checkCapacity(file string) error {
 			continue
 		}
 		if want := machine.wanted(rule.Default); want != 0 {
-			at, _ := choose(want, machine.candidates(limits, named, nil))
-			limits = restrict(limits, at)
+			at, _ := launch.Choose(want, machine.candidates(limits, named, nil), inNoRation)
+			limits = limits.Restrict(at)
 		}
 		named = append(named, booked{limits: limits})
-		all.add(limits)
+		all.Add(limits)
 		for d, total := range machine.totals() {
-			if all.memory[d] > uint64(total) {
-				r.problem(path+"\x00memory", "%s: the rations of users who are named come to %s of device %d here, which has %s (overbook = true allows it)", rule.Source, limit.Size(all.memory[d]), d, total)
+			if all.Memory[d] > uint64(total) {
+				r.problem(path+"\x00memory", "%s: the rations of users who are named come to %s of device %d here, which has %s (overbook = true allows it)", rule.Source, limit.Size(all.Memory[d]), d, total)
 				break
 			}
-			if all.share[d] > 100 {
-				r.problem(path+"\x00compute", "%s: the shares of users who are named come to %d %% of device %d here (overbook = true allows it)", rule.Source, all.share[d], d)
+			if all.Share[d] > 100 {
+				r.problem(path+"\x00compute", "%s: the shares of users who are named come to %d %% of device %d here (overbook = true allows it)", rule.Source, all.Share[d], d)
 				break
 			}
 		}

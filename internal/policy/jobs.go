@@ -124,7 +124,7 @@ func (r *rations) limitsOf(ration limit.Limits) (region.Limits, error) {
 func (r *rations) ensure(uid int) error { return r.ensureAt(uid, 0) }
 
 // ensureAt is ensure for a job on certain devices, or on any if at is empty.
-func (r *rations) ensureAt(uid int, at place) error {
+func (r *rations) ensureAt(uid int, at region.Place) error {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error)
 
 // give sets a user's job to a ration, less the limits of the user's runs. It creates the job if
 // necessary, on the devices of at; if at is empty, it chooses them.
-func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at place) error {
+func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place) error {
 	limits, err := r.limitsOf(ration)
 	if err != nil {
 		return fmt.Errorf("%s: %w", rule.Source, err)

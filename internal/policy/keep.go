@@ -24,6 +24,7 @@ import (
 	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/proc"
+	"ration/internal/region"
 	"ration/internal/safepath"
 	"ration/internal/termtext"
 )
@@ -37,6 +38,9 @@ var Socket = filepath.Join(job.RootFolder, job.PolicySocket)
 // atRequest is a request for a job on certain devices, from a process that has initialised the driver
 // with these.
 const atRequest = "at"
+
+// moveRequest is a request for a job on other devices: UID move [LIST].
+const moveRequest = "move"
 
 const (
 	requestTimeout = 5 * time.Second
@@ -313,21 +317,26 @@ func (k *keeper) handle(peer int, line string) (answer string, held *os.File, er
 		}
 	}
 	const ok = "ok\n"
-	switch {
-	case len(words) == 1 || len(words) == 3 && words[1] == atRequest:
-		var at place
-		if len(words) == 3 {
-			at, err = parsePlace(words[2])
+	var at region.Place
+	if len(words) == 3 && (words[1] == atRequest || words[1] == moveRequest) {
+		if at, err = region.ParsePlace(words[2]); err != nil {
+			return "", nil, err
 		}
-		if err == nil && has {
+	}
+	switch {
+	case len(words) == 1 || at != 0 && words[1] == atRequest:
+		if has {
 			err = checkPlace(uid, at)
-		} else if err == nil {
+		} else {
 			err = r.ensureAt(uid, at)
 		}
 		if err == nil {
 			held, err = promise(uid)
 		}
 		return ok, held, err
+	case words[1] == moveRequest && (len(words) == 2 || at != 0):
+		at, err = r.relocate(uid, at)
+		return "ok " + at.List() + "\n", nil, err
 	case words[1] == launch.RunRequest && len(words) > 3:
 		return k.handleRun(r, uid, words[2], words[3:])
 	}
@@ -464,25 +473,4 @@ func (k *keeper) open() (r *rations, done func(), err error) {
 		_ = lock.Close()
 		k.turn.unlock()
 	}, nil
-}
-
-// Ask requests a ration for this user, up to the largest that the policy allows.
-func Ask(r limit.Limits) error {
-	c, err := net.DialTimeout("unix", Socket, requestTimeout)
-	if err != nil {
-		return fmt.Errorf("asking for a ration: %w (does ration-policy.service run?)", err)
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(2 * requestTimeout))
-	if _, err := fmt.Fprintf(c, "%d %s\n", os.Getuid(), r.String()); err != nil {
-		return fmt.Errorf("asking for a ration: %w", err)
-	}
-	answer, err := io.ReadAll(io.LimitReader(c, 4096))
-	if err != nil || len(answer) == 0 {
-		return fmt.Errorf("asking for a ration: no answer: %w", errors.Join(err, io.ErrUnexpectedEOF))
-	}
-	if text := strings.TrimSpace(string(answer)); text != "ok" {
-		return errors.New(text)
-	}
-	return nil
 }

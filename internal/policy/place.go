@@ -1,18 +1,16 @@
 package policy
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"math/bits"
+	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"ration/internal/abi"
 	"ration/internal/gpu"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/region"
 )
@@ -23,99 +21,8 @@ import (
 // ErrPlaced is returned if a job is on other devices than a request needs.
 var ErrPlaced = errors.New("your ration is on another GPU")
 
-// place is a set of devices, one bit each, by the machine's numbers. An empty place means that no choice
-// was made.
-type place uint32
-
-func placeAt(devices ...int) (p place) {
-	for _, d := range devices {
-		p |= 1 << d
-	}
-	return p
-}
-
-func (p place) has(device int) bool { return p>>device&1 != 0 }
-func (p place) count() int          { return bits.OnesCount32(uint32(p)) }
-
-func (p place) devices() (out []int) {
-	for d := range abi.Devices {
-		if p.has(d) {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
-// list formats the place for a request: 0,2.
-func (p place) list() string {
-	var parts []string
-	for _, d := range p.devices() {
-		parts = append(parts, strconv.Itoa(d))
-	}
-	return strings.Join(parts, ",")
-}
-
-// String formats the place for a sentence: GPU 1, or GPUs 0, 2.
-func (p place) String() string {
-	if p.count() == 1 {
-		return "GPU " + p.list()
-	}
-	return "GPUs " + strings.ReplaceAll(p.list(), ",", ", ")
-}
-
-// parsePlace parses the form of list.
-func parsePlace(list string) (p place, err error) {
-	for part := range strings.SplitSeq(list, ",") {
-		d, err := strconv.Atoi(part)
-		if err != nil || d < 0 || d >= abi.Devices {
-			return 0, fmt.Errorf("%q: not the number of a GPU (nvidia-smi -L lists them)", part)
-		}
-		p |= placeAt(d)
-	}
-	return p, nil
-}
-
-// candidate is a device that a ration can be placed on.
-type candidate struct {
-	device int
-	full   bool  // the ration does not fit, even if all idle users lose theirs
-	lose   int   // idle users that must lose their rations for it
-	free   int64 // bytes of the device that are in no ration of another user; negative if overbooked
-}
-
-// choose returns the n best of the candidates, or all if there are fewer. The rule is: devices on which the
-// ration fits, then those where the fewest idle users lose their rations, then the device with most memory
-// that is in no ration, then the lowest number. why explains the choice.
-func choose(n int, all []candidate) (at place, why string) {
-	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b candidate) int {
-		if a.full != b.full {
-			if a.full {
-				return 1
-			}
-			return -1
-		}
-		return cmp.Or(cmp.Compare(a.lose, b.lose), cmp.Compare(b.free, a.free), cmp.Compare(a.device, b.device))
-	})
-	var has, left []string
-	for i, c := range all {
-		text := fmt.Sprintf("GPU %d had %s in no ration", c.device, limit.Size(max(c.free, 0)))
-		if c.lose > 0 {
-			text = fmt.Sprintf("GPU %d was full, and %s lost theirs", c.device, humanfmt.Plural(c.lose, "idle ration", "idle rations"))
-		}
-		if i < n {
-			at |= placeAt(c.device)
-			has = append(has, text)
-		} else {
-			left = append(left, fmt.Sprintf("GPU %d %s", c.device, limit.Size(max(c.free, 0))))
-		}
-	}
-	why = strings.Join(has, ", ")
-	if len(left) > 0 {
-		why += " (" + strings.Join(left, ", ") + ")"
-	}
-	return at, why
-}
+// inNoRation says which memory counts as free when a ration is placed.
+const inNoRation = "in no ration"
 
 // wanted returns how many devices a ration is for, or 0 for all of them. On a machine with several
 // devices the default is one; but a ration that names devices has those that it names.
@@ -140,22 +47,22 @@ func (r *rations) wanted(ration limit.Limits) int {
 
 // candidates returns the devices that limits allow, beside the rations of others. idle are the users that
 // may lose theirs.
-func (r *rations) candidates(limits region.Limits, others []booked, idle []int) (out []candidate) {
-	var held booking
+func (r *rations) candidates(limits region.Limits, others []booked, idle []int) (out []launch.Candidate) {
+	var held launch.Booking
 	for i := range others {
-		held.add(others[i].limits)
+		held.Add(others[i].limits)
 	}
 	for d, total := range r.totals() {
-		if !mayUse(limits, d) {
+		if !limits.MayUse(d) {
 			continue
 		}
-		c := candidate{device: d, free: int64(total) - int64(held.memory[d])}
+		c := launch.Candidate{Device: d, Free: int64(total) - int64(held.Memory[d])}
 		if !r.policy.Overbook {
-			on := restrict(limits, placeAt(d))
+			on := limits.Restrict(region.PlaceAt(d))
 			check := func(without []int) error { return r.checkBeside(on, others, without) }
 			if check(nil) != nil {
 				lose, err := fewest(idle, check)
-				c.full, c.lose = err != nil, len(lose)
+				c.Full, c.Lose = err != nil, len(lose)
 			}
 		}
 		out = append(out, c)
@@ -163,41 +70,21 @@ func (r *rations) candidates(limits region.Limits, others []booked, idle []int) 
 	return out
 }
 
-// mayUse reports whether limits allow memory of a device.
-func mayUse(l region.Limits, device int) bool {
-	return !l.Memory[device].Limited() || l.Memory[device].Bytes() > 0
-}
-
-// restrict returns limits without the devices that are not in a place, which are hidden and have no memory.
-func restrict(l region.Limits, at place) region.Limits {
-	for d := range abi.Devices {
-		if !at.has(d) {
-			l.Memory[d], l.Compute[d], l.ComputeMax[d], l.Hidden[d] = abi.MakeLimit(0), 0, 0, 1
-		}
-	}
-	return l
-}
-
-// visible returns the devices that a job with these limits sees.
-func visible(l region.Limits) (at place) {
-	for d := range abi.Devices {
-		if l.Hidden[d] == 0 {
-			at |= placeAt(d)
-		}
-	}
-	return at
-}
-
-// placed returns the devices that a user's job and runs see. is is false if the user has none. All of
-// them see the same: a run is made with the place of the job, and a job beside runs with that of the runs.
-func placed(uid int) (at place, is bool) {
+// placed returns the place of a user's job and runs. is is false if the user has none. All of
+// them have the same place: a run gets that of the job, and a job beside runs that of the runs.
+func placed(uid int) (at region.Place, is bool) {
 	if usable(uid) {
 		l, err := readLimits(job.OfUserPath(uid))
-		return visible(l), err == nil
+		return l.Visible(), err == nil
 	}
 	for _, run := range readyRuns(uid) {
 		if l, err := readLimits(run.Path); err == nil {
-			return visible(l), true
+			for d := range abi.Devices {
+				if l.Hidden[d] == hiddenByRun {
+					l.Hidden[d] = 0
+				}
+			}
+			return l.Visible(), true
 		}
 	}
 	return 0, false
@@ -206,14 +93,14 @@ func placed(uid int) (at place, is bool) {
 // place restricts the limits of a ration to the devices of the user's job, or of at, or to those that it
 // chooses. If necessary it takes back the jobs of idle users. A job stays on its devices as long as it
 // exists; if the rule now wants another number of them, an idle job is taken back and made again.
-func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at place) (_ region.Limits, why string, err error) {
+func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at region.Place) (_ region.Limits, why string, err error) {
 	want := r.wanted(ration)
 	if now, is := placed(uid); is {
 		switch {
 		case now&at != at:
 			return limits, "", otherPlace(now, at)
 		case r.suits(now, want, limits) || !vacate(uid):
-			limits = restrict(limits, now)
+			limits = limits.Restrict(now)
 			return limits, "", r.fits(uid, limits)
 		}
 	}
@@ -226,16 +113,16 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at p
 	if !r.suits(at, want, limits) {
 		return limits, "", fmt.Errorf("%w: %v is not %s of this machine that your ration may use", ErrPlaced, at, humanfmt.Plural(want, "GPU", "GPUs"))
 	}
-	limits = restrict(limits, at)
+	limits = limits.Restrict(at)
 	return limits, "the user asked for " + at.String(), r.fits(uid, limits)
 }
 
-func otherPlace(now, at place) error {
+func otherPlace(now, at region.Place) error {
 	return fmt.Errorf("%w: %v, not %v (start the program again)", ErrPlaced, now, at)
 }
 
 // checkPlace returns an error if a user's job does not see all devices of at.
-func checkPlace(uid int, at place) error {
+func checkPlace(uid int, at region.Place) error {
 	if now, is := placed(uid); is && now&at != at {
 		return otherPlace(now, at)
 	}
@@ -245,10 +132,10 @@ func checkPlace(uid int, at place) error {
 // placeAnew restricts limits to the devices that it chooses.
 func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limits, why string, err error) {
 	for range placeTries {
-		var at place
+		var at region.Place
 		all := r.candidates(limits, bookedByOthers(uid), r.removable(map[int]bool{uid: true}))
-		at, why = choose(want, all)
-		on := restrict(limits, at)
+		at, why = launch.Choose(want, all, inNoRation)
+		on := limits.Restrict(at)
 		if err = r.fits(uid, on); err == nil {
 			return on, why, nil
 		}
@@ -256,7 +143,7 @@ func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limit
 		if errors.As(err, &room) && want == 1 {
 			room.among = len(all)
 		}
-		if !slices.ContainsFunc(all, func(c candidate) bool { return !c.full }) {
+		if !slices.ContainsFunc(all, func(c launch.Candidate) bool { return !c.Full }) {
 			break
 		}
 		// A user that was idle has started a program since: choose again.
@@ -268,13 +155,13 @@ func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limit
 const placeTries = 3
 
 // suits reports whether a place is one for a ration: want devices, or all if want is 0.
-func (r *rations) suits(at place, want int, limits region.Limits) bool {
+func (r *rations) suits(at region.Place, want int, limits region.Limits) bool {
 	n := 0
 	for d := range r.totals() {
-		if at.has(d) && want != 0 && !mayUse(limits, d) {
+		if at.Has(d) && want != 0 && !limits.MayUse(d) {
 			return false
 		}
-		if at.has(d) {
+		if at.Has(d) {
 			n++
 		}
 	}
@@ -287,15 +174,97 @@ func (r *rations) suits(at place, want int, limits region.Limits) bool {
 // vacate takes back the job of a user that has no process, no promise and no run.
 func vacate(uid int) bool { return len(job.RunsOf(uid)) == 0 && evict(uid) == nil }
 
-// restrictRun restricts the limits of a run to the devices that the user's job sees. It is an error if the
-// run names another device.
-func restrictRun(limits *region.Limits, asked limit.Limits, users region.Limits) error {
-	at := visible(users)
-	for d := range abi.Devices {
-		if !at.has(d) && asked.Names(d) {
-			return fmt.Errorf("%w: it names GPU %d, and your ration is on %v (ration policy show)", ErrRun, d, at)
+// ErrMove is returned for a ration that cannot be moved.
+var ErrMove = errors.New("your ration cannot be moved")
+
+// relocate takes back a user's job and makes it again on the devices of at, or on others than now if at is
+// empty. It returns the new place. A job in use stays where it is.
+func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
+	ration, rule, err := r.rationOf(uid)
+	if err != nil {
+		return 0, err
+	}
+	want := r.wanted(ration)
+	if rule.Exempt || want == 0 {
+		return 0, fmt.Errorf("%w: your programs see every GPU of this machine (CUDA_VISIBLE_DEVICES selects among them)", ErrMove)
+	}
+	limits, err := r.limitsOf(ration)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", rule.Source, err)
+	}
+	now, is := placed(uid)
+	switch {
+	case at != 0 && !r.suits(at, want, limits):
+		return 0, fmt.Errorf("%w: %v is not %s of this machine that it may use (nvidia-smi -L lists them)", ErrMove, at, humanfmt.Plural(want, "GPU", "GPUs"))
+	case at == 0:
+		all := r.candidates(limits, bookedByOthers(uid), r.removable(map[int]bool{uid: true}))
+		all = slices.DeleteFunc(all, func(c launch.Candidate) bool { return is && now.Has(c.Device) })
+		if len(all) < want {
+			return 0, fmt.Errorf("%w: there is no other GPU that it may use", ErrMove)
+		}
+		at, _ = launch.Choose(want, all, inNoRation)
+	}
+	if is && now == at {
+		return at, nil
+	}
+	asked, _ := os.ReadFile(askedPath(uid))
+	if is {
+		busy := fmt.Errorf("%w: a program of yours uses it on %v (end that, and try again)", ErrMove, now)
+		if len(job.RunsOf(uid)) > 0 || job.CheckRemovable(jobOf(uid), true) != nil {
+			return 0, busy
+		}
+		// A refusal must not cost the user the present place.
+		if err := r.fits(uid, limits.Restrict(at)); err != nil {
+			return 0, err
+		}
+		if !vacate(uid) {
+			return 0, busy
 		}
 	}
-	*limits = restrict(*limits, at)
-	return nil
+	if err := r.give(uid, ration, rule, at); err != nil {
+		return 0, err
+	}
+	return at, keepAsked(uid, asked)
+}
+
+// hiddenByRun is the value of region.Limits.Hidden for a device of the user's place that a run does not use.
+const hiddenByRun = 2
+
+// restrictRun restricts the limits of a run to the devices that the user's job sees, or to as many of them
+// as it asks for: those with most left of the ration. It is an error if the run names another device.
+func (r *rations) restrictRun(limits *region.Limits, asked limit.Limits, users region.Limits) (why string, err error) {
+	at := users.Visible()
+	for d := range abi.Devices {
+		if !at.Has(d) && asked.Names(d) {
+			return "", fmt.Errorf("%w: it names GPU %d, and your ration is on %v (ration policy show)", ErrRun, d, at)
+		}
+	}
+	*limits = limits.Restrict(at)
+	if !asked.Devices.IsSet() || asked.Devices == limit.AllDevices {
+		return "", nil
+	}
+	var all []launch.Candidate
+	for d, total := range r.totals() {
+		if !at.Has(d) || !limits.MayUse(d) || !users.MayUse(d) {
+			continue
+		}
+		c := launch.Candidate{Device: d, Free: int64(total)}
+		if left := users.Memory[d]; left.Limited() {
+			c.Free = int64(left.Bytes())
+		}
+		c.Full = int64(limits.Memory[d].Bytes()) > c.Free
+		all = append(all, c)
+	}
+	n := int(asked.Devices)
+	if n > len(all) {
+		return "", fmt.Errorf("%w: it asks for %s, and your ration has %d that it may use (ration policy show)", ErrRun, humanfmt.Plural(n, "GPU", "GPUs"), len(all))
+	}
+	on, why := launch.Choose(n, all, "of your ration left")
+	*limits = limits.Restrict(on)
+	for d := range abi.Devices {
+		if at.Has(d) && !on.Has(d) {
+			limits.Hidden[d] = hiddenByRun
+		}
+	}
+	return why, nil
 }

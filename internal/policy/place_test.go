@@ -8,36 +8,12 @@ import (
 	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/gpu"
+	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/region"
 )
 
 const gib = 1 << 30
-
-func TestChoose(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		n    int
-		all  []candidate
-		want place
-	}{
-		{"the emptiest", 1, []candidate{{device: 0, free: 10}, {device: 1, free: 30}, {device: 2, free: 20}}, placeAt(1)},
-		{"the lowest of equals", 1, []candidate{{device: 2, free: 30}, {device: 1, free: 30}, {device: 3, free: 9}}, placeAt(1)},
-		{"one where it fits", 1, []candidate{{device: 0, free: 30, full: true}, {device: 1, free: 3}}, placeAt(1)},
-		{"one where nobody loses", 1, []candidate{{device: 0, free: 30, lose: 1}, {device: 1, free: 3}}, placeAt(1)},
-		{"one where the fewest lose", 1, []candidate{{device: 0, free: 30, lose: 2}, {device: 1, free: 3, lose: 1}}, placeAt(1)},
-		{"losing is better than full", 1, []candidate{{device: 0, free: 30, full: true}, {device: 1, free: 3, lose: 9}}, placeAt(1)},
-		{"two", 2, []candidate{{device: 0, free: 10}, {device: 1, free: 30}, {device: 2, free: 20}}, placeAt(1, 2)},
-		{"fewer than wanted", 2, []candidate{{device: 3, free: 10}}, placeAt(3)},
-		{"overbooked", 1, []candidate{{device: 0, free: -2}, {device: 1, free: -1}}, placeAt(1)},
-		{"none", 1, nil, 0},
-	} {
-		at, _ := choose(c.n, c.all)
-		expect.Equal(t, at, c.want, c.name)
-	}
-	_, why := choose(1, []candidate{{device: 0, free: 3 * gib}, {device: 1, free: 8 * gib}})
-	expect.Equal(t, why, "GPU 1 had 8 GiB in no ration (GPU 0 3 GiB)")
-}
 
 // machineOf returns the rations of a machine with devices of these sizes in GiB.
 func machineOf(sizes ...uint64) *rations {
@@ -62,23 +38,26 @@ func TestPlaceSpreads(t *testing.T) {
 	var others []booked
 	var users [2]int
 	for uid := range 30 {
-		at, _ := choose(1, r.candidates(on(8, 8), others, nil))
-		limits := restrict(on(8, 8), at)
+		at, _ := launch.Choose(1, r.candidates(on(8, 8), others, nil), inNoRation)
+		limits := on(8, 8).Restrict(at)
 		expect.OK(t, r.checkBeside(limits, others, nil))
 		others = append(others, booked{uid: uid, limits: limits})
-		users[at.devices()[0]]++
+		users[at.Devices()[0]]++
 	}
 	expect.Equal(t, users, [2]int{15, 15})
 }
 
 func TestCandidates(t *testing.T) {
+	from := func(device int, full bool, lose int, free int64) launch.Candidate {
+		return launch.Candidate{Device: device, Full: full, Lose: lose, Free: free}
+	}
 	r := machineOf(10, 10, 10)
 	others := []booked{{uid: 1, limits: on(8, 3, 3)}, {uid: 2, limits: on(0, 0, 7)}}
-	expect.True(t, slices.Equal(r.candidates(on(4, 4, 4), others, nil), []candidate{{0, true, 0, 2 * gib}, {1, false, 0, 7 * gib}, {2, true, 0, 0}}))
-	expect.True(t, slices.Equal(r.candidates(on(4, 4, 4), others, []int{1, 2}), []candidate{{0, false, 1, 2 * gib}, {1, false, 0, 7 * gib}, {2, false, 1, 0}}))
-	expect.True(t, slices.Equal(r.candidates(on(4, 0, 4), others, []int{2}), []candidate{{0, true, 0, 2 * gib}, {2, false, 1, 0}}), "a device that the ration does not have")
+	expect.True(t, slices.Equal(r.candidates(on(4, 4, 4), others, nil), []launch.Candidate{from(0, true, 0, 2*gib), from(1, false, 0, 7*gib), from(2, true, 0, 0)}))
+	expect.True(t, slices.Equal(r.candidates(on(4, 4, 4), others, []int{1, 2}), []launch.Candidate{from(0, false, 1, 2*gib), from(1, false, 0, 7*gib), from(2, false, 1, 0)}))
+	expect.True(t, slices.Equal(r.candidates(on(4, 0, 4), others, []int{2}), []launch.Candidate{from(0, true, 0, 2*gib), from(2, false, 1, 0)}), "a device that the ration does not have")
 	r.policy.Overbook = true
-	expect.True(t, slices.Equal(r.candidates(on(4, 4, 0), others, nil), []candidate{{0, false, 0, 2 * gib}, {1, false, 0, 7 * gib}}))
+	expect.True(t, slices.Equal(r.candidates(on(4, 4, 0), others, nil), []launch.Candidate{from(0, false, 0, 2*gib), from(1, false, 0, 7*gib)}))
 }
 
 func TestWanted(t *testing.T) {
@@ -100,26 +79,29 @@ func TestWanted(t *testing.T) {
 }
 
 func TestRestrict(t *testing.T) {
-	l := restrict(on(8, 8), placeAt(1))
-	expect.Equal(t, visible(l), placeAt(1))
+	l := on(8, 8).Restrict(region.PlaceAt(1))
+	expect.Equal(t, l.Visible(), region.PlaceAt(1))
 	expect.Equal(t, l.Memory[0], abi.MakeLimit(0))
 	expect.Equal(t, l.Memory[1].Bytes(), uint64(8*gib))
 	expect.Equal(t, l.Memory[5], abi.MakeLimit(0), "a device that came later")
 	run := on(4, 4)
-	expect.OK(t, restrictRun(&run, limit.Limits{}, l))
-	expect.Equal(t, run, restrict(on(4, 4), placeAt(1)))
+	r := machineOf(10, 10)
+	_, err := r.restrictRun(&run, limit.Limits{}, l)
+	expect.OK(t, err)
+	expect.Equal(t, run, on(4, 4).Restrict(region.PlaceAt(1)))
 	named, err := limit.ParseLimits("memory=0=4g")
 	expect.OK(t, err)
-	expect.True(t, errors.Is(restrictRun(&run, named, l), ErrRun))
+	_, err = r.restrictRun(&run, named, l)
+	expect.True(t, errors.Is(err, ErrRun))
 }
 
 func TestSuits(t *testing.T) {
 	r := machineOf(10, 10, 10)
-	expect.True(t, r.suits(placeAt(1), 1, on(4, 4, 4)))
-	expect.True(t, !r.suits(placeAt(1, 2), 1, on(4, 4, 4)), "too many")
-	expect.True(t, !r.suits(placeAt(1), 1, on(4, 0, 4)), "not of this ration")
-	expect.True(t, !r.suits(placeAt(3), 1, on(4, 4, 4)), "no such device")
-	expect.True(t, r.suits(visible(region.Limits{}), 0, on(4, 4, 4)), "all")
-	expect.True(t, !r.suits(visible(region.Limits{}), 1, on(4, 4, 4)), "all are not one")
-	expect.True(t, !r.suits(placeAt(1), 0, on(4, 4, 4)), "one is not all")
+	expect.True(t, r.suits(region.PlaceAt(1), 1, on(4, 4, 4)))
+	expect.True(t, !r.suits(region.PlaceAt(1, 2), 1, on(4, 4, 4)), "too many")
+	expect.True(t, !r.suits(region.PlaceAt(1), 1, on(4, 0, 4)), "not of this ration")
+	expect.True(t, !r.suits(region.PlaceAt(3), 1, on(4, 4, 4)), "no such device")
+	expect.True(t, r.suits(region.Limits{}.Visible(), 0, on(4, 4, 4)), "all")
+	expect.True(t, !r.suits(region.Limits{}.Visible(), 1, on(4, 4, 4)), "all are not one")
+	expect.True(t, !r.suits(region.PlaceAt(1), 0, on(4, 4, 4)), "one is not all")
 }

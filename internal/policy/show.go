@@ -75,8 +75,8 @@ func (p *Policy) Show(uid int) Standing {
 	if err != nil {
 		return out
 	}
-	if at := visible(has); at.count() < abi.Devices {
-		out.GPUs, out.Placed = at.devices(), job.PlacedWhy(jobOf(uid))
+	if at := has.Visible(); at.Count() < abi.Devices {
+		out.GPUs, out.Placed = at.Devices(), job.PlacedWhy(jobOf(uid))
 	}
 	for d := range abi.Devices {
 		if has.Hidden[d] != 0 {

@@ -78,8 +78,11 @@ func (l *OperatorLimits) Hidden(device int) (bool, error) {
 	if err := checkDevice(device); err != nil {
 		return false, err
 	}
-	return l.page.Device[device].Hidden != 0, nil
+	return l.HiddenBy(device) != 0, nil
 }
+
+// HiddenBy returns the word of Limits.Hidden for a device that exists.
+func (l *OperatorLimits) HiddenBy(device int) uint64 { return l.page.Device[device].Hidden }
 
 // SetLimit changes a device's limit for every request from now on.
 func (l *OperatorLimits) SetLimit(device int, limit abi.Limit) error {
