@@ -27,7 +27,8 @@ byte generation[USERS];			/* how many jobs of the user have been removed */
 byte locked[USERS];			/* slots of the job that are locked */
 byte promises[USERS];			/* descriptors with a shared lock on its `alive` */
 byte joined[USERS];			/* processes that count themselves as members */
-byte device[USERS];			/* where the job is */
+#define UNKNOWN 2			/* no file says it: a process would see all devices */
+byte device[USERS] = UNKNOWN;		/* where the job is */
 byte deaths = DEATHS;
 
 mtype = { none, asked, granted, refused };
@@ -75,6 +76,9 @@ starts:
 	assert(joined[1] == 0 || created[1]);
 	do
 	:: running == 0 -> break
+#ifdef MOVE_IN_PLACE
+	:: atomic { created[0] && locked[0] == 0 && promises[0] == 0 -> device[0] = 1 - device[0] }
+#endif
 	:: atomic { answer[0] == asked -> p = 0 }; goto handle
 	:: atomic { PROCESSES > 1 && answer[1 % PROCESSES] == asked -> p = 1 % PROCESSES }; goto handle
 	:: atomic { PROCESSES > 2 && answer[2 % PROCESSES] == asked -> p = 2 % PROCESSES }; goto handle
@@ -99,7 +103,7 @@ handle:
 	if
 	:: folder[u] ->						/* a keeper died while it made the job: make it again */
 		assert(locked[u] == 0 || joined[u] == 0);
-		atomic { folder[u] = false; generation[u]++ }
+		atomic { folder[u] = false; device[u] = UNKNOWN; generation[u]++ }
 	:: else
 	fi;
 	if
@@ -127,7 +131,7 @@ handle:
 	atomic {						/* removed */
 		assert(joined[v] == 0);
 		assert(promises[v] == 0);
-		folder[v] = false; created[v] = false; leaving[v] = false;
+		folder[v] = false; device[v] = UNKNOWN; created[v] = false; leaving[v] = false;
 		locked[v] = 0;					/* the locks are on files that nobody finds */
 		generation[v]++
 	};
@@ -210,7 +214,7 @@ look:
 	:: else
 	fi;
 ask:
-	atomic { at[p] = sees; answer[p] = asked; again = true };
+	atomic { at[p] = (sees == UNKNOWN + 1 -> 0 : sees); answer[p] = asked; again = true };
 	if
 	:: answer[p] == granted
 	:: answer[p] == refused -> die()
@@ -218,16 +222,18 @@ ask:
 	fi;
 opens:
 	if
-	:: !folder[u] -> goto lost
-	:: folder[u] -> mine = generation[u]
+	:: !created[u] -> goto lost
+	:: atomic { created[u] -> mine = generation[u] }	/* `created` says which job it is */
 	fi;
 	if
 	:: sees == 0 ->
 		sees = device[u] + 1;
+#ifndef NO_EARLY_CHECK
 		if
 		:: created[u] && generation[u] == mine		/* the device was of this job: initialise the driver */
 		:: else -> sees = 0; goto lost
 		fi
+#endif
 	:: else
 	fi;
 	MAY_DIE;
@@ -279,6 +285,9 @@ dead:
 init {
 	byte i;
 	atomic {
+#ifdef STARTED
+		folder[0] = true; device[0] = 0; created[0] = true;	/* by a process that has ended */
+#endif
 		run keeper();
 		i = 0;
 		do

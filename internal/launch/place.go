@@ -193,8 +193,9 @@ func candidates(limits region.Limits, driver *gpu.Driver, others Booking) (out [
 func devicesIn(list string, devices []gpu.Device) (at region.Place) {
 	for entry := range strings.SplitSeq(list, ",") {
 		entry = strings.TrimSpace(entry)
+		number, err := strconv.ParseUint(entry, 10, 8)
 		found := slices.IndexFunc(devices, func(d gpu.Device) bool {
-			return entry == strconv.Itoa(d.Index) || len(entry) > len("GPU-") && strings.HasPrefix(strings.ToLower(d.UUID), strings.ToLower(entry))
+			return err == nil && int(number) == d.Index || len(entry) > len("GPU-") && strings.HasPrefix(strings.ToLower(d.UUID), strings.ToLower(entry))
 		})
 		if found < 0 || found >= abi.Devices {
 			break

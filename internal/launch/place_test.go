@@ -37,7 +37,7 @@ func TestDevicesIn(t *testing.T) {
 	devices := []gpu.Device{{Index: 0, UUID: "GPU-aaaa1111"}, {Index: 1, UUID: "GPU-aabb2222"}}
 	for list, want := range map[string]region.Place{
 		"0": region.PlaceAt(0), " 1 ,0": region.PlaceAt(0, 1), "1": region.PlaceAt(1), "": 0, "2": 0, "-1": 0, "1,7,0": region.PlaceAt(1),
-		"GPU-AABB": region.PlaceAt(1), "GPU-": 0, "MIG-1": 0, "00": 0,
+		"GPU-AABB": region.PlaceAt(1), "GPU-": 0, "MIG-1": 0, "01": region.PlaceAt(1), "+1": 0, "256": 0,
 	} {
 		expect.Equal(t, devicesIn(list, devices), want, list)
 	}
