@@ -104,6 +104,7 @@ type Job struct {
 	Owner    string    `json:"owner"`                  // owner of the region; the UID if it has no name
 	UID      int       `json:"uid"`                    // the owner's UID; -1 if unknown
 	Launcher string    `json:"launcher"`               // user that started it; empty if unknown
+	Placed   string    `json:"placed,omitempty"`       // why the job is on its devices and not on others; empty if it may use all
 	State    string    `json:"state"`                  // Starting, Running, Idle or Ended, from the locks that its processes hold
 	Command  []string  `json:"command"`                // with its arguments; empty if unknown. A long command is cut
 	Exit     *Exit     `json:"exit,omitempty"`         // how its command ended, if known

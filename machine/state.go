@@ -25,7 +25,7 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	if len(l.Info.Command) > 0 {
 		j.Command = l.Info.Command
 	}
-	j.Started = timeOf(l.Info.Started)
+	j.Started, j.Placed = timeOf(l.Info.Started), l.Info.Placed
 	j.Kubernetes = kubernetesOf(l.Kubernetes)
 	j.State = j.stateWith(l, time.Now())
 	switch {

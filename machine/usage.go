@@ -88,6 +88,11 @@ func (j *Job) readUsage(r *region.Region, p budget.Budget) error {
 	}
 	for d, limit := range limits {
 		devices[d].Limited, devices[d].Limit = limit.Limited(), limit.Bytes()
+		if hidden, err := r.Hidden(d); err != nil {
+			return err
+		} else if hidden && devices[d].Used == 0 {
+			continue
+		}
 		if limit.IsSet() || devices[d].Used > 0 || devices[d].Peak > 0 || devices[d].Compute != nil {
 			j.Devices = append(j.Devices, devices[d])
 		}

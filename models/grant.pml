@@ -4,6 +4,9 @@
  * for it if there is none, join it, and die, at any step. The keeper takes back the job of the other user if it needs the
  * place. It may die between any two steps, and starts again with what the files say. A process that gets no answer is
  * refused.
+ *
+ * Each job is on one of two devices, which never changes. A process initialises the driver with the device of the job that
+ * it has found, before it locks a slot. If it then loses that job, it asks for one on the same device.
  */
 
 #define USERS 2
@@ -24,10 +27,13 @@ byte generation[USERS];			/* how many jobs of the user have been removed */
 byte locked[USERS];			/* slots of the job that are locked */
 byte promises[USERS];			/* descriptors with a shared lock on its `alive` */
 byte joined[USERS];			/* processes that count themselves as members */
+#define UNKNOWN 2			/* no file says it: a process would see all devices */
+byte device[USERS] = UNKNOWN;		/* where the job is */
 byte deaths = DEATHS;
 
 mtype = { none, asked, granted, refused };
 mtype answer[PROCESSES] = none;		/* of the connection of a process */
+byte at[PROCESSES];			/* the request is for a job on device at - 1; 0 for any */
 byte running = PROCESSES;
 
 #define PLACES_TAKEN (folder[0] + folder[1])
@@ -70,6 +76,9 @@ starts:
 	assert(joined[1] == 0 || created[1]);
 	do
 	:: running == 0 -> break
+#ifdef MOVE_IN_PLACE
+	:: atomic { created[0] && locked[0] == 0 && promises[0] == 0 -> device[0] = 1 - device[0] }
+#endif
 	:: atomic { answer[0] == asked -> p = 0 }; goto handle
 	:: atomic { PROCESSES > 1 && answer[1 % PROCESSES] == asked -> p = 1 % PROCESSES }; goto handle
 	:: atomic { PROCESSES > 2 && answer[2 % PROCESSES] == asked -> p = 2 % PROCESSES }; goto handle
@@ -79,14 +88,22 @@ starts:
 handle:
 	u = p % USERS;
 	v = (u + 1) % USERS;
+#ifdef NO_PLACE_CHECK
+	at[p] = 0;
+#endif
 	if
-	:: created[u] -> goto promise
+	:: created[u] ->
+		if
+		:: at[p] > 0 && at[p] - 1 != device[u] -> goto refuse
+		:: else
+		fi;
+		goto promise
 	:: else
 	fi;
 	if
 	:: folder[u] ->						/* a keeper died while it made the job: make it again */
 		assert(locked[u] == 0 || joined[u] == 0);
-		atomic { folder[u] = false; generation[u]++ }
+		atomic { folder[u] = false; device[u] = UNKNOWN; generation[u]++ }
 	:: else
 	fi;
 	if
@@ -114,7 +131,7 @@ handle:
 	atomic {						/* removed */
 		assert(joined[v] == 0);
 		assert(promises[v] == 0);
-		folder[v] = false; created[v] = false; leaving[v] = false;
+		folder[v] = false; device[v] = UNKNOWN; created[v] = false; leaving[v] = false;
 		locked[v] = 0;					/* the locks are on files that nobody finds */
 		generation[v]++
 	};
@@ -122,6 +139,16 @@ handle:
 make:
 	assert(PLACES_TAKEN < PLACES);
 	folder[u] = true;
+	if :: true OR_DIE fi;
+#ifdef CREATED_BEFORE_PLACE
+	created[u] = true;
+	if :: true OR_DIE fi;
+#endif
+	if
+	:: at[p] > 0 -> device[u] = at[p] - 1
+	:: at[p] == 0 -> device[u] = 0
+	:: at[p] == 0 -> device[u] = 1
+	fi;
 	if :: true OR_DIE fi;
 	created[u] = true;
 	if :: true OR_DIE fi;
@@ -180,13 +207,14 @@ proctype process(byte p)
 {
 	byte u = p % USERS, mine;
 	bool lock, in, again;
+	byte sees;						/* the driver shows device sees - 1; 0 before it is initialised */
 look:
 	if
 	:: created[u] -> goto opens
 	:: else
 	fi;
 ask:
-	atomic { answer[p] = asked; again = true };
+	atomic { at[p] = (sees == UNKNOWN + 1 -> 0 : sees); answer[p] = asked; again = true };
 	if
 	:: answer[p] == granted
 	:: answer[p] == refused -> die()
@@ -194,8 +222,19 @@ ask:
 	fi;
 opens:
 	if
-	:: !folder[u] -> goto lost
-	:: folder[u] -> mine = generation[u]
+	:: !created[u] -> goto lost
+	:: atomic { created[u] -> mine = generation[u] }	/* `created` says which job it is */
+	fi;
+	if
+	:: sees == 0 ->
+		sees = device[u] + 1;
+#ifndef NO_EARLY_CHECK
+		if
+		:: created[u] && generation[u] == mine		/* the device was of this job: initialise the driver */
+		:: else -> sees = 0; goto lost
+		fi
+#endif
+	:: else
 	fi;
 	MAY_DIE;
 	atomic {						/* it has the file open, also if it has been removed */
@@ -214,6 +253,7 @@ opens:
 		fi;
 #endif
 		assert(folder[u] && generation[u] == mine);
+		assert(sees - 1 == device[u]);
 		in = true;
 		joined[u]++
 	};
@@ -245,6 +285,9 @@ dead:
 init {
 	byte i;
 	atomic {
+#ifdef STARTED
+		folder[0] = true; device[0] = 0; created[0] = true;	/* by a process that has ended */
+#endif
 		run keeper();
 		i = 0;
 		do

@@ -315,6 +315,9 @@ static void attach_replace(struct attach_page *p)
  * the job, with a promise, and tries once more. The caller holds LOCK_ATTACH. */
 static bool attach_enter(struct attach_page *p, void (*reset)(void), bool *compute)
 {
+	char at[64];
+	/* The driver has been initialised with the devices of the job that was found first. */
+	place_indexes(place_get(), at, sizeof at);
 	for (bool again = false;; again = true) {
 		enum log_level level = attach_job_config.users && !again ? LOG_INFO : LOG_ERROR;
 		bool good = attach_open(p, reset, level), asked;
@@ -325,24 +328,54 @@ static bool attach_enter(struct attach_page *p, void (*reset)(void), bool *compu
 		compute_wanted_wait();
 		if (good && attach_claim(level))
 			return true;
-		if (again || (!config_granted(&attach_job_config) && !config_ask_again(&attach_job_config)))
+		if (again || (!config_granted(&attach_job_config) && !config_ask_again(&attach_job_config, at)))
 			return false;
 		attach_replace(p);
 	}
 }
 
-enum attach_state attach_prepare(void)
+/* attach_find_place publishes the place of the job. If the service has taken back the job of a
+ * policy's user in between, it asks for another, with a promise, and returns false if there is
+ * none. The caller holds LOCK_ATTACH. */
+static bool attach_find_place(void)
+{
+	struct place now;
+	config_read_place(&attach_job_config, &now);
+	if (!config_granted(&attach_job_config)) {
+		if (!config_ask_again(&attach_job_config, ""))
+			return false;
+		config_read_place(&attach_job_config, &now);
+	}
+	place_set(&now);
+	return true;
+}
+
+/* attach_find_again finds the job of a policy's user again if this process has read the job, has
+ * not joined it, and the service has taken it back since: the next job may be on other devices.
+ * The caller holds LOCK_ATTACH. */
+static void attach_find_again(struct attach_page *p)
+{
+	if (p->state != ATTACH_COLD || !p->opened || config_granted(&attach_job_config))
+		return;
+	attach_replace(p);
+	if (!attach_find_place())
+		attach_fail(p);
+}
+
+enum attach_state attach_prepare(bool starts)
 {
 	struct attach_page *p = attach_get_page();
 	if (!p)
 		return ATTACH_BROKEN;
 	mutex_lock(&p->lock, LOCK_ATTACH);
+	if (starts)
+		attach_find_again(p);
 	if (p->state == ATTACH_COLD && !p->opened) {
 		if (!config_any()) {
 			attach_set_state(p, ATTACH_OFF);
 		} else {
 			log_setup();
-			if (!config_read(&attach_job_config))
+			if (!config_read(&attach_job_config) || !attach_find_place())
 				attach_fail(p);
 		}
 	}
@@ -394,7 +427,7 @@ bool attach_read_only(void (*reset)(void))
 {
 	if (attach_state() == ATTACH_ON)
 		return true;
-	if (attach_prepare() != ATTACH_COLD)
+	if (attach_prepare(false) != ATTACH_COLD)
 		return false;
 	struct attach_page *p = attach_get_page();
 	mutex_lock(&p->lock, LOCK_ATTACH);

@@ -56,8 +56,9 @@ static inline bool attach_compute(void)
 static inline uint64_t *attach_turn(void) { return &__atomic_load_n(&attach_page, __ATOMIC_ACQUIRE)->turn; }
 
 /* attach_prepare reads the settings once, and returns the state. ATTACH_COLD means that there
- * is a job to join. */
-enum attach_state attach_prepare(void);
+ * is a job to join. starts is set before the driver is initialised: then the job's place is up
+ * to date as well. */
+enum attach_state attach_prepare(bool starts);
 
 /* attach_end_promise lets the policy service take back the user's job, if attach_prepare got it and
  * this process does not join it. */

@@ -11,23 +11,10 @@
 #include "config.h"
 #include "region/words.h"
 
-/* compute_wanted_page reports whether the page of limits at offset `at` of a file sets a
- * share or a cap. It returns -1 if there is no such file. */
-static int compute_wanted_page(const char *path, off_t at)
+static void compute_wanted_add(unsigned device, const struct ration_device_limits *l, void *wants)
 {
-	struct ration_device_limits l; /* one at a time: a thread may have a small stack */
-	uint64_t magic = 0;
-	int fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0), wants = 0;
-	if (fd < 0)
-		return -1;
-	bool good = pread(fd, &magic, sizeof magic, at) == (ssize_t)sizeof magic && magic == RATION_LIMITS_MAGIC;
-	at += (off_t)offsetof(struct ration_limits, device);
-	for (unsigned d = 0; good && !wants && d < RATION_DEVICES; d++, at += (off_t)sizeof l) {
-		good = pread(fd, &l, sizeof l, at) == (ssize_t)sizeof l;
-		wants = good && (percent_of(l.compute) || percent_of(l.compute_max));
-	}
-	close(fd);
-	return wants;
+	(void)device;
+	*(bool *)wants |= percent_of(l->compute) || percent_of(l->compute_max);
 }
 
 static bool compute_wanted_ask(void)
@@ -35,7 +22,7 @@ static bool compute_wanted_ask(void)
 	/* Do not use the program's stack, which may be small. */
 	struct {
 		struct config c;
-		char beside[sizeof((struct config *)0)->path + sizeof LIMITS_SUFFIX];
+		char beside[CONFIG_BESIDE];
 	} *m;
 	if (config_environment_wants_compute())
 		return true;
@@ -44,15 +31,11 @@ static bool compute_wanted_ask(void)
 	m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (m == MAP_FAILED)
 		return false;
-	int wants = 0;
-	if (config_find_path(&m->c, true)) {
-		snprintf(m->beside, sizeof m->beside, "%s" LIMITS_SUFFIX, m->c.path);
-		wants = compute_wanted_page(m->beside, 0);
-		if (wants < 0)
-			wants = compute_wanted_page(m->c.path, offsetof(struct ration_region, limits));
-	}
+	bool wants = false;
+	if (config_find_path(&m->c, true))
+		config_read_job_page(&m->c, m->beside, compute_wanted_add, &wants);
 	munmap(m, sizeof *m);
-	return wants > 0;
+	return wants;
 }
 
 static uint32_t compute_wanted_asking; /* threads that have the region open in compute_wanted, or are about to; atomic */

@@ -321,11 +321,11 @@ static bool config_find_run(struct config *c, const char *region, bool quiet)
 }
 
 /* config_read_users_job finds the job that a policy gives this process's user, and sets the
- * path. */
-static bool config_read_users_job(struct config *c, enum userjob_wish wish)
+ * path. at is as for userjob_find. */
+static bool config_read_users_job(struct config *c, enum userjob_wish wish, const char *at)
 {
 	char folder[64], created[sizeof folder + sizeof "/created"], why[640];
-	enum userjob found = userjob_find(wish, folder, sizeof folder, why, sizeof why);
+	enum userjob found = userjob_find(wish, at, folder, sizeof folder, why, sizeof why);
 	snprintf(c->path, sizeof c->path, "%s/region", folder);
 	c->fail_open = found == USERJOB_OPEN;
 	if (found == USERJOB_FOUND) {
@@ -350,7 +350,7 @@ static bool config_find_users_job(struct config *c, bool quiet)
 	if (userjob_is_run(region))
 		return config_find_run(c, region, quiet);
 	c->users = true;
-	return config_read_users_job(c, quiet ? USERJOB_LOOK : USERJOB_JOIN);
+	return config_read_users_job(c, quiet ? USERJOB_LOOK : USERJOB_JOIN, "");
 }
 
 bool config_find_path(struct config *c, bool quiet)
@@ -424,7 +424,7 @@ bool config_granted(const struct config *c)
 	return config_created(created, &now) && now == c->created;
 }
 
-bool config_ask_again(struct config *c) { return c->users && config_read_users_job(c, USERJOB_ASK); }
+bool config_ask_again(struct config *c, const char *at) { return c->users && config_read_users_job(c, USERJOB_ASK, at); }
 
 bool config_read(struct config *c)
 {
@@ -473,6 +473,42 @@ bool config_environment_wants_compute(void)
 			return true;
 	}
 	return false;
+}
+
+/* config_read_page calls each with the limits of the devices, in order, on the page of limits at
+ * offset `at` of a file. It returns false if there is no such file. */
+static bool config_read_page(const char *path, off_t at, void (*each)(unsigned device, const struct ration_device_limits *l, void *arg),
+			     void *arg)
+{
+	struct ration_device_limits l; /* one at a time: a thread may have a small stack */
+	uint64_t magic = 0;
+	int fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+	if (fd < 0)
+		return false;
+	bool good = pread(fd, &magic, sizeof magic, at) == (ssize_t)sizeof magic && magic == RATION_LIMITS_MAGIC;
+	at += (off_t)offsetof(struct ration_limits, device);
+	for (unsigned d = 0; good && d < RATION_DEVICES; d++, at += (off_t)sizeof l)
+		if ((good = pread(fd, &l, sizeof l, at) == (ssize_t)sizeof l))
+			each(d, &l, arg);
+	close(fd);
+	return true;
+}
+
+void config_read_job_page(const struct config *c, char beside[CONFIG_BESIDE],
+			  void (*each)(unsigned device, const struct ration_device_limits *l, void *arg), void *arg)
+{
+	snprintf(beside, CONFIG_BESIDE, "%s" LIMITS_SUFFIX, c->path);
+	if (!config_read_page(beside, 0, each, arg))
+		config_read_page(c->path, offsetof(struct ration_region, limits), each, arg);
+}
+
+static void config_add_place(unsigned device, const struct ration_device_limits *l, void *place) { place_add(place, device, l); }
+
+void config_read_place(const struct config *c, struct place *out)
+{
+	char beside[CONFIG_BESIDE];
+	memset(out, 0, sizeof *out);
+	config_read_job_page(c, beside, config_add_place, out);
 }
 
 /* config_make_trusted makes a folder, or accepts one that only this user can have made: limits

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "limit_parse.h"
+#include "place.h"
 #include "region/region.h"
 
 /* Values of config.visible for an ordinal whose entry in CUDA_VISIBLE_DEVICES is not the number
@@ -43,9 +44,21 @@ bool config_read(struct config *c);
  * slot: the policy service removes a user's job only if no slot is locked after the file
  * `created` is gone (internal/policy/PROTOCOL.md). If it is not, config_ask_again asks the
  * service for a job that is kept until this process has joined it, and logs why there is none.
+ * If at is not empty, the job must be on these devices, as in 0,2.
  * The caller holds LOCK_ATTACH, and calls userjob_end_promise when the process has joined. */
 bool config_granted(const struct config *c);
-bool config_ask_again(struct config *c);
+bool config_ask_again(struct config *c, const char *at);
+
+/* config_read_job_page calls each with the limits of the devices, in order, on the page that
+ * applies to the job at c->path: the operator's file beside the region, or the page inside it.
+ * beside is a buffer for a path. Like config_read_place, it closes the region. */
+enum { CONFIG_BESIDE = sizeof((struct config *)0)->path + sizeof LIMITS_SUFFIX };
+void config_read_job_page(const struct config *c, char beside[CONFIG_BESIDE],
+			  void (*each)(unsigned device, const struct ration_device_limits *l, void *arg), void *arg);
+
+/* config_read_place reads the place of the job from its page of limits. It opens and closes the
+ * region, which drops this process's locks on it: call it before the process joins. */
+void config_read_place(const struct config *c, struct place *out);
 
 /* config_limit returns a device's memory limit, packed as in the region. It returns 0 if there
  * is none, or if the limit is a share and the device's size is not known (total is 0). */

@@ -7,6 +7,7 @@
 #include "attach.h"
 #include "hooks.h"
 #include "log.h"
+#include "place.h"
 #include "region/atomics.h"
 #include "region/words.h"
 
@@ -50,13 +51,6 @@ static bool device_parse_uuid(const char *text, uint64_t words[2])
 	if (n == 32)
 		device_uuid_words(bytes, words);
 	return n == 32;
-}
-
-static void device_uuid_text(const unsigned char bytes[16], char *out)
-{
-	out += sprintf(out, "GPU-");
-	for (unsigned i = 0; i < 16; i++)
-		out += sprintf(out, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", bytes[i]);
 }
 
 /* device_preferred_index returns the index that a device should get if the region has no index
@@ -146,6 +140,9 @@ static uint32_t device_add(struct device *d, CUdevice ordinal, const uint64_t uu
 	__atomic_store_n(&device_indexes, device_indexes | 1u << index, __ATOMIC_RELAXED);
 	if (!device_offer_share(d))
 		return DEVICE_UNUSABLE;
+	if (load_acquire(&attach_region()->limits->device[index].hidden))
+		log_warn("device %d (%s) is not one of this job's devices: a program gets no memory of it (ration policy show)", ordinal,
+			 text);
 	log_info("device %d (%s) is the job's device %d", ordinal, text, index);
 	return DEVICE_READY;
 }
@@ -176,7 +173,7 @@ int device_of(CUdevice ordinal, struct device **out)
 		result = REAL(cuDeviceGetUuid, &id, ordinal);
 	if (result == CUDA_SUCCESS) {
 		device_uuid_words(id.bytes, words);
-		device_uuid_text(id.bytes, uuid);
+		place_uuid_text(words, uuid);
 	} else if (result != CUDA_ERROR_NOT_FOUND) {
 		return 0;
 	}
@@ -203,16 +200,21 @@ struct device *device_at(unsigned index)
 	return NULL;
 }
 
-int device_index_of_nvml(nvmlDevice_t device)
+int device_named_by_nvml(nvmlDevice_t device)
 {
 	char text[96];
 	uint64_t words[2];
+	if (REAL(nvmlDeviceGetUUID, device, text, sizeof text) != NVML_SUCCESS || !device_parse_uuid(text, words))
+		return -1;
+	return region_find_device(attach_region(), words);
+}
+
+int device_index_of_nvml(nvmlDevice_t device)
+{
 	unsigned index;
-	if (REAL(nvmlDeviceGetUUID, device, text, sizeof text) == NVML_SUCCESS && device_parse_uuid(text, words)) {
-		int found = region_find_device(attach_region(), words);
-		if (found >= 0)
-			return found;
-	}
+	int found = device_named_by_nvml(device);
+	if (found >= 0)
+		return found;
 	/* No process of the job has used this device: it will get NVML's number if that is free. */
 	if (REAL(nvmlDeviceGetIndex, device, &index) != NVML_SUCCESS || index >= RATION_DEVICES ||
 	    load_acquire(&attach_region()->limits->device[index].uuid[1]))

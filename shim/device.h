@@ -68,6 +68,10 @@ static inline uint64_t device_rounded(const struct device *d, uint64_t bytes)
 /* devices_several reports whether this process uses more than one device. */
 bool devices_several(void);
 
+/* device_named_by_nvml returns the region's index of the device with the UUID of NVML's handle, or
+ * -1 if the region has no device of that UUID. */
+int device_named_by_nvml(nvmlDevice_t device);
+
 /* device_index_of_nvml returns the region's index of a device given by NVML's handle, or -1. */
 int device_index_of_nvml(nvmlDevice_t device);
 

@@ -245,7 +245,7 @@ static bool elf_is_reference(uint64_t type) { return type == R_X86_64_JUMP_SLOT 
 static bool elf_is_reference(uint64_t type) { return type == R_AARCH64_JUMP_SLOT || type == R_AARCH64_GLOB_DAT || type == R_AARCH64_ABS64; }
 #endif
 
-static void elf_rebind_object(const struct elf_object *o, void *(*choose)(const char *name, void *bound))
+void elf_rebind_in(const struct elf_object *o, void *(*choose)(const char *name, void *bound))
 {
 	for (int table = 0; table < 2; table++) {
 		const ElfW(Rela) *r = o->relocations[table];
@@ -266,7 +266,7 @@ void elf_rebind(bool own, void *(*choose)(const char *name, void *bound))
 	struct elf_object o;
 	for (const struct link_map *m = _r_debug.r_map; m; m = m->l_next)
 		if (own == (m->l_ld == _DYNAMIC) && elf_read(m->l_addr, m->l_name, m->l_ld, &o))
-			elf_rebind_object(&o, choose);
+			elf_rebind_in(&o, choose);
 }
 
 /* elf_of_libc returns the C library's own function of a name, or the present address if there

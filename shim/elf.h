@@ -40,9 +40,10 @@ void *elf_function(const struct elf_object *o, const char *name);
  * the dynamic linker, finds the address `to`. elf_rebind goes through the references of the
  * loaded objects that name a symbol. It calls choose with the name and the address to which the
  * reference is bound, and binds the reference to the address that choose returns. own selects
- * this library's own references, otherwise all others. Both write to memory that normally only
- * the dynamic linker writes. */
+ * this library's own references, otherwise all others. elf_rebind_in goes through those of one
+ * object. All of them write to memory that normally only the dynamic linker writes. */
 bool elf_redirect(const struct elf_object *o, const char *name, const void *to);
+void elf_rebind_in(const struct elf_object *o, void *(*choose)(const char *name, void *bound));
 void elf_rebind(bool own, void *(*choose)(const char *name, void *bound));
 
 /* elf_trust_libc binds this library's references to the C library's own functions, even if

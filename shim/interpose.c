@@ -197,6 +197,27 @@ bool interpose_load_nvml(void)
 	return open && open(interpose_sonames[NVML], RTLD_LAZY) && interpose_resolve(NVML);
 }
 
+static char *(*interpose_getenv)(const char *name); /* the driver's; atomic */
+static int interpose_getenv_found;                  /* the driver refers to getenv; atomic */
+
+static void *interpose_choose_getenv(const char *name, void *bound)
+{
+	if (strcmp(name, "getenv"))
+		return bound;
+	__atomic_store_n(&interpose_getenv_found, 1, __ATOMIC_RELAXED);
+	return (void *)__atomic_load_n(&interpose_getenv, __ATOMIC_RELAXED);
+}
+
+bool interpose_driver_getenv(char *(*to)(const char *name))
+{
+	struct elf_object o;
+	if (!interpose_resolve(CUDA) || !elf_named(interpose_sonames[CUDA], &o))
+		return false;
+	__atomic_store_n(&interpose_getenv, to, __ATOMIC_RELAXED);
+	elf_rebind_in(&o, interpose_choose_getenv);
+	return __atomic_load_n(&interpose_getenv_found, __ATOMIC_RELAXED);
+}
+
 static int interpose_hook_named(const char *name)
 {
 	if (!((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v')))

@@ -13,4 +13,8 @@ bool interpose_load_nvml(void);
  * kernel knows its calls. */
 void *interpose_ioctl(void);
 
+/* interpose_driver_getenv binds libcuda's own references to getenv to a function. It returns
+ * false if there are none. */
+bool interpose_driver_getenv(char *(*to)(const char *name));
+
 #endif

@@ -186,11 +186,12 @@ static bool userjob_connect(int fd)
 
 /* userjob_ask asks the policy service to make the user's job. The service learns the caller's
  * identity from the kernel; the request only tells for which user a set-uid program runs. It
- * returns whether the user has a job; otherwise why gets the reason as text. *promise becomes
+ * returns whether the user has a job, on the devices of at if that is not empty; otherwise why
+ * gets the reason as text. *promise becomes
  * the descriptor that keeps the job, or -1. */
-static bool userjob_ask(char *why, size_t size, int *promise)
+static bool userjob_ask(const char *at, char *why, size_t size, int *promise)
 {
-	char request[32], answer[1024] = "";
+	char request[96], answer[1024] = "";
 	*promise = -1;
 	unsigned low = region_take_low_fds();
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -199,7 +200,7 @@ static bool userjob_ask(char *why, size_t size, int *promise)
 		region_free_low_fds(low);
 		return false;
 	}
-	int n = snprintf(request, sizeof request, "%lu\n", userjob_uid());
+	int n = snprintf(request, sizeof request, "%lu%s%s\n", userjob_uid(), *at ? " at " : "", at);
 	bool sent = userjob_connect(fd) && send(fd, request, (size_t)n, MSG_NOSIGNAL) == n;
 	if (sent && !userjob_receive(fd, answer, sizeof answer, promise))
 		snprintf(why, size, "ration-policy.service did not answer (try again)");
@@ -231,7 +232,7 @@ static void userjob_keep(int promise)
 	userjob_promise.ino = st.st_ino;
 }
 
-enum userjob userjob_find(enum userjob_wish wish, char *folder, size_t size, char *why, size_t why_size)
+enum userjob userjob_find(enum userjob_wish wish, const char *at, char *folder, size_t size, char *why, size_t why_size)
 {
 	char created[64], line[sizeof USERJOB_OPEN_LINE];
 	int promise;
@@ -239,7 +240,7 @@ enum userjob userjob_find(enum userjob_wish wish, char *folder, size_t size, cha
 	userjob_path(created, sizeof created, "/created"); /* the service makes this file last */
 	if (wish != USERJOB_ASK && userjob_exists(created))
 		return USERJOB_FOUND;
-	if (userjob_ask(why, why_size, &promise)) {
+	if (userjob_ask(at, why, why_size, &promise)) {
 		if (wish != USERJOB_LOOK)
 			userjob_keep(promise);
 		else if (promise >= 0)

@@ -41,12 +41,13 @@ enum userjob_wish {
 
 /* userjob_find finds the folder of the job of this process's user, for whom userjob_ruled is
  * true. If there is no job, it asks the policy service to make one, and waits a bounded time.
- * If that fails, why gets the reason as text.
+ * If that fails, why gets the reason as text. If at is not empty, it is a list of devices, and
+ * the service answers with a job on these devices or not at all.
  *
  * The service takes back a job without processes when another user needs the memory. It does
  * not take back a job that it has promised: until this process calls userjob_end_promise, or
  * ends. Callers that do not pass USERJOB_LOOK hold LOCK_ATTACH. */
-enum userjob userjob_find(enum userjob_wish wish, char *folder, size_t size, char *why, size_t why_size);
+enum userjob userjob_find(enum userjob_wish wish, const char *at, char *folder, size_t size, char *why, size_t why_size);
 void userjob_end_promise(void);
 
 #endif

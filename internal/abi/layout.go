@@ -163,7 +163,8 @@ type DeviceLimits struct {
 	Total   uint64    // size of the device in bytes; zero while unknown
 
 	ComputeMax uint64 // cap: the most per cent of the device's time; as Compute
-	_          [10]uint64
+	Hidden     uint64 // not 0 if the job's processes do not see the device: 1 by the place of the job, 2 by a run's own choice; never changes while the job lives
+	_          [9]uint64
 }
 
 // Device is one device's ledger.

@@ -47,6 +47,7 @@ type ShownLimit struct {
 // limitFlags are the flags of limits.
 type limitFlags struct {
 	mem, share, most string
+	devices          string
 	device           int // allDevices, or one device
 	yes              bool
 }
@@ -61,6 +62,10 @@ func (f *limitFlags) addMemory(flags *pflag.FlagSet) {
 func (f *limitFlags) addCompute(flags *pflag.FlagSet) {
 	flags.StringVar(&f.share, "compute", "", "`shares` of GPU time, at least: 30%, 0=30%,1=50%")
 	flags.StringVar(&f.most, "compute-max", "", "`caps` on GPU time, at most: 50%, 0=50%,1=none")
+}
+
+func (f *limitFlags) addDevices(flags *pflag.FlagSet) {
+	flags.StringVar(&f.devices, "devices", "", "`number` of GPUs that the job is on, the emptiest; it sees no others")
 }
 
 func (f *limitFlags) addDevice(flags *pflag.FlagSet) {
@@ -78,6 +83,9 @@ func (f *limitFlags) parse(flags *pflag.FlagSet) (l limit.Limits, err error) {
 	}
 	if err == nil && flags.Changed("compute-max") {
 		l.ComputeMax, err = limit.ParseComputeSet("--compute-max", f.most)
+	}
+	if err == nil && flags.Changed("devices") {
+		l.Devices, err = limit.ParseDevices("--devices", f.devices)
 	}
 	return l, err
 }

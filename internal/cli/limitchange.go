@@ -19,6 +19,7 @@ type limitPage interface {
 	Limit(device int) (abi.Limit, error)
 	Total(device int) (uint64, error)
 	Compute(device int) (region.Compute, error)
+	Hidden(device int) (bool, error)
 	SetLimit(device int, limit abi.Limit) error
 	SetCompute(device int, share uint64) error
 	SetComputeMax(device int, most uint64) error
@@ -35,16 +36,18 @@ type deviceLimits struct {
 	memory  abi.Limit
 	total   uint64 // the device's memory; 0 until a process or ration run has found out the size
 	compute region.Compute
+	hidden  bool // the job does not see it
 }
 
 // readPage reads a page, and counts the devices whose size is known.
 func readPage(page limitPage) (all [abi.Devices]deviceLimits, known int, err error) {
 	for d := range all {
-		var err2, err3 error
+		var err2, err3, err4 error
 		all[d].memory, err = page.Limit(d)
 		all[d].total, err2 = page.Total(d)
 		all[d].compute, err3 = page.Compute(d)
-		if err = cmp.Or(err, err2, err3); err != nil {
+		all[d].hidden, err4 = page.Hidden(d)
+		if err = cmp.Or(err, err2, err3, err4); err != nil {
 			return all, 0, err
 		}
 		if all[d].total > 0 {
@@ -77,6 +80,9 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 	}
 	var steps []func() error
 	for _, d := range out.devices {
+		if before[d].hidden {
+			return out, usageError("device %d: %s is not on it (ration why says on which, and why)", d, s.Title())
+		}
 		if before[d].total == 0 && known > 0 {
 			return out, usageError("device %d: the job has no such device (it has %d, counted from 0)", d, known)
 		}
@@ -145,7 +151,7 @@ func limitsOf(page [abi.Devices]deviceLimits, known int, operator bool, s machin
 		if empty {
 			all[d] = machine.Device{Device: d}
 		}
-		if known > 0 && page[d].total == 0 {
+		if known > 0 && page[d].total == 0 || page[d].hidden {
 			delete(all, d)
 		}
 	}

@@ -35,7 +35,7 @@ env -i. Only root can change the limits.
   missing = "closed"           # no CUDA without a job; "open": not limited
 
   [everybody]                  # users without a rule of their own
-  memory = "8g"
+  memory = "8g"                # of one GPU; with devices = 2 of each of two
 
   [groups.students]            # the first group in the file applies
   memory = "4g"
@@ -58,7 +58,7 @@ out. Root is never rationed.`,
 		},
 	}
 	cmd.AddCommand(newPolicyCheckCommand(a), newPolicyEnableCommand(a), newPolicyApplyCommand(a), newPolicyDisableCommand(a), newPolicyShowCommand(a),
-		newPolicyAskCommand(a), newPolicyKeepCommand(a))
+		newPolicyAskCommand(a), newPolicyMoveCommand(a), newPolicyKeepCommand(a))
 	return cmd
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"ration/internal/limit"
 	"ration/internal/policy"
+	"ration/internal/region"
 	"ration/internal/termtext"
 )
 
@@ -98,6 +99,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 			return partText(u.Asked.Memory)
 		},
 		needed: func(u policy.Standing) bool { return u.Asked != nil }},
+		column[policy.Standing]{title: "GPU",
+			text:   func(u policy.Standing) string { return cmp.Or(strings.TrimLeft(gpusText(u.GPUs), "GPUs "), "-") },
+			needed: func(u policy.Standing) bool { return len(u.GPUs) > 0 }},
 		column[policy.Standing]{title: "JOB", text: func(u policy.Standing) string {
 			if u.Job == "" && u.Exempt {
 				return "-"
@@ -129,6 +133,15 @@ func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)
 		part("MEMORY", func(r limit.Limits) fmt.Stringer { return r.Memory }),
 		part("SHARE", func(r limit.Limits) fmt.Stringer { return r.Compute }),
 		part("CAP", func(r limit.Limits) fmt.Stringer { return r.ComputeMax }),
+		{title: "GPUS",
+			text: func(r T) string {
+				_, ration, _ := of(r)
+				return partText(ration.Devices)
+			},
+			needed: func(r T) bool {
+				_, ration, _ := of(r)
+				return ration.Devices.IsSet()
+			}},
 		{title: "LARGEST",
 			text: func(r T) string {
 				_, ration, most := of(r)
@@ -217,4 +230,36 @@ rations of others.`,
 	f.addMemory(cmd.Flags())
 	f.addCompute(cmd.Flags())
 	return cmd
+}
+
+func newPolicyMoveCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "move [GPU]",
+		Short: "Move your ration to another GPU",
+		Long: `Move your ration to another GPU of a machine with several: to GPU, a number that
+ration ps shows (0,2 if your ration is on two), or else to the other GPU with
+most memory in no ration. End your programs first: a program stays on the GPU
+that it began with. While you run nothing, others may get the memory; then your
+next program is given a GPU as usual.
+
+Exit status: 0 if your ration is there; 1 if a program of yours runs, or there
+is no room.`,
+		Example: "  ration policy move\n  ration policy move 1",
+		Args:    argCount(0, 1, "a GPU"),
+
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if _, err := region.ParsePlace(args[0]); err != nil {
+					return usageError("%w", err)
+				}
+			}
+			at, err := policy.Move(strings.Join(args, ""))
+			if err != nil {
+				return err
+			}
+			a.out.printf("Your ration is on %v.\n", at)
+			return nil
+		},
+	}
 }

@@ -113,6 +113,9 @@ func (a *app) printTitle(s machine.Job) {
 	if s.Kubernetes != nil {
 		a.out.printf("  %s\n", a.out.style(dim, termtext.Printable(s.Kubernetes.String())))
 	}
+	if s.Placed != "" {
+		a.out.paragraph(dim, 2, "placed: %s", s.Placed)
+	}
 	if len(s.Command) > 0 {
 		command := "  " + termtext.Printable(strings.Join(s.Command, " "))
 		if a.out.tty {

@@ -43,6 +43,12 @@ does not name: 0=10g,others=none lets it, without a limit. Devices have the
 numbers of nvidia-smi. none is no limit. Without --mem the limit is that of
 ` + limit.EnvMemory + `, if it is set.
 
+--devices 1 puts the job on one GPU: the one with most memory that is neither in
+the limit of another of your jobs nor in use, and of equal ones the first. The
+command sees no other GPU. ration why explains the choice. If
+CUDA_VISIBLE_DEVICES is set, the choice is among its GPUs, and the command does
+not get it.
+
 --compute is a share of each device's time, in per cent: the job gets at least
 that much when it has work, and more when others have none. --compute-max is a
 cap: the job never gets more, even on an idle GPU. Both are for all processes of
@@ -83,6 +89,7 @@ before it starts also 1, 2 and 3, as everywhere.`,
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // flags after the command belong to the command
 	f.addLimits(flags)
+	f.limits.addDevices(flags)
 	flags.StringVar(&f.plan.Name, "name", "", "the job's `name`; by default the command's and its PID")
 	flags.BoolVar(&f.plan.Join, "join", false, "share the job of that name, if it is in use")
 	flags.BoolVar(&f.plan.Keep, "keep", false, "keep the limits also where the environment is lost")

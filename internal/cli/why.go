@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +27,15 @@ type Why struct {
 	Denied   []machine.Denied `json:"policy_refusals"` // rations that the policy refused; newest first
 	Deaths   []WhyDeath       `json:"deaths"`          // newest first
 	Compute  []WhyCompute     `json:"compute"`         // for each job and device with a share or a cap
+	Places   []WhyPlace       `json:"places"`          // for each job that sees only some of the machine's devices
+}
+
+// WhyPlace says which devices a job sees, and why these.
+type WhyPlace struct {
+	Job     string `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path    string `json:"path"`
+	Devices []int  `json:"devices"` // the machine's numbers
+	Text    string `json:"text"`
 }
 
 // WhyCompute is a job's ration of a device's time, in words.
@@ -75,7 +85,8 @@ held the memory.
 
 Then it shows the latest deaths: which process ended without returning its
 memory, and how that was noticed. Then it shows shares of a device's time and
-caps on it: the time slice, and whether it is enforced.
+caps on it: the time slice, and whether it is enforced. Then it shows the jobs
+that see only some of the machine's GPUs, and why they are on these.
 
 JOB is a name that ration ps shows, the path of a region, with a slash in it,
 or for root USER/NAME, a job of another user. Without it, all jobs are shown. A
@@ -129,6 +140,12 @@ func (a *app) runWhy(names []string, count int) error {
 			a.out.printf("\n")
 		}
 		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s, device %d: %s", cmp.Or(c.Job, c.Path), c.Device, c.Text)), 2))
+	}
+	for i, c := range out.Places {
+		if i == 0 {
+			a.out.printf("\n")
+		}
+		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s is on %s: %s", cmp.Or(c.Job, c.Path), gpusText(c.Devices), c.Text)), 2))
 	}
 	claimed := func(f WhyRefusal) bool { return strings.Contains(f.Text, "pid "+humanfmt.ClaimMark) }
 	a.printClaimNote(len(out.Deaths) > 0 || slices.ContainsFunc(out.Refusals, claimed))
@@ -257,10 +274,29 @@ func clockText(t, now time.Time) string {
 	return t.Format(time.DateTime)
 }
 
+// gpusText formats numbers of GPUs for a sentence: GPU 1, GPUs 0, 2.
+func gpusText(devices []int) string {
+	var parts []string
+	for _, d := range devices {
+		parts = append(parts, strconv.Itoa(d))
+	}
+	if len(parts) == 1 {
+		return "GPU " + parts[0]
+	}
+	return "GPUs " + strings.Join(parts, ", ")
+}
+
 // explain returns explanations for jobs, the latest of each kind.
 func explain(jobs []machine.Job, count int) Why {
-	out := Why{Refusals: []WhyRefusal{}, Deaths: []WhyDeath{}, Compute: []WhyCompute{}}
+	out := Why{Refusals: []WhyRefusal{}, Deaths: []WhyDeath{}, Compute: []WhyCompute{}, Places: []WhyPlace{}}
 	for _, s := range jobs {
+		if s.Placed != "" {
+			place := WhyPlace{s.Name, s.Path, []int{}, s.Placed}
+			for _, d := range s.Devices {
+				place.Devices = append(place.Devices, d.Device)
+			}
+			out.Places = append(out.Places, place)
+		}
 		out.Compute = append(out.Compute, whyCompute(s)...)
 		for _, d := range s.Deaths {
 			out.Deaths = append(out.Deaths, WhyDeath{s.Name, s.Path, d, d.Sentence()})

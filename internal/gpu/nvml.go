@@ -2,6 +2,16 @@
 
 package gpu
 
+// #include <dlfcn.h>
+// // A policy may load libration.so into this process, and it may hide devices from NVML.
+// static void show_machine(void)
+// {
+// 	void (*show)(void) = dlsym(RTLD_DEFAULT, "ration_show_machine");
+// 	if (show)
+// 		show();
+// }
+import "C"
+
 import (
 	"errors"
 	"fmt"
@@ -29,6 +39,7 @@ func Open(path string) (*Driver, error) {
 	if path != "" {
 		opts = append(opts, nvml.WithLibraryPath(path))
 	}
+	C.show_machine()
 	d := &Driver{lib: nvml.New(opts...)}
 	if ret := d.lib.Init(); ret != nvml.SUCCESS {
 		return nil, noDriver(ret)

@@ -34,6 +34,7 @@ const (
 	maxInfo     = 16 << 10
 	maxCommand  = 4 << 10 // bytes of all arguments together
 	cutArgument = "…"     // in place of those that are left out
+	maxPlaced   = 1 << 10 // bytes of Info.Placed
 )
 
 // Info is what a launcher writes before it starts a job's command.
@@ -45,6 +46,9 @@ type Info struct {
 	// Region is the path of the region that counts the command, if it is not the job's own: under a policy the
 	// command is in its user's job, or in a run, which are root's. Empty otherwise.
 	Region string `json:"region,omitempty"`
+
+	// Placed says why the job is on its devices and not on others. Empty if it may use all.
+	Placed string `json:"placed,omitempty"`
 }
 
 // End is how a job's command ended.
@@ -54,9 +58,9 @@ type End struct {
 	Ended  int64 `json:"ended"`  // Unix nanoseconds
 }
 
-// WriteInfo records what is launched. The lock must be exclusive. region is empty, or Info.Region.
-func (l *Lock) WriteInfo(command []string, region string) error {
-	info := Info{Command: cutCommand(command), PID: os.Getpid(), Started: time.Now().UnixNano(), Region: region}
+// WriteInfo records what is launched. The lock must be exclusive. region and placed are empty, or those of Info.
+func (l *Lock) WriteInfo(command []string, region, placed string) error {
+	info := Info{Command: cutCommand(command), PID: os.Getpid(), Started: time.Now().UnixNano(), Region: region, Placed: placed}
 	return l.writeInfo(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, info)
 }
 
@@ -64,6 +68,9 @@ func (l *Lock) WriteInfo(command []string, region string) error {
 func (l *Lock) WriteEnd(status, signal int) error {
 	return l.writeInfo(unix.O_WRONLY|unix.O_APPEND, End{status, signal, time.Now().UnixNano()})
 }
+
+// ShowInfo lets all users read what was recorded.
+func (l *Lock) ShowInfo() { _ = os.Chmod(filepath.Join(l.Folder, infoName), 0o644) } // a job works without it
 
 func (l *Lock) writeInfo(flags int, v any) error {
 	line, err := json.Marshal(v)
@@ -127,6 +134,16 @@ func ReadLaunch(dir int) Launch {
 	return out
 }
 
+// PlacedWhy returns Info.Placed of a job; empty if there is none.
+func PlacedWhy(j Job) string {
+	dir, err := safepath.OpenFolder(filepath.Dir(j.Path))
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(dir)
+	return ReadLaunch(dir).Info.Placed
+}
+
 // readInfo reads the file, and gets its owner from the kernel.
 func readInfo(fd int) (uid int, info Info, end *End) {
 	var st unix.Stat_t
@@ -161,6 +178,7 @@ func parseInfo(text []byte) (info Info, end *End) {
 		return Info{}, nil
 	}
 	info.Command, info.Started = cutCommand(info.Command), max(0, info.Started)
+	info.Placed = termtext.Printable(info.Placed[:min(len(info.Placed), maxPlaced)])
 	for whole && (end == nil || end.Status == 0) {
 		var line []byte
 		if line, rest, whole = bytes.Cut(rest, []byte("\n")); !whole {

@@ -41,6 +41,9 @@ func (p Plan) environ(j *Job, driver *gpu.Driver) []string {
 			e.set(key, value)
 		}
 	}
+	if p.Placed != "" {
+		e.drop(func(key string) bool { return key == visibleDevices }) // the choice was among its devices
+	}
 	e.set(EnvRegion, j.pathInside(j.Lock.Job.Path))
 	e.set(EnvJob, j.Lock.Job.Name)
 	p.warnOfRationing(PreloadVariable, e.get(PreloadVariable))

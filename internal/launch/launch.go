@@ -57,6 +57,7 @@ type Plan struct {
 	Keep     bool         // limits stay in force if a program loses its environment
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
+	Placed   string       // why the job is on its devices; see job.Info
 
 	standing bool           // made by Create, without a command
 	owner    int            // the only user whose programs are in it (CreateForUser); 0 for all users
@@ -121,7 +122,10 @@ func (p Plan) make(j *Job) error {
 	// has its state in the job's folder, so for it the job is created first.
 	if p.FakeGPU == "" {
 		driver, err := p.Driver, error(nil)
-		if driver == nil {
+		switch {
+		case driver == nil && p.Settings.Devices.IsSet() && !p.standing:
+			driver, err = gpu.Open("") // to choose, it must say what is free
+		case driver == nil:
 			driver, err = KnownDevices()
 		}
 		if err != nil && !errors.Is(err, gpu.ErrNoDriver) {
@@ -262,6 +266,13 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 			j.Discard()
 		}
 	}()
+	if !p.standing && !j.Joined {
+		done := func() {}
+		if limits, p.Placed, done, err = p.place(limits, driver); err != nil {
+			return err
+		}
+		defer done() // after the region exists
+	}
 	if !p.standing {
 		j.environ, j.path = p.environ(j, driver), j.pathInside(j.path)
 	}
@@ -317,7 +328,7 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		}
 	}
 	j.created = r.Created()
-	_ = j.Lock.WriteInfo(p.Command, "")           // a job works without it
+	_ = j.Lock.WriteInfo(p.Command, "", p.Placed) // a job works without it
 	_ = r.OfferCosts(mergeCosts(j.costs, driver)) // without it a process measures
 	return j.Lock.Share()
 }

@@ -136,6 +136,9 @@ func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 	}
 	var jobLimits []string
 	for _, d := range devices {
+		if hidden, _ := r.Hidden(d); hidden && p.Settings.Devices.IsSet() {
+			continue
+		}
 		l, err := r.Limit(d)
 		if err != nil {
 			return err
@@ -152,6 +155,9 @@ func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 			text += " of memory and " + computeText(c)
 		}
 		jobLimits = append(jobLimits, fmt.Sprintf("%s on device %d", text, d))
+	}
+	if len(jobLimits) == 0 {
+		return nil
 	}
 	p.Warn(fmt.Sprintf("job %s has other limits, which count: %s (ration limit %s changes them)", j.Lock.Job.Name, strings.Join(jobLimits, ", "), j.Lock.Job.Name))
 	return nil

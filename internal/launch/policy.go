@@ -55,6 +55,8 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, ruledError("a round of its own")
 	case !limited && (p.Settings.Compute.IsSet() || p.Settings.ComputeMax.IsSet()):
 		return nil, ruledError("a share of its own and no --mem")
+	case !limited && p.Settings.Devices.IsSet():
+		return nil, ruledError("a number of devices and no --mem")
 	}
 	if j.path, err = findCommand(p.Command[0]); err != nil {
 		return nil, err
@@ -118,7 +120,7 @@ func (p Plan) record(j *Job) (err error) {
 	if err := p.lockJob(j); err != nil {
 		return err
 	}
-	if err = j.Lock.WriteInfo(p.Command, j.region); err == nil {
+	if err = j.Lock.WriteInfo(p.Command, j.region, p.Placed); err == nil {
 		err = j.Lock.Share()
 	}
 	if err != nil {

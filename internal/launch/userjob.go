@@ -45,6 +45,7 @@ func (p Plan) createFor(uid int, name string, limits region.Limits) (*Job, error
 func (j *Job) Stand() error {
 	// Change the folder first: a process that sees the last file of Stand must be able to enter the
 	// folder.
+	j.Lock.ShowInfo()
 	return j.standAfter(os.Chmod(j.Lock.Folder, 0o755))
 }
 

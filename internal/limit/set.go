@@ -161,8 +161,9 @@ func (s Set[L]) CheckDevices(devices int) error {
 // unchanged.
 type Limits struct {
 	Memory     Set[Memory]  `json:"memory"`
-	Compute    Set[Compute] `json:"compute"`     // shares: least part of a device's time
-	ComputeMax Set[Compute] `json:"compute_max"` // caps: largest part of a device's time
+	Compute    Set[Compute] `json:"compute"`          // shares: least part of a device's time
+	ComputeMax Set[Compute] `json:"compute_max"`      // caps: largest part of a device's time
+	Devices    Devices      `json:"devices,omitzero"` // number of devices that the job has; not set if the default applies
 }
 
 // IsSet reports whether any limit is set.
@@ -200,12 +201,19 @@ func (l Limits) Or(other Limits) Limits {
 	if !l.ComputeMax.IsSet() {
 		l.ComputeMax = other.ComputeMax
 	}
+	if !l.Devices.IsSet() {
+		l.Devices = other.Devices
+	}
 	return l
 }
 
 // String formats the limits in one line, for [ParseLimits].
 func (l Limits) String() string {
-	return fmt.Sprintf("memory=%s compute=%s compute_max=%s", l.Memory, l.Compute, l.ComputeMax)
+	text := fmt.Sprintf("memory=%s compute=%s compute_max=%s", l.Memory, l.Compute, l.ComputeMax)
+	if l.Devices.IsSet() {
+		text += " devices=" + l.Devices.String()
+	}
+	return text
 }
 
 // ParseLimits reads limits in the form memory=10g compute=30% compute_max=unset. Each part may be
@@ -223,6 +231,8 @@ func ParseLimits(text string) (l Limits, err error) {
 			l.Compute, err = ParseComputeSet(key, value)
 		case "compute_max":
 			l.ComputeMax, err = ParseComputeSet(key, value)
+		case "devices":
+			l.Devices, err = ParseDevices(key, value)
 		default:
 			err = fmt.Errorf("%q: no part of a ration", field)
 		}

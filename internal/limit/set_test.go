@@ -75,7 +75,9 @@ func TestLimits(t *testing.T) {
 	expect.True(t, err == nil && string(got) == `{"memory":"10g","compute":"unset","compute_max":"50%"}`, "JSON", got, err)
 	back := other
 	expect.True(t, json.Unmarshal(got, &back) == nil && back == l, got, "is read back as", back)
-	for _, bad := range []string{"memory=x", "compute=101", "10g", "--mem=10g"} {
+	one, err := ParseLimits("memory=10g devices=1")
+	expect.True(t, err == nil && one.Devices == 1 && one.String() == "memory=10g compute=unset compute_max=unset devices=1" && other.Or(one).Devices == 1, one, err)
+	for _, bad := range []string{"devices=0", "devices=01", "devices=17", "memory=x", "compute=101", "10g", "--mem=10g"} {
 		l, err := ParseLimits(bad)
 		expect.True(t, err != nil && !l.IsSet(), bad, "is read as", l)
 	}

@@ -20,16 +20,6 @@ import (
 
 // Without overbook = true, the rations of all users together must fit on the devices.
 
-// booking is the sum of limits on each device: bytes of memory, and per cent of time.
-type booking struct{ memory, share [abi.Devices]uint64 }
-
-func (b *booking) add(l region.Limits) {
-	for d := range abi.Devices {
-		b.memory[d] += l.Memory[d].Bytes()
-		b.share[d] += uint64(abi.Percent(l.Compute[d]))
-	}
-}
-
 // fits returns ErrOverbooked for limits that do not fit beside those of other users. To make them
 // fit it may remove jobs that have no process and no promise, and whose users the file does not name: as few as
 // necessary, and none if that would not be enough.
@@ -121,6 +111,7 @@ type noRoom struct {
 	device             int
 	asked, held, total limit.Size
 	holders            []job.DeniedHolder // largest first
+	among              int                // number of devices of which the ration could be on any; 1 if it names its devices
 }
 
 func (e *noRoom) Error() string {
@@ -128,8 +119,12 @@ func (e *noRoom) Error() string {
 	if free := e.total - min(e.held, e.total); free >= limit.Least {
 		less = ", or ask for less: ration policy ask --mem " + (free >> 20 << 20).Exact()
 	}
-	return fmt.Sprintf("%v for %s on GPU %d: the rations of %s hold %s of its %s (try again later%s)",
-		ErrOverbooked, e.asked, e.device, humanfmt.Plural(len(e.holders), "other user", "other users"), e.held, e.total, less)
+	where := fmt.Sprintf("on GPU %d: the rations", e.device)
+	if e.among > 1 {
+		where = fmt.Sprintf("on any of %d GPUs: on GPU %d, which has most left, the rations", e.among, e.device)
+	}
+	return fmt.Sprintf("%v for %s %s of %s hold %s of its %s (try again later%s)",
+		ErrOverbooked, e.asked, where, humanfmt.Plural(len(e.holders), "other user", "other users"), e.held, e.total, less)
 }
 
 func (e *noRoom) Unwrap() error { return ErrOverbooked }
@@ -157,21 +152,21 @@ func holdersOf(device int, others []booked, without []int) (out []job.DeniedHold
 // checkBeside returns ErrOverbooked if the limits, together with those of others, exceed a device.
 // The jobs of the users in without do not count, but their runs do.
 func (r *rations) checkBeside(l region.Limits, others []booked, without []int) error {
-	var held, all booking
+	var held, all launch.Booking
 	for i := range others {
 		if o := &others[i]; o.run || !slices.Contains(without, o.uid) {
-			held.add(o.limits)
+			held.Add(o.limits)
 		}
 	}
 	all = held
-	all.add(l)
+	all.Add(l)
 	for d, total := range r.totals() {
-		if all.memory[d] > uint64(total) {
-			return &noRoom{d, limit.Size(l.Memory[d].Bytes()), limit.Size(held.memory[d]), total, holdersOf(d, others, without)}
+		if all.Memory[d] > uint64(total) {
+			return &noRoom{d, limit.Size(l.Memory[d].Bytes()), limit.Size(held.Memory[d]), total, holdersOf(d, others, without), 1}
 		}
-		if all.share[d] > 100 {
+		if all.Share[d] > 100 {
 			return fmt.Errorf("%w for a share of %d %% of GPU %d: other users have %d %% (try again later, or ask for less: ration policy ask --compute)",
-				ErrOverbooked, abi.Percent(l.Compute[d]), d, held.share[d])
+				ErrOverbooked, abi.Percent(l.Compute[d]), d, held.Share[d])
 		}
 	}
 	return nil
@@ -191,7 +186,8 @@ func (p *Policy) checkCapacity(file string) error {
 	machine := &rations{policy: p, driver: driver, missing: missing}
 	rules := slices.Concat(byLine(p.Users), byLine(p.Groups), []*Rule{p.Everybody})
 	slices.SortFunc(rules, func(a, b *Rule) int { return a.line - b.line })
-	var all booking
+	var all launch.Booking
+	var named []booked
 	for _, rule := range rules {
 		if rule.Exempt {
 			continue
@@ -208,14 +204,19 @@ func (p *Policy) checkCapacity(file string) error {
 		if p.Overbook || !strings.HasPrefix(rule.Source, "users.") {
 			continue
 		}
-		all.add(limits)
+		if want := machine.wanted(rule.Default); want != 0 {
+			at, _ := launch.Choose(want, machine.candidates(limits, named, nil), inNoRation)
+			limits = limits.Restrict(at)
+		}
+		named = append(named, booked{limits: limits})
+		all.Add(limits)
 		for d, total := range machine.totals() {
-			if all.memory[d] > uint64(total) {
-				r.problem(path+"\x00memory", "%s: the rations of users who are named come to %s of device %d here, which has %s (overbook = true allows it)", rule.Source, limit.Size(all.memory[d]), d, total)
+			if all.Memory[d] > uint64(total) {
+				r.problem(path+"\x00memory", "%s: the rations of users who are named come to %s of device %d here, which has %s (overbook = true allows it)", rule.Source, limit.Size(all.Memory[d]), d, total)
 				break
 			}
-			if all.share[d] > 100 {
-				r.problem(path+"\x00compute", "%s: the shares of users who are named come to %d %% of device %d here (overbook = true allows it)", rule.Source, all.share[d], d)
+			if all.Share[d] > 100 {
+				r.problem(path+"\x00compute", "%s: the shares of users who are named come to %d %% of device %d here (overbook = true allows it)", rule.Source, all.Share[d], d)
 				break
 			}
 		}

@@ -231,9 +231,15 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	}
 	out := &Rule{Source: source, Exempt: t.Exempt, line: r.position(path).Line}
 	out.Default = r.ration(path, t.rationText)
+	if t.Devices != nil {
+		var err error
+		if out.Default.Devices, err = limit.ParseDevices("devices", fmt.Sprint(t.Devices)); err != nil {
+			r.problem(path+"\x00devices", "%v", err)
+		}
+	}
 	out.Largest = out.Default
 	switch {
-	case t.Exempt && (t.rationText != rationText{} || t.Largest != nil):
+	case t.Exempt && (t.rationText != rationText{} || t.Devices != nil || t.Largest != nil):
 		r.problem(path, "%s: exempt, and a ration as well (leave one of them out)", source)
 	case t.Exempt:
 	case t.Memory == nil && r.incomplete[path]:

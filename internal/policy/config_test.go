@@ -26,7 +26,7 @@ func TestParseProblems(t *testing.T) {
 		{"[everybody]\nmemory = 5\n", []string{`2:1: memory = 5: a unit and quotes are missing (as memory = "5g")`}},
 		{"[everybody]\nmemory = 8\ncompute = 30\nexempt = \"no\"\ncolor = 1\n[users.anna]\nmemory = \"lots\"\n[groups]\nstaff = 3\n[users.bob]\n", []string{
 			`2:1: memory = 8: a unit and quotes are missing (as memory = "8g")`, `3:1: compute = 30: a unit and quotes are missing (as compute = "30%")`,
-			`4:1: exempt = "no": true or false is needed, without quotes`, "5:1: everybody.color: no such key (compute, compute_max, exempt, largest, memory)",
+			`4:1: exempt = "no": true or false is needed, without quotes`, "5:1: everybody.color: no such key (compute, compute_max, devices, exempt, largest, memory)",
 			`7:1: memory="lots": not a size`, "9:1: staff = 3: a section is needed (as [groups.staff], and below it memory", "10:8: users.bob: no memory"}},
 		{"[everybody]\nmemory = 1g\n[users.anna\nmemory = \"lots\"\n[users.bob]\nmemory = \"more\"\n", []string{"2:11: strings must be quoted", "3:12: ", `6:1: memory="more": not a size`}},
 		{"missing = 3\neverybody = \"8g\"\n", []string{`1:1: missing = 3: text in quotes is needed (as missing = "closed")`, `2:1: everybody = "8g": a section is needed (as [everybody]`}},
@@ -47,6 +47,12 @@ func TestParseProblems(t *testing.T) {
 		{head + "[users.anna]\nmemory = \"4g\"\ncompute_max = \"50%\"\nlargest.compute_max = \"20%\"\n", []string{"6:9: users.anna: the largest cap"}},
 		{head + "[users.anna]\nmemory = \"4g\"\ncompute = \"50%\"\nlargest.compute = \"20%\"\n", []string{"6:9: users.anna: the largest share"}},
 		{head + "[groups.staff]\nmemory = \"4g\"\ncompute = \"50%\"\ncompute_max = \"20%\"\n", []string{"5:1: a share of 50 %, and a cap of 20 % below it"}},
+		{head + "devices = 1\n", nil},
+		{head + "devices = \"all\"\n", nil},
+		{head + "devices = 0\n", []string{`3:1: devices="0": not a number of devices`}},
+		{head + "devices = [1]\n", []string{`3:1: everybody.devices: a number or "all" is needed`}},
+		{head + "largest.devices = 2\n", []string{"3:9: everybody.largest.devices: no such key"}},
+		{head + "[users.anna]\nexempt = true\ndevices = 1\n", []string{"3:8: users.anna: exempt, and a ration as well"}},
 		{head + head, []string{"3:2: "}},
 	} {
 		_, err := Parse("f", []byte(c.text))

@@ -22,6 +22,7 @@ type rationText struct {
 
 type ruleText struct {
 	rationText
+	Devices any         `toml:"devices"` // a number, or "all"
 	Exempt  bool        `toml:"exempt"`
 	Largest *rationText `toml:"largest"`
 }
@@ -121,6 +122,12 @@ func (r *reader) checkForm(path string, value any, t reflect.Type) bool {
 	case reflect.Bool:
 		if _, is := value.(bool); !is {
 			r.problem(path, "%s: true or false is needed, without quotes", r.assignment(path, value))
+			return false
+		}
+	case reflect.Interface: // devices
+		_, number := value.(int64)
+		if _, text := value.(string); !number && !text {
+			r.problem(path, "%s: a number or \"all\" is needed (as devices = 1)", r.assignment(path, value))
 			return false
 		}
 	case reflect.String:

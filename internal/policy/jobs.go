@@ -121,7 +121,10 @@ func (r *rations) limitsOf(ration limit.Limits) (region.Limits, error) {
 }
 
 // ensure creates the job of a user, or changes its limits, or exempts the user, as the policy says.
-func (r *rations) ensure(uid int) error {
+func (r *rations) ensure(uid int) error { return r.ensureAt(uid, 0) }
+
+// ensureAt is ensure for a job on certain devices, or on any if at is empty.
+func (r *rations) ensureAt(uid int, at region.Place) error {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
 		return err
@@ -129,7 +132,7 @@ func (r *rations) ensure(uid int) error {
 	if rule.Exempt {
 		return r.exempt(uid)
 	}
-	return r.give(uid, ration, rule)
+	return r.give(uid, ration, rule, at)
 }
 
 // ruleOf returns the rule of a user. It is an error if the user has none.
@@ -148,29 +151,34 @@ func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error)
 	}
 	ration = rule.Default
 	if asked, err := readAsked(uid); err == nil && rule.allows(asked, r.totals()) == nil {
+		asked.Devices = rule.Default.Devices
 		ration = asked
 	}
 	return ration, rule, nil
 }
 
 // give sets a user's job to a ration, less the limits of the user's runs. It creates the job if
-// necessary.
-func (r *rations) give(uid int, ration limit.Limits, rule *Rule) error {
+// necessary, on the devices of at; if at is empty, it chooses them.
+func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place) error {
 	limits, err := r.limitsOf(ration)
 	if err != nil {
 		return fmt.Errorf("%s: %w", rule.Source, err)
 	}
-	if err := r.fits(uid, limits); err != nil {
-		return err
+	asked, _ := os.ReadFile(askedPath(uid))
+	limits, why, err := r.place(uid, ration, limits, at)
+	if err == nil {
+		limits, err = r.divide(uid, limits)
 	}
-	if limits, err = r.divide(uid, limits); err != nil {
+	if err != nil {
 		return err
 	}
 	if usable(uid) {
 		if err := setLimits(uid, limits); err != nil {
 			return err
 		}
-	} else if err := r.create(uid, ration, limits); err != nil {
+	} else if err := r.create(uid, ration, limits, why); err != nil {
+		return err
+	} else if err := keepAsked(uid, asked); err != nil {
 		return err
 	}
 	err = os.Remove(filepath.Join(folderOf(uid), job.ExemptName))
@@ -203,7 +211,7 @@ func usable(uid int) bool {
 }
 
 // create makes a job, after it has removed one that cannot be used.
-func (r *rations) create(uid int, ration limit.Limits, limits region.Limits) error {
+func (r *rations) create(uid int, ration limit.Limits, limits region.Limits, why string) error {
 	if _, err := os.Lstat(folderOf(uid)); err == nil {
 		err := job.Remove(jobOf(uid), true)
 		if errors.Is(err, job.ErrLiving) || errors.Is(err, job.ErrInUse) {
@@ -215,7 +223,9 @@ func (r *rations) create(uid int, ration limit.Limits, limits region.Limits) err
 			return fmt.Errorf("user %d: %w, and cannot be made again: %w", uid, ErrDamaged, err)
 		}
 	}
-	return planFor(ration, r.warn).CreateForUser(uid, limits)
+	plan := planFor(ration, r.warn)
+	plan.Placed = why
+	return plan.CreateForUser(uid, limits)
 }
 
 // exempt lets a user's programs run without a job, and removes the limits of a job that exists.
@@ -309,9 +319,22 @@ func (rule *Rule) allows(asked limit.Limits, totals []limit.Size) error {
 // askedName is the file, in the folder of a user's job, with the ration that the user asked for.
 const askedName = "asked"
 
+func askedPath(uid int) string { return filepath.Join(folderOf(uid), askedName) }
+
+// keepAsked records the ration that a user asked for; nothing if text is empty.
+func keepAsked(uid int, text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+	if err := safepath.Replace(askedPath(uid), text, 0o644); err != nil {
+		return fmt.Errorf("recording the ration of user %d: %w", uid, err)
+	}
+	return nil
+}
+
 // readAsked returns the ration that a user asked for and got.
 func readAsked(uid int) (limit.Limits, error) {
-	text, err := os.ReadFile(filepath.Join(folderOf(uid), askedName))
+	text, err := os.ReadFile(askedPath(uid))
 	if err != nil {
 		return limit.Limits{}, err
 	}
@@ -326,16 +349,14 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 		return err
 	}
 	asked = asked.Or(rule.Default)
+	asked.Devices = rule.Default.Devices
 	if err := rule.allows(asked, r.totals()); err != nil {
 		return err
 	}
-	if err := r.give(uid, asked, rule); err != nil {
+	if err := r.give(uid, asked, rule, 0); err != nil {
 		return err
 	}
-	if err := safepath.Replace(filepath.Join(folderOf(uid), askedName), []byte(asked.String()+"\n"), 0o644); err != nil {
-		return fmt.Errorf("recording the ration of user %d: %w", uid, err)
-	}
-	return nil
+	return keepAsked(uid, []byte(asked.String()+"\n"))
 }
 
 // ownedBy reports whether the region of a user's job belongs to that user.

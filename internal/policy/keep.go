@@ -24,6 +24,7 @@ import (
 	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/proc"
+	"ration/internal/region"
 	"ration/internal/safepath"
 	"ration/internal/termtext"
 )
@@ -33,6 +34,13 @@ var ErrKept = errors.New("another process runs the policy's service")
 
 // Socket is where users request their jobs.
 var Socket = filepath.Join(job.RootFolder, job.PolicySocket)
+
+// atRequest is a request for a job on certain devices, from a process that has initialised the driver
+// with these.
+const atRequest = "at"
+
+// moveRequest is a request for a job on other devices: UID move [LIST].
+const moveRequest = "move"
 
 const (
 	requestTimeout = 5 * time.Second
@@ -309,15 +317,26 @@ func (k *keeper) handle(peer int, line string) (answer string, held *os.File, er
 		}
 	}
 	const ok = "ok\n"
+	var at region.Place
+	if len(words) == 3 && (words[1] == atRequest || words[1] == moveRequest) {
+		if at, err = region.ParsePlace(words[2]); err != nil {
+			return "", nil, err
+		}
+	}
 	switch {
-	case len(words) == 1:
-		if !has {
-			err = r.ensure(uid)
+	case len(words) == 1 || at != 0 && words[1] == atRequest:
+		if has {
+			err = checkPlace(uid, at)
+		} else {
+			err = r.ensureAt(uid, at)
 		}
 		if err == nil {
 			held, err = promise(uid)
 		}
 		return ok, held, err
+	case words[1] == moveRequest && (len(words) == 2 || at != 0):
+		at, err = r.relocate(uid, at)
+		return "ok " + at.List() + "\n", nil, err
 	case words[1] == launch.RunRequest && len(words) > 3:
 		return k.handleRun(r, uid, words[2], words[3:])
 	}
@@ -334,7 +353,7 @@ const maxHolders = 8
 // record records that a user was refused a ration, for ration why, events and ps. Malformed requests are
 // not recorded. The caller holds the lock of lockJobs.
 func (k *keeper) record(uid int, refused error) {
-	known := []error{ErrOverbooked, ErrTooMuch, ErrRun, ErrRule}
+	known := []error{ErrOverbooked, ErrTooMuch, ErrRun, ErrRule, ErrPlaced}
 	if !slices.ContainsFunc(known, func(e error) bool { return errors.Is(refused, e) }) {
 		return
 	}
@@ -454,25 +473,4 @@ func (k *keeper) open() (r *rations, done func(), err error) {
 		_ = lock.Close()
 		k.turn.unlock()
 	}, nil
-}
-
-// Ask requests a ration for this user, up to the largest that the policy allows.
-func Ask(r limit.Limits) error {
-	c, err := net.DialTimeout("unix", Socket, requestTimeout)
-	if err != nil {
-		return fmt.Errorf("asking for a ration: %w (does ration-policy.service run?)", err)
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(2 * requestTimeout))
-	if _, err := fmt.Fprintf(c, "%d %s\n", os.Getuid(), r.String()); err != nil {
-		return fmt.Errorf("asking for a ration: %w", err)
-	}
-	answer, err := io.ReadAll(io.LimitReader(c, 4096))
-	if err != nil || len(answer) == 0 {
-		return fmt.Errorf("asking for a ration: no answer: %w", errors.Join(err, io.ErrUnexpectedEOF))
-	}
-	if text := strings.TrimSpace(string(answer)); text != "ok" {
-		return errors.New(text)
-	}
-	return nil
 }

@@ -73,6 +73,7 @@ func readLimits(path string) (out region.Limits, err error) {
 			return out, err
 		}
 		out.Memory[d], out.Compute[d], out.ComputeMax[d] = memory, uint64(c.Share), uint64(c.Max)
+		out.Hidden[d] = o.HiddenBy(d)
 	}
 	return out, nil
 }
@@ -192,17 +193,23 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
 	}
-	if err := r.give(uid, ration, rule); err != nil { // creates the user's job, or corrects its limits
+	if err := r.give(uid, ration, rule, 0); err != nil { // creates the user's job, or corrects its limits
 		return nil, 0, err
 	}
 	before, err := readLimits(job.OfUserPath(uid))
 	if err != nil {
 		return nil, 0, err
 	}
+	why, err := r.restrictRun(&limits, asked, before)
+	if err != nil {
+		return nil, 0, err
+	}
 	if err := checkRun(&limits, before); err != nil {
 		return nil, 0, err
 	}
-	made, err := planFor(asked, r.warn).CreateRun(uid, name, nothing(before))
+	plan, empty := planFor(asked, r.warn), nothing(before)
+	plan.Placed, empty.Hidden = why, limits.Hidden
+	made, err := plan.CreateRun(uid, name, empty)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -23,6 +23,8 @@ type Standing struct {
 	Asked   *limit.Limits `json:"asked,omitempty"` // the ration that the user asked for and got
 	Job     string        `json:"job,omitempty"`   // path of the region; empty if there is none
 	Limits  []DeviceLimit `json:"limits,omitempty"`
+	GPUs    []int         `json:"gpus,omitempty"`   // devices that the job sees; empty if it sees all
+	Placed  string        `json:"placed,omitempty"` // why the job is on these devices
 }
 
 // RuleText is a rule of the file.
@@ -73,7 +75,13 @@ func (p *Policy) Show(uid int) Standing {
 	if err != nil {
 		return out
 	}
+	if at := has.Visible(); at.Count() < abi.Devices {
+		out.GPUs, out.Placed = at.Devices(), job.PlacedWhy(jobOf(uid))
+	}
 	for d := range abi.Devices {
+		if has.Hidden[d] != 0 {
+			continue
+		}
 		on := DeviceLimit{Device: d, Compute: int(has.Compute[d]), ComputeMax: int(has.ComputeMax[d])}
 		if has.Memory[d].Limited() {
 			on.Memory = has.Memory[d].Bytes()

@@ -134,7 +134,7 @@ func (l *Limits) words(page *abi.Limits) iter.Seq2[*uint64, uint64] {
 	return func(yield func(*uint64, uint64) bool) {
 		for d := range page.Device {
 			on := &page.Device[d]
-			if !yield(&on.Memory, uint64(l.Memory[d])) || !yield(&on.Compute, l.Compute[d]) || !yield(&on.ComputeMax, l.ComputeMax[d]) {
+			if !yield(&on.Memory, uint64(l.Memory[d])) || !yield(&on.Compute, l.Compute[d]) || !yield(&on.ComputeMax, l.ComputeMax[d]) || !yield(&on.Hidden, l.Hidden[d]) {
 				return
 			}
 		}
@@ -200,6 +200,11 @@ func checkDevice(device int) error {
 // Limit returns a device's current limit.
 func (r *Region) Limit(device int) (abi.Limit, error) {
 	return lookAt(r, device, func() abi.Limit { return abi.Limit(atomic.LoadUint64(&r.limits.Device[device].Memory)) })
+}
+
+// Hidden reports whether the job's processes do not see a device.
+func (r *Region) Hidden(device int) (bool, error) {
+	return lookAt(r, device, func() bool { return atomic.LoadUint64(&r.limits.Device[device].Hidden) != 0 })
 }
 
 // Total returns the size of a device in bytes; 0 until a process of the job has found it out.

@@ -23,6 +23,7 @@ type Limits struct {
 	Memory     [abi.Devices]abi.Limit
 	Compute    [abi.Devices]uint64 // shares, in the form of abi.DeviceLimits
 	ComputeMax [abi.Devices]uint64 // caps, in the same form
+	Hidden     [abi.Devices]uint64 // not 0 for devices that the job's processes do not see; see abi.DeviceLimits
 	Round      uint64              // microseconds
 }
 

@@ -73,6 +73,17 @@ func (l *OperatorLimits) Compute(device int) (Compute, error) {
 	return Compute{Share: abi.Percent(on.Compute), Max: abi.Percent(on.ComputeMax), Round: abi.RoundOf(l.page.Round)}, nil
 }
 
+// Hidden reports whether the job's processes do not see a device.
+func (l *OperatorLimits) Hidden(device int) (bool, error) {
+	if err := checkDevice(device); err != nil {
+		return false, err
+	}
+	return l.HiddenBy(device) != 0, nil
+}
+
+// HiddenBy returns the word of Limits.Hidden for a device that exists.
+func (l *OperatorLimits) HiddenBy(device int) uint64 { return l.page.Device[device].Hidden }
+
 // SetLimit changes a device's limit for every request from now on.
 func (l *OperatorLimits) SetLimit(device int, limit abi.Limit) error {
 	return l.set(device, uint64(limit), memoryWord)

@@ -3,7 +3,10 @@
 
 #include "charge.h"
 #include "compute/compute.h"
+#include "interpose.h"
+#include "log.h"
 #include "overhead.h"
+#include "place.h"
 
 /* init_reset clears the state that a fork handed down, in a process that has just opened the
  * region. */
@@ -20,7 +23,11 @@ int cuInit(unsigned flags)
 {
 	/* Report bad settings before the driver spends time to initialise. But join only after
 	 * it has: a process without a driver must leave nothing in the region. */
-	enum attach_state s = attach_prepare();
+	enum attach_state s = attach_prepare(true);
+	if (s == ATTACH_COLD && place_hides() && !interpose_driver_getenv(place_getenv))
+		log_warn(
+			"the driver shows GPUs that are not this job's: it reads its environment in an unknown way (programs that use them "
+			"get no memory)");
 	int result = REAL_UNLESS(s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS, cuInit, flags);
 	if (result != CUDA_SUCCESS)
 		attach_end_promise();
@@ -35,7 +42,7 @@ int init_join_late(void)
 	enum attach_state s = attach_state();
 	/* If the driver is initialised, the program reached it without our cuInit. If it is not
 	 * (in a fork child, for example), the driver's own call will report that. */
-	if (s == ATTACH_COLD && REAL(cuCtxGetCurrent, &current) == CUDA_SUCCESS && (s = attach_prepare()) == ATTACH_COLD)
+	if (s == ATTACH_COLD && REAL(cuCtxGetCurrent, &current) == CUDA_SUCCESS && (s = attach_prepare(false)) == ATTACH_COLD)
 		s = attach_join(init_reset);
 	return s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }

@@ -287,7 +287,8 @@ struct ration_device_limits {
 	uint64_t uuid[2];
 	uint64_t total;
 	uint64_t compute_max;
-	uint64_t pad5[10];
+	uint64_t hidden;
+	uint64_t pad6[9];
 };
 _Static_assert(sizeof(struct ration_device_limits) == 128, "device_limits");
 _Static_assert(offsetof(struct ration_device_limits, memory) == 0, "device_limits.memory");
@@ -295,7 +296,8 @@ _Static_assert(offsetof(struct ration_device_limits, compute) == 8, "device_limi
 _Static_assert(offsetof(struct ration_device_limits, uuid) == 16, "device_limits.uuid");
 _Static_assert(offsetof(struct ration_device_limits, total) == 32, "device_limits.total");
 _Static_assert(offsetof(struct ration_device_limits, compute_max) == 40, "device_limits.compute_max");
-_Static_assert(offsetof(struct ration_device_limits, pad5) == 48, "device_limits.pad5");
+_Static_assert(offsetof(struct ration_device_limits, hidden) == 48, "device_limits.hidden");
+_Static_assert(offsetof(struct ration_device_limits, pad6) == 56, "device_limits.pad6");
 
 struct ration_limits {
 	uint64_t magic;

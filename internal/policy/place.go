@@ -1,0 +1,270 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"ration/internal/abi"
+	"ration/internal/gpu"
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/launch"
+	"ration/internal/limit"
+	"ration/internal/region"
+)
+
+// A ration for one of several devices is placed: its job sees some devices, and the others are hidden.
+// PROTOCOL.md has the rule and the invariant. Callers of these functions hold the lock of lockJobs.
+
+// ErrPlaced is returned if a job is on other devices than a request needs.
+var ErrPlaced = errors.New("your ration is on another GPU")
+
+// inNoRation says which memory counts as free when a ration is placed.
+const inNoRation = "in no ration"
+
+// wanted returns how many devices a ration is for, or 0 for all of them. On a machine with several
+// devices the default is one; but a ration that names devices has those that it names.
+func (r *rations) wanted(ration limit.Limits) int {
+	n := len(r.totals())
+	if n < 2 || ration.Devices == limit.AllDevices || slices.ContainsFunc(r.driver.Devices, func(d gpu.Device) bool { return d.MIG }) {
+		return 0
+	}
+	if ration.Devices.IsSet() {
+		if int(ration.Devices) >= n {
+			return 0
+		}
+		return int(ration.Devices)
+	}
+	for d := range limit.MaxDevices {
+		if ration.Names(d) {
+			return 0
+		}
+	}
+	return 1
+}
+
+// candidates returns the devices that limits allow, beside the rations of others. idle are the users that
+// may lose theirs.
+func (r *rations) candidates(limits region.Limits, others []booked, idle []int) (out []launch.Candidate) {
+	var held launch.Booking
+	for i := range others {
+		held.Add(others[i].limits)
+	}
+	for d, total := range r.totals() {
+		if !limits.MayUse(d) {
+			continue
+		}
+		c := launch.Candidate{Device: d, Free: int64(total) - int64(held.Memory[d])}
+		if !r.policy.Overbook {
+			on := limits.Restrict(region.PlaceAt(d))
+			check := func(without []int) error { return r.checkBeside(on, others, without) }
+			if check(nil) != nil {
+				lose, err := fewest(idle, check)
+				c.Full, c.Lose = err != nil, len(lose)
+			}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// placed returns the place of a user's job and runs. is is false if the user has none. All of
+// them have the same place: a run gets that of the job, and a job beside runs that of the runs.
+func placed(uid int) (at region.Place, is bool) {
+	if usable(uid) {
+		l, err := readLimits(job.OfUserPath(uid))
+		return l.Visible(), err == nil
+	}
+	for _, run := range readyRuns(uid) {
+		if l, err := readLimits(run.Path); err == nil {
+			for d := range abi.Devices {
+				if l.Hidden[d] == hiddenByRun {
+					l.Hidden[d] = 0
+				}
+			}
+			return l.Visible(), true
+		}
+	}
+	return 0, false
+}
+
+// place restricts the limits of a ration to the devices of the user's job, or of at, or to those that it
+// chooses. If necessary it takes back the jobs of idle users. A job stays on its devices as long as it
+// exists; if the rule now wants another number of them, an idle job is taken back and made again.
+func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at region.Place) (_ region.Limits, why string, err error) {
+	want := r.wanted(ration)
+	if now, is := placed(uid); is {
+		switch {
+		case now&at != at:
+			return limits, "", otherPlace(now, at)
+		case r.suits(now, want, limits) || !vacate(uid):
+			limits = limits.Restrict(now)
+			return limits, "", r.fits(uid, limits)
+		}
+	}
+	if want == 0 {
+		return limits, "", r.fits(uid, limits)
+	}
+	if at == 0 {
+		return r.placeAnew(uid, want, limits)
+	}
+	if !r.suits(at, want, limits) {
+		return limits, "", fmt.Errorf("%w: %v is not %s of this machine that your ration may use", ErrPlaced, at, humanfmt.Plural(want, "GPU", "GPUs"))
+	}
+	limits = limits.Restrict(at)
+	return limits, "the user asked for " + at.String(), r.fits(uid, limits)
+}
+
+func otherPlace(now, at region.Place) error {
+	return fmt.Errorf("%w: %v, not %v (start the program again)", ErrPlaced, now, at)
+}
+
+// checkPlace returns an error if a user's job does not see all devices of at.
+func checkPlace(uid int, at region.Place) error {
+	if now, is := placed(uid); is && now&at != at {
+		return otherPlace(now, at)
+	}
+	return nil
+}
+
+// placeAnew restricts limits to the devices that it chooses.
+func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limits, why string, err error) {
+	for range placeTries {
+		var at region.Place
+		all := r.candidates(limits, bookedByOthers(uid), r.removable(map[int]bool{uid: true}))
+		at, why = launch.Choose(want, all, inNoRation)
+		on := limits.Restrict(at)
+		if err = r.fits(uid, on); err == nil {
+			return on, why, nil
+		}
+		var room *noRoom
+		if errors.As(err, &room) && want == 1 {
+			room.among = len(all)
+		}
+		if !slices.ContainsFunc(all, func(c launch.Candidate) bool { return !c.Full }) {
+			break
+		}
+		// A user that was idle has started a program since: choose again.
+	}
+	return limits, "", err
+}
+
+// placeTries bounds how often a place is chosen while users start programs.
+const placeTries = 3
+
+// suits reports whether a place is one for a ration: want devices, or all if want is 0.
+func (r *rations) suits(at region.Place, want int, limits region.Limits) bool {
+	n := 0
+	for d := range r.totals() {
+		if at.Has(d) && want != 0 && !limits.MayUse(d) {
+			return false
+		}
+		if at.Has(d) {
+			n++
+		}
+	}
+	if want == 0 {
+		return n == len(r.totals())
+	}
+	return n == want && at>>len(r.totals()) == 0
+}
+
+// vacate takes back the job of a user that has no process, no promise and no run.
+func vacate(uid int) bool { return len(job.RunsOf(uid)) == 0 && evict(uid) == nil }
+
+// ErrMove is returned for a ration that cannot be moved.
+var ErrMove = errors.New("your ration cannot be moved")
+
+// relocate takes back a user's job and makes it again on the devices of at, or on others than now if at is
+// empty. It returns the new place. A job in use stays where it is.
+func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
+	ration, rule, err := r.rationOf(uid)
+	if err != nil {
+		return 0, err
+	}
+	want := r.wanted(ration)
+	if rule.Exempt || want == 0 {
+		return 0, fmt.Errorf("%w: your programs see every GPU of this machine (CUDA_VISIBLE_DEVICES selects among them)", ErrMove)
+	}
+	limits, err := r.limitsOf(ration)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", rule.Source, err)
+	}
+	now, is := placed(uid)
+	switch {
+	case at != 0 && !r.suits(at, want, limits):
+		return 0, fmt.Errorf("%w: %v is not %s of this machine that it may use (nvidia-smi -L lists them)", ErrMove, at, humanfmt.Plural(want, "GPU", "GPUs"))
+	case at == 0:
+		all := r.candidates(limits, bookedByOthers(uid), r.removable(map[int]bool{uid: true}))
+		all = slices.DeleteFunc(all, func(c launch.Candidate) bool { return is && now.Has(c.Device) })
+		if len(all) < want {
+			return 0, fmt.Errorf("%w: there is no other GPU that it may use", ErrMove)
+		}
+		at, _ = launch.Choose(want, all, inNoRation)
+	}
+	if is && now == at {
+		return at, nil
+	}
+	asked, _ := os.ReadFile(askedPath(uid))
+	if is {
+		busy := fmt.Errorf("%w: a program of yours uses it on %v (end that, and try again)", ErrMove, now)
+		if len(job.RunsOf(uid)) > 0 || job.CheckRemovable(jobOf(uid), true) != nil {
+			return 0, busy
+		}
+		// A refusal must not cost the user the present place.
+		if err := r.fits(uid, limits.Restrict(at)); err != nil {
+			return 0, err
+		}
+		if !vacate(uid) {
+			return 0, busy
+		}
+	}
+	if err := r.give(uid, ration, rule, at); err != nil {
+		return 0, err
+	}
+	return at, keepAsked(uid, asked)
+}
+
+// hiddenByRun is the value of region.Limits.Hidden for a device of the user's place that a run does not use.
+const hiddenByRun = 2
+
+// restrictRun restricts the limits of a run to the devices that the user's job sees, or to as many of them
+// as it asks for: those with most left of the ration. It is an error if the run names another device.
+func (r *rations) restrictRun(limits *region.Limits, asked limit.Limits, users region.Limits) (why string, err error) {
+	at := users.Visible()
+	for d := range abi.Devices {
+		if !at.Has(d) && asked.Names(d) {
+			return "", fmt.Errorf("%w: it names GPU %d, and your ration is on %v (ration policy show)", ErrRun, d, at)
+		}
+	}
+	*limits = limits.Restrict(at)
+	if !asked.Devices.IsSet() || asked.Devices == limit.AllDevices {
+		return "", nil
+	}
+	var all []launch.Candidate
+	for d, total := range r.totals() {
+		if !at.Has(d) || !limits.MayUse(d) || !users.MayUse(d) {
+			continue
+		}
+		c := launch.Candidate{Device: d, Free: int64(total)}
+		if left := users.Memory[d]; left.Limited() {
+			c.Free = int64(left.Bytes())
+		}
+		c.Full = int64(limits.Memory[d].Bytes()) > c.Free
+		all = append(all, c)
+	}
+	n := int(asked.Devices)
+	if n > len(all) {
+		return "", fmt.Errorf("%w: it asks for %s, and your ration has %d that it may use (ration policy show)", ErrRun, humanfmt.Plural(n, "GPU", "GPUs"), len(all))
+	}
+	on, why := launch.Choose(n, all, "of your ration left")
+	*limits = limits.Restrict(on)
+	for d := range abi.Devices {
+		if at.Has(d) && !on.Has(d) {
+			limits.Hidden[d] = hiddenByRun
+		}
+	}
+	return why, nil
+}

@@ -1,0 +1,107 @@
+package policy
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"ration/check/expect"
+	"ration/internal/abi"
+	"ration/internal/gpu"
+	"ration/internal/launch"
+	"ration/internal/limit"
+	"ration/internal/region"
+)
+
+const gib = 1 << 30
+
+// machineOf returns the rations of a machine with devices of these sizes in GiB.
+func machineOf(sizes ...uint64) *rations {
+	r := &rations{policy: &Policy{}, driver: &gpu.Driver{}}
+	for i, size := range sizes {
+		r.driver.Devices = append(r.driver.Devices, gpu.Device{Index: i, Total: limit.Size(size * gib)})
+	}
+	return r
+}
+
+// on returns limits of memory on each device, in GiB.
+func on(memory ...uint64) (l region.Limits) {
+	for d, size := range memory {
+		l.Memory[d] = abi.MakeLimit(size * gib)
+	}
+	return l
+}
+
+// Thirty users with 8 GiB each share two devices that have room for seventeen each.
+func TestPlaceSpreads(t *testing.T) {
+	r := machineOf(140, 140)
+	var others []booked
+	var users [2]int
+	for uid := range 30 {
+		at, _ := launch.Choose(1, r.candidates(on(8, 8), others, nil), inNoRation)
+		limits := on(8, 8).Restrict(at)
+		expect.OK(t, r.checkBeside(limits, others, nil))
+		others = append(others, booked{uid: uid, limits: limits})
+		users[at.Devices()[0]]++
+	}
+	expect.Equal(t, users, [2]int{15, 15})
+}
+
+func TestCandidates(t *testing.T) {
+	from := func(device int, full bool, lose int, free int64) launch.Candidate {
+		return launch.Candidate{Device: device, Full: full, Lose: lose, Free: free}
+	}
+	r := machineOf(10, 10, 10)
+	others := []booked{{uid: 1, limits: on(8, 3, 3)}, {uid: 2, limits: on(0, 0, 7)}}
+	expect.True(t, slices.Equal(r.candidates(on(4, 4, 4), others, nil), []launch.Candidate{from(0, true, 0, 2*gib), from(1, false, 0, 7*gib), from(2, true, 0, 0)}))
+	expect.True(t, slices.Equal(r.candidates(on(4, 4, 4), others, []int{1, 2}), []launch.Candidate{from(0, false, 1, 2*gib), from(1, false, 0, 7*gib), from(2, false, 1, 0)}))
+	expect.True(t, slices.Equal(r.candidates(on(4, 0, 4), others, []int{2}), []launch.Candidate{from(0, true, 0, 2*gib), from(2, false, 1, 0)}), "a device that the ration does not have")
+	r.policy.Overbook = true
+	expect.True(t, slices.Equal(r.candidates(on(4, 4, 0), others, nil), []launch.Candidate{from(0, false, 0, 2*gib), from(1, false, 0, 7*gib)}))
+}
+
+func TestWanted(t *testing.T) {
+	ration := func(text string) limit.Limits {
+		l, err := limit.ParseLimits(text)
+		expect.OK(t, err)
+		return l
+	}
+	two, one := machineOf(10, 10), machineOf(10)
+	expect.Equal(t, two.wanted(ration("memory=8g")), 1, "the default")
+	expect.Equal(t, one.wanted(ration("memory=8g devices=1")), 0, "a single device is not hidden")
+	expect.Equal(t, two.wanted(ration("memory=8g devices=all")), 0)
+	expect.Equal(t, two.wanted(ration("memory=8g devices=2")), 0)
+	expect.Equal(t, two.wanted(ration("memory=0=8g,1=2g")), 0, "it names its devices")
+	expect.Equal(t, two.wanted(ration("memory=8g compute=1=30%")), 0, "it names its devices")
+	expect.Equal(t, two.wanted(ration("memory=0=8g,1=2g devices=1")), 1)
+	two.driver.Devices[1].MIG = true
+	expect.Equal(t, two.wanted(ration("memory=8g devices=1")), 0, "a divided device")
+}
+
+func TestRestrict(t *testing.T) {
+	l := on(8, 8).Restrict(region.PlaceAt(1))
+	expect.Equal(t, l.Visible(), region.PlaceAt(1))
+	expect.Equal(t, l.Memory[0], abi.MakeLimit(0))
+	expect.Equal(t, l.Memory[1].Bytes(), uint64(8*gib))
+	expect.Equal(t, l.Memory[5], abi.MakeLimit(0), "a device that came later")
+	run := on(4, 4)
+	r := machineOf(10, 10)
+	_, err := r.restrictRun(&run, limit.Limits{}, l)
+	expect.OK(t, err)
+	expect.Equal(t, run, on(4, 4).Restrict(region.PlaceAt(1)))
+	named, err := limit.ParseLimits("memory=0=4g")
+	expect.OK(t, err)
+	_, err = r.restrictRun(&run, named, l)
+	expect.True(t, errors.Is(err, ErrRun))
+}
+
+func TestSuits(t *testing.T) {
+	r := machineOf(10, 10, 10)
+	expect.True(t, r.suits(region.PlaceAt(1), 1, on(4, 4, 4)))
+	expect.True(t, !r.suits(region.PlaceAt(1, 2), 1, on(4, 4, 4)), "too many")
+	expect.True(t, !r.suits(region.PlaceAt(1), 1, on(4, 0, 4)), "not of this ration")
+	expect.True(t, !r.suits(region.PlaceAt(3), 1, on(4, 4, 4)), "no such device")
+	expect.True(t, r.suits(region.Limits{}.Visible(), 0, on(4, 4, 4)), "all")
+	expect.True(t, !r.suits(region.Limits{}.Visible(), 1, on(4, 4, 4)), "all are not one")
+	expect.True(t, !r.suits(region.PlaceAt(1), 0, on(4, 4, 4)), "one is not all")
+}
