@@ -93,13 +93,14 @@ static void failed(void)
 /* A captured free of another graph's memory: when that is launched again, it needs memory again. */
 static void frees_of_another(void)
 {
-	CUdeviceptr p, third;
-	begin(360 * MIB);
+	CUdeviceptr p, third, rest;
+	begin(480 * MIB);
 	CUgraphExec first = captured(192 * MIB, &p, 0, AUTO_FREE_ON_LAUNCH), frees = captured(32 * MIB, NULL, p, 0),
 		    last = captured(192 * MIB, &third, 0, AUTO_FREE_ON_LAUNCH);
 	LAUNCH(first, CUDA_SUCCESS);
 	LAUNCH(frees, CUDA_SUCCESS);
 	LAUNCH(last, CUDA_SUCCESS); /* has it now */
+	OK(cuMemAlloc_v2(&rest, 128 * MIB));
 	LAUNCH(first, CUDA_ERROR_OUT_OF_MEMORY);
 	OK(cuMemFreeAsync(third, stream));
 	LAUNCH(first, CUDA_SUCCESS);
