@@ -52,6 +52,11 @@ static struct alloc_table graph_ranges;
  * RECORD_UNSURE, not all that they allocate is known either. */
 static struct alloc_table graph_freeing;
 
+/* Graphs that a capture is making: `other` is the capture's number. If a capture fails, the driver may
+ * destroy its graph without a call. Then the record stays, and another graph may get the handle: the
+ * number of its capture, or that it has none, shows that the recorded nodes are not its own. */
+static struct alloc_table graph_unfinished;
+
 static bool graph_used(void) { return __atomic_load_n(&graph_any, __ATOMIC_RELAXED); }
 
 static bool graph_reserved(const struct reserve *r, uint64_t *bytes)
@@ -74,12 +79,7 @@ static uint64_t graph_memory_mark(struct graph_memory *m, bool auto_free)
 	return moves + reserve_shrinks(&m->reserve) + 1;
 }
 
-void graph_count_free(void)
-{
-	if (capture_seen())
-		__atomic_store_n(&graph_unseen, 1, __ATOMIC_RELAXED); /* a captured stream may free it: then each launch frees */
-	fetch_add(&graph_free_count, 1);
-}
+void graph_count_free(void) { fetch_add(&graph_free_count, 1); }
 
 void graph_sync(struct device *d)
 {
@@ -116,7 +116,7 @@ static void graph_takes_memory(void)
 	overhead_on_reading(READING_GRAPHS, graph_before_reading);
 }
 
-void graph_captures(void)
+void graph_unknown(void)
 {
 	graph_takes_memory();
 	__atomic_store_n(&graph_unseen, 1, __ATOMIC_RELAXED);
@@ -138,8 +138,7 @@ static void graph_may_free(const void *handle, uint8_t flags)
 				&added);
 }
 
-/* graph_has_unseen records that a graph gets nodes that no hook sees. */
-static void graph_has_unseen(CUgraph graph)
+void graph_has_unseen(CUgraph graph)
 {
 	__atomic_store_n(&graph_unseen, 1, __ATOMIC_RELAXED);
 	graph_may_free(graph, RECORD_UNSURE);
@@ -183,26 +182,82 @@ static uint64_t graph_add_range(CUgraph graph, CUdeviceptr at, uint64_t bytes)
 	return bytes - n.covered;
 }
 
+static bool graph_of_another(struct alloc_record *r, void *graph) { return r->other != (uintptr_t)graph; }
+
+static void graph_forget_addresses(CUgraph graph)
+{
+	alloc_table_sweep(&graph_addresses, graph_of_another, graph);
+	alloc_table_sweep(&graph_ranges, graph_of_another, graph);
+}
+
+/* graph_forget_nodes removes the records of a graph's nodes. */
+static void graph_forget_nodes(CUgraph graph)
+{
+	struct alloc_record r;
+	bool any = false;
+	alloc_table_take(&graph_freeing, (uintptr_t)graph, &r);
+	for (unsigned i = 0; i < RATION_DEVICES; i++)
+		any |= alloc_table_take(&graph_graphs[i], (uintptr_t)graph, &r);
+	if (any)
+		graph_forget_addresses(graph);
+}
+
+bool graph_capture_known(CUgraph graph, uint64_t number)
+{
+	struct alloc_record r;
+	uint64_t key = (uintptr_t)graph;
+	if (!graph || (alloc_table_get(&graph_freeing, key, &r) && r.flags & RECORD_UNSURE)) {
+		graph_unknown();
+		return false;
+	}
+	if (alloc_table_get(&graph_unfinished, key, &r) && r.other == number)
+		return true;
+	graph_forget_nodes(graph);
+	return alloc_table_put(&graph_unfinished, &(struct alloc_record){.key = key, .other = number});
+}
+
+void graph_capture_made(CUgraph graph, bool made)
+{
+	struct alloc_record r;
+	if (alloc_table_take(&graph_unfinished, (uintptr_t)graph, &r) && !made)
+		graph_forget_nodes(graph);
+}
+
+/* graph_not_captured removes the records of an unfinished capture of a graph that is used without it:
+ * the capture has failed, and this is another graph; or it is under way. */
+static void graph_not_captured(CUgraph graph)
+{
+	struct alloc_record r;
+	if (!alloc_table_take(&graph_unfinished, (uintptr_t)graph, &r))
+		return;
+	graph_forget_nodes(graph);
+	graph_unknown();
+}
+
+void graph_add_allocation(CUgraph graph, unsigned device, CUdeviceptr at, uint64_t bytes)
+{
+	struct alloc_record r;
+	struct alloc_table *t = &graph_graphs[device];
+	graph_takes_memory();
+	alloc_table_put(&graph_addresses, &(struct alloc_record){.key = at, .other = (uintptr_t)graph});
+	bytes = graph_add_range(graph, at, (bytes + 511) / 512 * 512);
+	if (!alloc_table_change(t, (uintptr_t)graph, graph_add_bytes, &bytes, &r))
+		alloc_table_put(t, &(struct alloc_record){.key = (uintptr_t)graph, .bytes = bytes, .device = (uint8_t)device});
+}
+
 /* graph_node_added records an allocation node, for the charge at the first launch. */
 static void graph_node_added(CUgraph graph, const CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
-	struct alloc_record r;
 	struct device *d;
-	uint64_t bytes = (params->bytesize + 511) / 512 * 512;
 	if (!attach_on())
 		return;
 	graph_takes_memory();
-	if (params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE || device_of(params->poolProps.location.id, &d) != 1)
-		return;
-	struct alloc_table *t = &graph_graphs[d->index];
-	alloc_table_put(&graph_addresses, &(struct alloc_record){.key = params->dptr, .other = (uintptr_t)graph});
-	bytes = graph_add_range(graph, params->dptr, bytes);
-	if (!alloc_table_change(t, (uintptr_t)graph, graph_add_bytes, &bytes, &r))
-		alloc_table_put(t, &(struct alloc_record){.key = (uintptr_t)graph, .bytes = bytes, .device = (uint8_t)d->index});
+	graph_not_captured(graph);
+	if (params->poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE && device_of(params->poolProps.location.id, &d) == 1)
+		graph_add_allocation(graph, d->index, params->dptr, params->bytesize);
 }
 
-/* graph_free_added records a node that frees an address: of its own graph, or of another one. */
-static void graph_free_added(CUgraph graph, CUdeviceptr at)
+void graph_free_added(CUgraph graph, CUdeviceptr at)
 {
 	struct alloc_record r;
 	if (!attach_on())
@@ -257,85 +312,12 @@ int cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
 	return result;
 }
 
-/* graph_capture_begun ends the count of a capture that the driver did not begin: it was counted
- * before the driver was asked. It returns result. */
-static int graph_capture_begun(int result)
-{
-	if (result != CUDA_SUCCESS)
-		capture_ended();
-	return result;
-}
-
-int cuStreamBeginCapture(CUstream stream)
-{
-	capture_begun();
-	return graph_capture_begun(REAL(cuStreamBeginCapture, stream));
-}
-
-int cuStreamBeginCapture_ptsz(CUstream stream)
-{
-	capture_begun();
-	return graph_capture_begun(REAL(cuStreamBeginCapture_ptsz, stream));
-}
-
-int cuStreamBeginCapture_v2(CUstream stream, int mode)
-{
-	capture_begun();
-	return graph_capture_begun(REAL(cuStreamBeginCapture_v2, stream, mode));
-}
-
-int cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
-{
-	capture_begun();
-	return graph_capture_begun(REAL(cuStreamBeginCapture_v2_ptsz, stream, mode));
-}
-
-int cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode)
-{
-	capture_begun();
-	graph_has_unseen(graph);
-	return graph_capture_begun(REAL(cuStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode));
-}
-
-int cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode)
-{
-	capture_begun();
-	graph_has_unseen(graph);
-	return graph_capture_begun(REAL(cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode));
-}
-
-/* graph_captured reports whether a stream is being captured. A capture that the driver has
- * invalidated, and the program has not ended yet, counts, too. */
-static bool graph_captured(CUstream stream, bool per_thread)
-{
-	int status = 0;
-	int result = per_thread ? REAL(cuStreamIsCapturing_ptsz, stream, &status) : REAL(cuStreamIsCapturing, stream, &status);
-	return result == CUDA_SUCCESS && status != 0;
-}
-
-/* A call that fails may or may not have ended the capture, so ask before and after. */
-int cuStreamEndCapture(CUstream stream, CUgraph *out)
-{
-	bool before = graph_captured(stream, false);
-	int result = REAL(cuStreamEndCapture, stream, out);
-	if (before && !graph_captured(stream, false))
-		capture_ended();
-	return result;
-}
-
-int cuStreamEndCapture_ptsz(CUstream stream, CUgraph *out)
-{
-	bool before = graph_captured(stream, true);
-	int result = REAL(cuStreamEndCapture_ptsz, stream, out);
-	if (before && !graph_captured(stream, true))
-		capture_ended();
-	return result;
-}
-
 /* graph_instantiated copies the records of a graph to its executable, and returns result. */
 static int graph_instantiated(int result, CUgraph graph, CUgraphExec *out, uint64_t flags)
 {
 	struct alloc_record r;
+	if (graph_used())
+		graph_not_captured(graph);
 	for (unsigned i = 0; i < RATION_DEVICES && result == CUDA_SUCCESS && graph_used(); i++)
 		if (alloc_table_get(&graph_graphs[i], (uintptr_t)graph, &r)) {
 			r.key = (uintptr_t)*out;
@@ -548,15 +530,11 @@ static int graph_forgotten(struct alloc_table *tables, const struct graph_end *e
 	return result;
 }
 
-static bool graph_of_another(struct alloc_record *r, void *graph) { return r->other != (uintptr_t)graph; }
-
 int cuGraphDestroy(CUgraph graph)
 {
 	struct graph_end e;
-	if (graph_forget(graph_graphs, (uintptr_t)graph, &e)) {
-		alloc_table_sweep(&graph_addresses, graph_of_another, graph);
-		alloc_table_sweep(&graph_ranges, graph_of_another, graph);
-	}
+	if (graph_forget(graph_graphs, (uintptr_t)graph, &e))
+		graph_forget_addresses(graph);
 	return graph_forgotten(graph_graphs, &e, REAL(cuGraphDestroy, graph));
 }
 

@@ -1,7 +1,9 @@
 /* Linear memory: cuMemAlloc and its variants, and every call that frees an address. */
+#include "capture.h"
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "hooks/graph.h"
+#include "hooks/graph_capture.h"
 #include "hooks/managed.h"
 #include "hooks/pool.h"
 #include "overhead.h"
@@ -170,14 +172,25 @@ int cuMemFree_v2(CUdeviceptr at)
 	return linear_freed(&r, REAL(cuMemFree_v2, at), &since);
 }
 
-int cuMemFreeAsync(CUdeviceptr at, CUstream stream)
+static int linear_call_free_async(CUdeviceptr at, CUstream stream, bool per_thread)
 {
-	struct alloc_record r = linear_free_begin(at);
-	return linear_freed(&r, REAL(cuMemFreeAsync, at, stream), NULL);
+	return per_thread ? REAL(cuMemFreeAsync_ptsz, at, stream) : REAL(cuMemFreeAsync, at, stream);
 }
 
-int cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream)
+/* linear_free_async is the body of the two calls. On a captured stream the call adds a node to a
+ * graph, and frees nothing yet: it takes only addresses that a graph has allocated. */
+static int linear_free_async(CUdeviceptr at, CUstream stream, bool per_thread)
 {
+	struct graph_capture capture;
+	if (unlikely(capture_seen()) && attach_on() && graph_capture_of(stream, per_thread, &capture)) {
+		int result = linear_call_free_async(at, stream, per_thread);
+		if (result == CUDA_SUCCESS)
+			graph_capture_freed(&capture, at);
+		return result;
+	}
 	struct alloc_record r = linear_free_begin(at);
-	return linear_freed(&r, REAL(cuMemFreeAsync_ptsz, at, stream), NULL);
+	return linear_freed(&r, linear_call_free_async(at, stream, per_thread), NULL);
 }
+
+int cuMemFreeAsync(CUdeviceptr at, CUstream stream) { return linear_free_async(at, stream, false); }
+int cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream stream) { return linear_free_async(at, stream, true); }

@@ -2,7 +2,7 @@
 #include "capture.h"
 #include "charge.h"
 #include "hooks/context_table.h"
-#include "hooks/graph.h"
+#include "hooks/graph_capture.h"
 #include "hooks/pool.h"
 #include "log.h"
 #include "overhead.h"
@@ -219,14 +219,6 @@ static bool pool_allocate(const struct pool_request *q, struct pool *p, const st
 	return true;
 }
 
-static bool pool_stream_captured(const struct pool_request *q)
-{
-	int status = 0;
-	int result =
-		pool_per_thread(q) ? REAL(cuStreamIsCapturing_ptsz, q->stream, &status) : REAL(cuStreamIsCapturing, q->stream, &status);
-	return result == CUDA_SUCCESS && status != 0;
-}
-
 /* pool_add_default adds a pool that no hooked call made: a device's own pool, for which
  * programs can ask. It returns NULL for others: pools of the host, which take no device memory,
  * and handles that are no pool. */
@@ -286,6 +278,25 @@ static int pool_alloc_current(struct pool_request *q, const struct alloc_target 
 	return pool_call_driver(q);
 }
 
+/* pool_alloc_captured allocates on a captured stream. Nothing is charged: the graph takes the memory
+ * when it is launched. */
+static int pool_alloc_captured(const struct pool_request *q, const struct graph_capture *c, struct alloc_target *t)
+{
+	int result = pool_call_driver(q);
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct pool *p = q->pool ? pool_find(q->pool) : NULL;
+	if (q->pool && !p)
+		p = pool_add_default(q->pool);
+	if (!q->pool && devices_several())
+		pool_follow_stream(q->stream, t);
+	unsigned device = t->device->index;
+	if (q->pool)
+		device = p && p->counted && !p->managed ? pool_device(p) : RATION_DEVICES;
+	graph_capture_allocated(c, device, *q->out, q->bytes);
+	return result;
+}
+
 /* pool_alloc_async is the body of the four allocating calls. */
 static int pool_alloc_async(struct pool_request q)
 {
@@ -296,10 +307,9 @@ static int pool_alloc_async(struct pool_request q)
 	bool named = q.call == CALL_cuMemAllocFromPoolAsync || q.call == CALL_cuMemAllocFromPoolAsync_ptsz;
 	if (!t.device || !q.out || !q.bytes || (named && !q.pool))
 		return pool_call_driver(&q);
-	if (unlikely(capture_seen()) && pool_stream_captured(&q)) {
-		graph_captures();
-		return pool_call_driver(&q);
-	}
+	struct graph_capture capture;
+	if (unlikely(capture_seen()) && graph_capture_of(q.stream, pool_per_thread(&q), &capture))
+		return pool_alloc_captured(&q, &capture, &t);
 	if (q.pool)
 		return pool_alloc_named(&q, &t);
 	if (unlikely(devices_several()))

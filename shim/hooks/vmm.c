@@ -243,7 +243,7 @@ static bool vmm_export(struct alloc_record *r, void *first)
  * this process may be killed as soon as it has the descriptor. */
 int cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
-	struct alloc_record r;
+	struct alloc_record r = {.key = 0};
 	bool first = false, known = attach_on() && alloc_table_change(&vmm_handles, handle, vmm_export, &first, &r);
 	if (first)
 		charge_export(r.device, r.bytes);

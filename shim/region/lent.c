@@ -1,11 +1,15 @@
 /* Exported memory outlives its maker while there is a descriptor of it. docs/protocols.md, *Lent
  * memory*. */
+#include <dirent.h>
+#include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "internal.h"
 
-/* How many descriptors of this process are searched for one of the driver's file. */
+/* How many descriptors of this process are searched for one of the driver's file before the kernel is
+ * asked for the list: /proc need not be there, and a process may have no descriptor left for it. */
 enum { LENT_DESCRIPTORS = 1024 };
 
 uint64_t region_export_file(int fd)
@@ -42,6 +46,24 @@ int region_set_exports(struct region *r, unsigned device, const struct region_ex
 
 enum lent_answer { LENT_CLOSED, LENT_OPEN, LENT_UNKNOWN };
 
+/* lent_listed_descriptor does the same as lent_descriptor, by the kernel's list of this process's
+ * descriptors, however many there are. */
+static int lent_listed_descriptor(uint64_t file)
+{
+	_Alignas(struct dirent64) char text[2048];
+	long n, found = -1;
+	int list = region_open_fd("/proc/self/fd", O_RDONLY | O_DIRECTORY, 0);
+	while (list >= 0 && found < 0 && (n = syscall(SYS_getdents64, list, text, sizeof text)) > 0)
+		for (long at = 0; at < n && found < 0; at += ((struct dirent64 *)(text + at))->d_reclen) {
+			const char *name = ((struct dirent64 *)(text + at))->d_name;
+			if (*name != '.' && region_export_file(atoi(name)) == file)
+				found = atoi(name);
+		}
+	if (list >= 0)
+		close(list);
+	return (int)found;
+}
+
 /* lent_descriptor returns a descriptor of this process of the file with a hash, or -1. */
 static int lent_descriptor(uint64_t file)
 {
@@ -49,12 +71,13 @@ static int lent_descriptor(uint64_t file)
 	int fd = __atomic_load_n(&last, __ATOMIC_RELAXED);
 	if (region_export_file(fd) == file)
 		return fd;
-	for (fd = 0; fd < LENT_DESCRIPTORS; fd++)
-		if (region_export_file(fd) == file) {
-			__atomic_store_n(&last, fd, __ATOMIC_RELAXED);
-			return fd;
-		}
-	return -1;
+	for (fd = 0; fd < LENT_DESCRIPTORS && region_export_file(fd) != file; fd++)
+		;
+	if (fd == LENT_DESCRIPTORS)
+		fd = lent_listed_descriptor(file);
+	if (fd >= 0)
+		__atomic_store_n(&last, fd, __ATOMIC_RELAXED);
+	return fd;
 }
 
 /* lent_ask asks the kernel whether an exported descriptor is open, in any process or in a message.

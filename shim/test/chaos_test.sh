@@ -119,6 +119,8 @@ cp "$RATION_REGION" "$work/killed.region"
 is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" init exit:0 2>&1 | grep -c 'ration\[')" 0
 cp "$work/killed.region" "$RATION_REGION"
 is "$(RATION_LOG=info LD_PRELOAD="$preload" timeout 20 "$tests/job" init exit:0 2>&1 | grep -c 'gave back .* of 8 processes that ended without leaving')" 1
+cp "$work/killed.region" "$RATION_REGION"
+is "$(RATION_LOG=Debug LD_PRELOAD="$preload" timeout 20 "$tests/job" init exit:0 2>&1 | grep -c 'is dead: gave back')" 8
 where="what it says of one whose name moves cursors"
 fresh chaos
 name=$(printf 'a\033[2J\302\2332J\342\200\256\177\377\nb')

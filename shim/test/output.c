@@ -312,6 +312,14 @@ static void connection_before(void)
 	EQ(strlen(drain(p[1])), 0);
 }
 
+/* It was closed when the program was started. */
+static void closed_at_start(void)
+{
+	close(STDERR_FILENO);
+	execl("/proc/self/exe", "output", "closed", (char *)NULL);
+	_exit(127);
+}
+
 /* A log that the program appends to has our lines, too. */
 static void appended_before(void)
 {
@@ -352,12 +360,19 @@ static void without_stdout(void)
 	EQ(pthread_join(thread, NULL), 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	if (argc > 1 && !strcmp(argv[1], "closed")) {
+		char text[4096];
+		int own = new_file();
+		say();
+		contents(own, text);
+		return own != STDERR_FILENO || strlen(text) > 0;
+	}
 	static void (*const cases[])(void) = {
-		in_pipe,           in_socket,      in_datagrams, in_fifo, in_anothers_pipe, in_terminal,    in_anothers_terminal,
-		in_background,     without_reader, in_file,      closed,  closed_later,     without_stdout, file_before,
-		connection_before, appended_before};
+		in_pipe,           in_socket,       in_datagrams,   in_fifo, in_anothers_pipe, in_terminal,    in_anothers_terminal,
+		in_background,     without_reader,  in_file,        closed,  closed_later,     without_stdout, file_before,
+		connection_before, appended_before, closed_at_start};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		int status = -1;
 #ifdef __SANITIZE_THREAD__

@@ -83,5 +83,10 @@ int main(void)
 	}
 	SAME();
 	EQ(cuMemAlloc_v2(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	/* The driver makes no more levels than there are: 7, of 64 KiB each. */
+	set_limit(0, region_used(region_here(), 0) + 4 * MIB);
+	OK(cuMipmappedArrayCreate(&mipmap, &(CUDA_ARRAY3D_DESCRIPTOR){64, 64, 0, CU_AD_FORMAT_FLOAT, 4, 0}, 1000));
+	SAME();
+	OK(cuMipmappedArrayDestroy(mipmap));
 	return FINISH();
 }

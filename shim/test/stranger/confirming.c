@@ -91,4 +91,28 @@ static void module(void)
 	SAME();
 }
 
-RUN_PARTS(true, {"module", module}, {"in flight", in_flight}, {"pool", pool}, {"physical", physical})
+/* A module that was measured beside an allocation is charged for both, before any reading has confirmed
+ * the context. */
+static void beside_allocation(void)
+{
+	struct task t = {.run = allocate, .bytes = 300 * MIB};
+	CUmodule m;
+	CUcontext c = start();
+	set_limit(0, 1000 * MIB);
+	fakegpu_hold("cuMemAlloc", 1);
+	task_begin(&t, c);
+	EQ(fakegpu_held("cuMemAlloc", 1, LONG), 1);
+	OK(cuModuleLoadData(&m, PTX(BIG_100M)));
+	EQ(held(RATION_MODULE), 400 * MIB);
+	fakegpu_open("cuMemAlloc");
+	JOIN(&t);
+	OK(t.result);
+	later();
+	OK(cuCtxSynchronize());
+	EQ(held(RATION_CONTEXT), COST);
+	EQ(remembered_cost(), COST);
+	SAME();
+}
+
+RUN_PARTS(true, {"beside allocation", beside_allocation}, {"module", module}, {"in flight", in_flight}, {"pool", pool},
+	  {"physical", physical})

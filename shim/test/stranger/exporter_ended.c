@@ -4,6 +4,8 @@
 #include "descriptor.h"
 #include "stranger.h"
 
+#include <sys/resource.h>
+
 #define SIZE (300 * MIB)
 #define CONTEXT (100 * MIB)
 
@@ -214,6 +216,25 @@ static void by_reading(void)
 	EQ(region_used(region_here(), 0), CONTEXT);
 }
 
+/* A process whose first descriptor of the driver has a number above all that it looks through one by one. */
+static void many_descriptors(void)
+{
+	struct rlimit limit = {0, 0};
+	struct maker m = make(1, false);
+	EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	limit.rlim_cur = limit.rlim_max < 4000 ? limit.rlim_max : 4000;
+	EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	begin(&m);
+	int fd = made(&m);
+	for (int i = 0; i < 1200; i++)
+		CHECK(dup(m.control) >= 0);
+	start();
+	end(&m, true);
+	KEPT(SIZE);
+	close(fd);
+	RETURNED();
+}
+
 /* For chaos_test.sh: a process that dies at a point of its export, if RATION_FAULT is set; and then a
  * process that finds what the job is charged for. */
 static void die(void)
@@ -234,9 +255,15 @@ static void survive(void)
 
 int main(int argc, char **argv)
 {
-	static const struct part parts[] = {
-		{"killed", killed},     {"ended", ended},       {"released", released},     {"by_stranger", by_stranger},
-		{"repeated", repeated}, {"imported", imported}, {"by_reading", by_reading}, {NULL, NULL}};
+	static const struct part parts[] = {{"killed", killed},
+					    {"ended", ended},
+					    {"released", released},
+					    {"by_stranger", by_stranger},
+					    {"repeated", repeated},
+					    {"imported", imported},
+					    {"by_reading", by_reading},
+					    {"many_descriptors", many_descriptors},
+					    {NULL, NULL}};
 	static const struct part apart[] = {{"die", die}, {"survive", survive}, {NULL, NULL}};
 	bool alone = argc > 1 && (!strcmp(argv[1], "die") || !strcmp(argv[1], "survive"));
 	return run_parts(argc, argv, alone ? apart : parts, true, __FILE__);

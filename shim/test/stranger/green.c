@@ -49,6 +49,7 @@ static void first(void)
 	OK(cuGreenCtxDestroy(g));
 	EQ(in_use(0), COST);
 	BALANCED(0);
+	EQ(held(RATION_CONTEXT), COST);
 	OK(cuDevicePrimaryCtxRelease_v2(0));
 	EQ(in_use(0), 0);
 	BALANCED(0);
