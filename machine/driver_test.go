@@ -155,6 +155,10 @@ func TestOverLimit(t *testing.T) {
 		j.Devices = slices.Insert(j.Devices, 0, Device{Device: 4, UUID: "GPU-a", Limited: true, Limit: 3 * gib}, Device{Device: 5, UUID: "GPU-a"})
 		return j
 	}
+	damaged := func(j Job) Job {
+		j.err = errors.New("cut short")
+		return j
+	}
 	verified := func(h []Holding) Process {
 		return Process{Verified: true, PID: 1, HostPID: pid, Name: "p", State: Live, Holdings: h}
 	}
@@ -173,6 +177,7 @@ func TestOverLimit(t *testing.T) {
 		"its device claims another's UUID":  {as(of(2*gib, verified(nil)), "GPU-b"), nil, 12 * gib, 10 * gib, []string{Drift, OverLimit}},
 		"its device claims to be elsewhere": {as(of(2*gib), "GPU-nowhere"), map[int][]job.FileID{pid: {file}}, 12 * gib, 10 * gib, []string{OverLimit}},
 		"two devices claim its UUID":        {twice(of(2 * gib)), map[int][]job.FileID{pid: {file}}, 12 * gib, 10 * gib, []string{OverLimit}},
+		"its region is damaged":             {damaged(of(2 * gib)), map[int][]job.FileID{pid: {file}}, 12 * gib, 10 * gib, []string{Unreadable, OverLimit}},
 		"within the limit, but unaccounted": {of(10*gib, verified(nil)), nil, 9 * gib, 0, []string{Drift}},
 	} {
 		t.Run(name, func(t *testing.T) {

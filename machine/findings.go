@@ -121,6 +121,9 @@ func jobFindings(j *Job, add func(Finding)) {
 			f.Remedy = "remove it with ration rm --force"
 		}
 		add(f)
+		for i := range j.Devices { // a job's limits that are an operator's
+			addOverLimit(of, &j.Devices[i], add)
+		}
 		return
 	}
 	dead, held := 0, uint64(0)

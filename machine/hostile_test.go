@@ -2,12 +2,17 @@ package machine
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 	"unicode"
 
 	"ration/check/expect"
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
 )
 
 // What users name their files and processes does not reach a terminal by way of JSON: a sentence has no control
@@ -39,5 +44,31 @@ func TestHostileNamesInSentences(t *testing.T) {
 		var decoded string
 		expect.True(t, err == nil && json.Unmarshal(encoded, &decoded) == nil && !strings.ContainsFunc(decoded, func(r rune) bool { return !unicode.IsPrint(r) }),
 			what, decoded, err)
+	}
+}
+
+// The limits of an operator are known whatever a tenant makes of the region, so that the job is compared with them.
+func TestHostileRegionKeepsItsLimits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), job.RegionName)
+	var limits region.Limits
+	limits.Memory[1] = abi.MakeLimit(2 << 30)
+	expect.OK(t, region.WriteLimitsFile(path, limits))
+	for name, attack := range map[string]func() error{
+		"no region": func() error { return os.WriteFile(path, []byte("not a region"), 0o600) },
+		"cut short": func() error { return os.WriteFile(path, nil, 0o600) },
+		"1 TiB":     func() error { return os.Truncate(path, 1<<40) },
+		"not there": func() error { return os.Remove(path) },
+		"a folder":  func() error { return os.Mkdir(path, 0o700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_ = os.RemoveAll(path)
+			expect.OK(t, os.WriteFile(path, nil, 0o600))
+			if name == "a folder" {
+				expect.OK(t, os.Remove(path))
+			}
+			expect.OK(t, attack())
+			j, err := readRegion(path, budgetForAll())
+			expect.True(t, err != nil && len(j.Devices) == 1 && j.Devices[0].Device == 1 && j.Devices[0].Limited && j.Devices[0].Limit == 2<<30, err, j.Devices)
+		})
 	}
 }

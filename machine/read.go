@@ -83,6 +83,7 @@ func readRegionAt(dir int, name, path string, p budget.Budget, keepers bool) (Jo
 	if err != nil {
 		j, _ = unreadable(path, err)
 		j.addHolders(dir, name)
+		j.addOperatorLimits(dir, name)
 	}
 	j.addLaunch(launch, dir, name)
 	return j, err

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -77,6 +78,23 @@ func (j *Job) addHolders(dir int, name string) {
 		}
 		j.Processes = append(j.Processes, p)
 	}
+}
+
+// addOperatorLimits adds the limits beside a region that cannot be read, so that what the driver counts for the job is
+// compared with them: a tenant that damages its region must not hide from that.
+func (j *Job) addOperatorLimits(dir int, name string) {
+	l, err := region.OpenOperatorLimitsAt(dir, name, j.Path)
+	if err != nil {
+		return // the job's limits were in its region
+	}
+	for d := range abi.Devices {
+		if limit, err := l.Limit(d); err == nil && limit.IsSet() {
+			total, _ := l.Total(d) // of the same number
+			uuid, _ := l.UUID(d)
+			j.Devices = append(j.Devices, Device{Device: d, UUID: uuidText(uuid), Limited: limit.Limited(), Limit: limit.Bytes(), Total: total})
+		}
+	}
+	j.dropUnknown()
 }
 
 // timeOf converts Unix nanoseconds to a time. It returns the zero time for 0.

@@ -26,6 +26,8 @@ import (
 //	account  ledger, and the processes of the first slots hold nothing
 //	slot     ledger, and the first slots have no processes
 //	uuid     ledger, and device 0 is no device of this machine
+//	magic    the file is no region
+//	cut      the file is cut short
 //
 // hostile lease REGION READY takes a lease on a region, says so by the file READY, and keeps it until it is
 // ended.
@@ -33,7 +35,7 @@ import (
 // hostile ATTACK once does not wait, and makes no file.
 func hostile(args []string) int {
 	attacks := map[string]func(tenantFile) error{"names": attackNames, "locks": attackLocks, "threads": attackThreads, "joins": attackJoins,
-		"ledger": attackLedger, "account": attackAccounts, "slot": attackSlots, "uuid": attackUUID}
+		"ledger": attackLedger, "account": attackAccounts, "slot": attackSlots, "uuid": attackUUID, "magic": attackMagic, "cut": attackCut}
 	switch args[0] {
 	case "lease":
 		return exitWith(attackLease(args[1], args[2]))
@@ -223,6 +225,10 @@ func attackUUID(f tenantFile) error {
 }
 
 // attackLease takes a lease, and does not give it back when the kernel asks for it.
+func attackMagic(f tenantFile) error { return f.word(1, "Header", "Magic") }
+
+func attackCut(f tenantFile) error { return f.Truncate(8) }
+
 func attackLease(path, ready string) error {
 	signal.Ignore(unix.SIGIO)
 	f, err := os.Open(path)

@@ -16,6 +16,7 @@ import (
 	"ration/internal/budget"
 	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/safepath"
 	"ration/internal/termtext"
 )
 
@@ -46,8 +47,10 @@ func CloseMembers(all []Member) {
 // Members returns the living processes of a job, as far as this user may look into them, and except for this
 // process and launchers: a launcher ends with its command. The caller closes them.
 //
-// A tenant can hand its lock on `alive` to a process of any user, which must not be ended for that. So the holder of
-// such a lock counts only if it runs as the job's owner, or as a user with a process in the region.
+// A signal goes to what Members returns, perhaps root's. So a tenant must not be able to add a process of another
+// user: by handing it the lock on `alive`, nor by a link or another user's file in the job's folder or in its place.
+// The holder of a lock on `alive` counts only if it runs as the job's owner, or as a user with a process in the
+// region. In a folder that one user can change, only processes of that user count.
 func Members(j Job) (out []Member) {
 	add := func(pid int, uids map[int]bool, is func() bool) {
 		if pid == os.Getpid() || slices.ContainsFunc(out, func(m Member) bool { return m.PID == pid }) {
@@ -59,51 +62,86 @@ func Members(j Job) (out []Member) {
 		}
 		// Ask while the handle is open: what is read by PID belongs to the process if it is alive afterwards.
 		uid, name, _, err := proc.Owner(pid)
-		if err != nil || uids != nil && !uids[uid] || !is() || !h.Alive() {
+		if err != nil || uids != nil && !uids[proc.Account(uid)] || !is() || !h.Alive() {
 			_ = h.Close()
 			return
 		}
 		out = append(out, Member{pid, uid, termtext.Printable(name), h})
 	}
+	files, writer := aliveFiles(j)
+	var only map[int]bool // users whose processes in the region count; nil for all
+	if writer > 0 {
+		only = map[int]bool{proc.Account(writer): true}
+	}
 	holds := func(pid int) bool {
 		return slices.ContainsFunc(holders(j.Path), func(p region.Process) bool { return p.Seen == pid })
 	}
 	for _, p := range holders(j.Path) {
-		add(p.Seen, nil, func() bool { return holds(p.Seen) })
+		add(p.Seen, only, func() bool { return holds(p.Seen) })
 	}
 	uids := map[int]bool{}
 	for _, m := range out {
-		uids[m.UID] = true
+		uids[proc.Account(m.UID)] = true
 	}
-	for _, file := range aliveFiles(j) {
-		var st unix.Stat_t
-		if unix.Stat(file, &st) != nil {
-			continue
-		}
-		// The owner is that of the region: under a policy `alive` is root's. A record has no region.
-		owner := st
-		if err := unix.Lstat(j.Path, &owner); err == nil || errors.Is(err, unix.ENOENT) {
-			uids[int(owner.Uid)] = true
-		}
-		id := FileOf(&st)
-		for _, pid := range processes() {
-			if inherited(pid, id) {
-				add(pid, uids, func() bool { return inherited(pid, id) })
-			}
-		}
+	for _, file := range files {
+		uids[proc.Account(file.owner)] = true
+	}
+	if len(files) == 0 {
+		return out
+	}
+	left := budget.Real.For(openersBudget) // only the job's own users can use it up
+	for _, pid := range processes() {
+		add(pid, uids, func() bool {
+			return slices.ContainsFunc(files, func(file aliveFile) bool { return inherited(pid, file.id, left) })
+		})
 	}
 	return out
 }
 
-// aliveFiles returns the files that the processes of a job's command have locked.
-func aliveFiles(j Job) (files []string) {
-	files = []string{filepath.Join(filepath.Dir(j.Path), aliveName)}
-	if j.Name != "" {
-		if record := filepath.Join(Folder(), j.Name, aliveName); record != files[0] {
-			files = append(files, record)
+// aliveFile is a file that the processes of a job's command have locked.
+type aliveFile struct {
+	id    FileID
+	owner int // of the job
+}
+
+// aliveFiles returns these files of a job. writer is as in safepath.OpenFolderOf, for the job's folder.
+func aliveFiles(j Job) (files []aliveFile, writer int) {
+	folder := filepath.Dir(j.Path)
+	file, writer, err := findAlive(folder, filepath.Base(j.Path))
+	if err == nil {
+		files = append(files, file)
+	}
+	if record := filepath.Join(Folder(), j.Name); j.Name != "" && record != folder {
+		if file, _, err := findAlive(record, filepath.Base(j.Path)); err == nil {
+			files = append(files, file)
 		}
 	}
-	return files
+	return files, writer
+}
+
+// findAlive returns the file in a folder, unless another user than the job's owner may have put it there.
+func findAlive(folder, region string) (file aliveFile, writer int, err error) {
+	dir, writer, err := safepath.OpenFolderOf(folder)
+	if err != nil {
+		return file, safepath.Several, err
+	}
+	defer unix.Close(dir)
+	var alive, owner unix.Stat_t
+	if err := unix.Fstatat(dir, aliveName, &alive, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return file, writer, err
+	}
+	// The owner is that of the region: under a policy `alive` is root's. A record has no region.
+	err = unix.Fstatat(dir, region, &owner, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		err = unix.Fstat(dir, &owner)
+	}
+	switch {
+	case err != nil:
+		return file, writer, err
+	case writer > 0 && int(owner.Uid) != writer:
+		return file, writer, ErrFolder
+	}
+	return aliveFile{FileOf(&alive), int(owner.Uid)}, writer, nil
 }
 
 // processes returns the PIDs of all processes that this process sees.
@@ -119,17 +157,33 @@ func processes() (pids []int) {
 }
 
 // inherited reports whether a process has a descriptor from Lock.Inherit: a file that is open for reading only, with
-// a shared lock. Launchers and ration wait have it open for writing; a reader has no lock.
-func inherited(pid int, id FileID) bool {
+// a shared lock. Launchers and ration wait have it open for writing; a reader has no lock. It asks no file system of
+// the process, which may never answer.
+func inherited(pid int, id FileID, left budget.Budget) bool {
 	folder := fmt.Sprintf("/proc/%d/", pid)
-	return !each(folder+"fd", func(fd string) bool {
-		var st unix.Stat_t
-		if unix.Stat(folder+"fd/"+fd, &st) != nil || FileOf(&st) != id {
-			return true
+	found := false
+	each(folder+"fd", func(fd string) bool {
+		var st unix.Statx_t
+		if unix.Statx(unix.AT_FDCWD, folder+"fd/"+fd, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st) == nil &&
+			(FileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}) == id {
+			found = isInherited(readFDInfo(folder + "fdinfo/" + fd))
 		}
-		info, _ := os.ReadFile(folder + "fdinfo/" + fd)
-		return !isInherited(info)
+		return !found && left.Left()
 	})
+	return found
+}
+
+// maxFDInfo is how much of a descriptor's fdinfo is read: a file can have any number of locks.
+const maxFDInfo = 64 << 10
+
+func readFDInfo(path string) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	text, _, _ := readUntil(f, maxFDInfo, nil)
+	return text
 }
 
 // isInherited parses a file of /proc/PID/fdinfo.

@@ -23,28 +23,44 @@ type OperatorLimits struct {
 // OpenOperatorLimits reads the limits beside the region at path. The error is fs.ErrNotExist if
 // there are none.
 func OpenOperatorLimits(path string) (*OperatorLimits, error) {
-	l := &OperatorLimits{region: path, beside: path + LimitsSuffix}
-	fd, err := openNoFollow(l.beside, false, false, 0)
+	dir, err := safepath.OpenFolder(filepath.Dir(path))
 	if err != nil {
-		return nil, err
+		return nil, openError(path+LimitsSuffix, err)
+	}
+	defer unix.Close(dir)
+	return OpenOperatorLimitsAt(dir, filepath.Base(path), path)
+}
+
+// OpenOperatorLimitsAt is OpenOperatorLimits for a region in a folder, given the folder's descriptor. path is for
+// messages, and for changes.
+func OpenOperatorLimitsAt(dir int, name, path string) (*OperatorLimits, error) {
+	l := &OperatorLimits{region: path, beside: path + LimitsSuffix}
+	fd, err := safepath.OpenAt(dir, name+LimitsSuffix, unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, openError(l.beside, err)
 	}
 	defer unix.Close(fd)
-	l.page, err = checkLimits(fd, l.beside, l.owner)
+	l.page, err = checkLimits(fd, l.beside, func() (uint32, error) { return ownerIn(dir, name), nil })
 	return l, err
 }
 
-// owner returns the user that owns the region; root if there is no region.
+// ownerIn returns the user that owns a region; root if there is no region.
+func ownerIn(dir int, name string) uint32 {
+	var st unix.Stat_t
+	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return 0
+	}
+	return st.Uid
+}
+
+// owner returns the user that owns the region, as ownerIn does.
 func (l *OperatorLimits) owner() (uint32, error) {
 	dir, err := safepath.OpenFolder(filepath.Dir(l.region))
 	if err != nil {
 		return 0, err
 	}
 	defer unix.Close(dir)
-	var st unix.Stat_t
-	if unix.Fstatat(dir, filepath.Base(l.region), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-		return 0, nil
-	}
-	return st.Uid, nil
+	return ownerIn(dir, filepath.Base(l.region)), nil
 }
 
 // Limit returns a device's limit as of the last read or change.
@@ -61,6 +77,14 @@ func (l *OperatorLimits) Total(device int) (uint64, error) {
 		return 0, err
 	}
 	return l.page.Device[device].Total, nil
+}
+
+// UUID returns the UUID of a device; zero if unknown.
+func (l *OperatorLimits) UUID(device int) ([2]uint64, error) {
+	if err := checkDevice(device); err != nil {
+		return [2]uint64{}, err
+	}
+	return l.page.Device[device].UUID, nil
 }
 
 // Compute returns a device's share and cap as of the last read or change. It does not have the used

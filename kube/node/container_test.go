@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -16,6 +18,7 @@ import (
 
 	"ration/check/expect"
 	"ration/internal/gpu"
+	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/kube/claim"
 	"ration/machine"
@@ -156,6 +159,28 @@ func TestLimitsByUUID(t *testing.T) {
 		"the job has", j.Devices, "want 2 GiB of device 1, which is", g.UUID)
 }
 
+// startHolder starts a program in a container of a claim that holds 1 GiB until end is called.
+func startHolder(t *testing.T, n *Node) (pid int, end func()) {
+	t.Helper()
+	cmd := exec.Command("unshare", "--mount", "sh", "-c", containerScript(t, n.readSpec(t, uid), "exec "+inContainer(fake+"/fake-train --hold 1g\n")))
+	out, err := cmd.StdoutPipe()
+	expect.OK(t, err)
+	expect.OK(t, cmd.Start())
+	end = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_, _ = io.Copy(io.Discard, out)
+		_ = cmd.Wait()
+	})
+	t.Cleanup(end)
+	var seen bytes.Buffer
+	for buf := make([]byte, 256); !strings.Contains(seen.String(), "now has 1 GiB"); {
+		k, err := out.Read(buf)
+		seen.Write(buf[:k])
+		expect.OK(t, err, seen.String())
+	}
+	return cmd.Process.Pid, end
+}
+
 // A process that outlived its container, or that has the job's files from a tenant, does not keep a claim: it is named.
 func TestHostileProcessKeepsNoClaim(t *testing.T) {
 	n := newNode(t)
@@ -163,20 +188,30 @@ func TestHostileProcessKeepsNoClaim(t *testing.T) {
 	n.Warn = func(text string) { warned += text }
 	_, err := n.Prepare(n.plan(uid, 2*gib))
 	expect.OK(t, err)
-	cmd := exec.Command("unshare", "--mount", "sh", "-c", containerScript(t, n.readSpec(t, uid), "exec "+inContainer(fake+"/fake-train --hold 1g\n")))
-	out, err := cmd.StdoutPipe()
-	expect.OK(t, err)
-	expect.OK(t, cmd.Start())
-	var seen bytes.Buffer
-	for buf := make([]byte, 256); !strings.Contains(seen.String(), "now has 1 GiB"); {
-		k, err := out.Read(buf)
-		seen.Write(buf[:k])
-		expect.OK(t, err, seen.String())
-	}
+	pid, _ := startHolder(t, n)
 	expect.OK(t, n.Unprepare(uid))
-	expect.True(t, strings.Contains(warned, fmt.Sprintf("pid %d (", cmd.Process.Pid)), "the warning names process", cmd.Process.Pid, warned)
+	expect.True(t, strings.Contains(warned, fmt.Sprintf("pid %d (", pid)), "the warning names process", pid, warned)
 	checkNothingLeft(t, n)
-	_ = cmd.Process.Kill()
-	_, _ = io.Copy(io.Discard, out)
-	_ = cmd.Wait()
+}
+
+// A container that damages its region gets no second ration beside what it holds when the claim
+// is prepared again, as after a restart of the kubelet. When its processes have ended, the claim can be prepared.
+func TestHostileRegionGetsNoSecondRation(t *testing.T) {
+	n := newNode(t)
+	plan := n.plan(uid, 2*gib)
+	_, err := n.Prepare(plan)
+	expect.OK(t, err)
+	_, end := startHolder(t, n)
+	j := job.Job{Name: jobName(plan, 0), Path: filepath.Join(job.Folder(), jobName(plan, 0), job.RegionName)}
+	before, _ := job.StandingSince(j)
+	expect.OK(t, os.Truncate(j.Path, 100))
+	_, err = n.Prepare(plan)
+	after, standing := job.StandingSince(j)
+	expect.True(t, errors.Is(err, job.ErrLiving), "the claim is prepared again beside the process", err)
+	expect.True(t, standing && after == before, "the job was replaced")
+	end()
+	_, err = n.Prepare(plan)
+	expect.OK(t, err)
+	after, standing = job.StandingSince(j)
+	expect.True(t, standing && after != before, "the job was not made again")
 }

@@ -263,11 +263,17 @@ func (n *Node) makeJobs(r *Record, k job.Kubernetes) error {
 		j := job.Job{Name: jobName(r.Plan, i)}
 		j.Path = filepath.Join(job.Folder(), j.Name, job.RegionName)
 		since, standing := job.StandingSince(j)
-		if known := r.created(i); standing && (known != 0 && known != since || !usableJob(j.Name)) {
-			// This is not the job that was made here, so its limits are unknown; or no program can
-			// join it.
+		if known := r.created(i); standing && known != 0 && known != since {
+			// This is not the job that was made here, so its limits are unknown.
 			if err := n.removeJob(j); err != nil {
 				return err
+			}
+			standing = false
+		} else if standing && !usableJob(j.Name) {
+			// No program can join it: a container may have damaged its region. Not by force: processes in it would keep
+			// what they hold beside the new job's limits.
+			if err := job.Remove(j, true); err != nil {
+				return fmt.Errorf("job %s cannot be used any more: %w", j.Name, err)
 			}
 			standing = false
 		}
