@@ -108,7 +108,11 @@ func (p *page) help(text string) {
 			continue
 		}
 		if file != nil {
-			p.fence("toml", strings.Join(file, "\n\n"))
+			text, kind := strings.Join(file, "\n\n"), "text columns"
+			if strings.Contains(text, " = ") {
+				kind = "toml"
+			}
+			p.fence(kind, text)
 			file = nil
 		}
 		p.prose(part)

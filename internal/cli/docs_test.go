@@ -76,7 +76,7 @@ func blocks(lines []string) (out []block) {
 
 // elsewhere are the kinds of blocks that other tests look at: TestDemoIsDocumented, TestCommandsPage of
 // cmd/ration-man, TestInstallScript of package deploy_test. Diffs and YAML are another program's.
-var elsewhere = []string{"text demo", "text flags", "text install", "diff", "yaml"}
+var elsewhere = []string{"text columns", "text demo", "text flags", "text install", "diff", "yaml"}
 
 // shownLine matches a line of a code block that names no language: a command, or JSON fields.
 var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|minisign|docker|podman|helm|kubectl|\./run|#|[A-Z_]+=|\{|")|^$`)
