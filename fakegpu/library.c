@@ -175,7 +175,7 @@ static CUresult library_managed_get(struct library *l, const char *name, struct 
 static CUresult library_get_managed(CUdeviceptr *p, size_t *size, CUlibrary handle, const char *name)
 {
 	struct library *l;
-	struct global *g;
+	struct global *g = NULL;
 	CUresult r;
 
 	TRY(library_get(handle, "cuLibraryGetManaged", &l));

@@ -142,7 +142,7 @@ func jobFindings(j *Job, add func(Finding)) {
 		f := of
 		f.Kind = DeadProcesses
 		f.Text = fmt.Sprintf("job %s counts %s for %s that did not leave", j.Title(), humanfmt.Bytes(held), humanfmt.Plural(dead, "dead process", "dead processes"))
-		f.Remedy = "nothing need be done: the next request that needs it gets it, and ration ps of the job's user returns it at once"
+		f.Remedy = "ration ps of the job's user returns it at once, and so does the next request that needs it; memory that was exported stays until the last process that has a descriptor of it closes it or ends"
 		add(f)
 	}
 	if r := j.Reads; r.Reads >= minReads && r.BestEffortRatio > gaveUpShare {

@@ -179,7 +179,7 @@ static uint64_t attach_death_bytes(const struct ration_death *death)
 static void attach_log_death_at(enum log_level level, const struct ration_death *death)
 {
 	char size[SIZE_TEXT];
-	log_line(level, "process %llu (%.*s, slot %u) is dead: gave back %s (%s)", (unsigned long long)death->pid,
+	log_line(level, "process %llu (%.*s, slot %u) is dead: it held %s (%s)", (unsigned long long)death->pid,
 		 (int)sizeof death->name - 1, (const char *)death->name, death->slot, size_text(attach_death_bytes(death), size),
 		 region_cause_text(death->cause));
 }

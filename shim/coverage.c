@@ -90,7 +90,8 @@ int main(void)
 	       "  waits for the device, and uses it for nothing. A pool that has grown like that is trimmed before the next request for\n"
 	       "  which the job has no room, and that request is charged in full where it then fits. It is not refused in advance where\n"
 	       "  it may not: memory that was freed on the same stream serves most such requests, and no call tells.\n"
-	       "- A graph that a stream is captured into with cuStreamBeginCaptureToGraph, or that has child graphs, takes what it takes at\n"
+	       "- A graph that a stream is captured into with cuStreamBeginCaptureToGraph, or that has child graphs, takes what it takes "
+	       "at\n"
 	       "  its launch.\n"
 	       "- What a killed process held is there for others as soon as the kernel has dropped its lock. The driver may still be\n"
 	       "  taking it back meanwhile.\n",

@@ -126,7 +126,8 @@ func (c *checker) checkJob(j job.Job) int {
 		}
 	}
 	if dead > 0 {
-		c.warn(name, "nothing need be done: the next request that needs it gets it; ration ps returns it at once", "%s still hold memory", humanfmt.Plural(dead, "dead process", "dead processes"))
+		c.warn(name, "ration ps returns it at once, and so does the next request that needs it; memory that was exported stays until the last process that has a descriptor of it closes it or ends",
+			"memory of %s is still charged", humanfmt.Plural(dead, "dead process", "dead processes"))
 		return jobReported
 	}
 	return jobHealthy

@@ -228,6 +228,7 @@ int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *hand
 {
 	int result = REAL(cuMemImportFromShareableHandle, out, handle, type);
 	__atomic_store_n(&vmm_imports, 1, __ATOMIC_RELAXED);
+	overhead_tick();      /* earlier imports may count for this process, which perhaps makes no other call */
 	overhead_read_soon(); /* the driver may count it as the importer's when the descriptor is closed */
 	return result;
 }

@@ -95,7 +95,7 @@ done
 where="what the next one says of it"
 fresh chaos
 FAKEGPU_DIE=cuMemAlloc:1:after LD_PRELOAD="$preload" timeout 20 "$tests/job" $steps >/dev/null 2>&1
-is "$(RATION_LOG=debug LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'process [0-9]* (job, slot [0-9]*) is dead: gave back .* (no process has its PID)$')" 1
+is "$(RATION_LOG=debug LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'process [0-9]* (job, slot [0-9]*) is dead: it held .* (no process has its PID)$')" 1
 is "$(RATION_LOG=debug LD_PRELOAD="$preload" timeout 20 "$tests/job" $whole 2>&1 | grep -c 'is dead')" 0
 where="a run whose processes were all killed: the next one is told once, and does not warn"
 fresh chaos
@@ -120,7 +120,7 @@ is "$(RATION_LOG=warn LD_PRELOAD="$preload" timeout 20 "$tests/job" init exit:0 
 cp "$work/killed.region" "$RATION_REGION"
 is "$(RATION_LOG=info LD_PRELOAD="$preload" timeout 20 "$tests/job" init exit:0 2>&1 | grep -c 'gave back .* of 8 processes that ended without leaving')" 1
 cp "$work/killed.region" "$RATION_REGION"
-is "$(RATION_LOG=Debug LD_PRELOAD="$preload" timeout 20 "$tests/job" init exit:0 2>&1 | grep -c 'is dead: gave back')" 8
+is "$(RATION_LOG=Debug LD_PRELOAD="$preload" timeout 20 "$tests/job" init exit:0 2>&1 | grep -c 'is dead: it held')" 8
 where="what it says of one whose name moves cursors"
 fresh chaos
 name=$(printf 'a\033[2J\302\2332J\342\200\256\177\377\nb')

@@ -216,6 +216,29 @@ static void by_reading(void)
 	EQ(region_used(region_here(), 0), CONTEXT);
 }
 
+/* A process that makes no other call than imports is charged for the memory of makers that have ended,
+ * at its next import: the job exceeds its limit by one import at a time, not by all of them. */
+static void only_imports(void)
+{
+	struct maker m[5];
+	for (unsigned i = 0; i < 5; i++)
+		m[i] = make(1, false);
+	start();
+	for (unsigned i = 0; i < 5; i++) {
+		CUmemGenericAllocationHandle h;
+		begin(&m[i]);
+		if (i == 4) {
+			EQ(answer(&m[i]), 'n');
+		} else {
+			int fd = made(&m[i]);
+			later();
+			OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+			close(fd);
+		}
+		end(&m[i], true);
+	}
+}
+
 /* A process whose first descriptor of the driver has a number above all that it looks through one by one. */
 static void many_descriptors(void)
 {
@@ -263,6 +286,7 @@ int main(int argc, char **argv)
 					    {"imported", imported},
 					    {"by_reading", by_reading},
 					    {"many_descriptors", many_descriptors},
+					    {"only_imports", only_imports},
 					    {NULL, NULL}};
 	static const struct part apart[] = {{"die", die}, {"survive", survive}, {NULL, NULL}};
 	bool alone = argc > 1 && (!strcmp(argv[1], "die") || !strcmp(argv[1], "survive"));
