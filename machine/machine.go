@@ -116,9 +116,10 @@ type Job struct {
 	Ended    time.Time `json:"ended_at,omitzero"`   // zero if unknown
 	// IdleSince is since when the job's processes hold memory and have done nothing on any device; zero if they
 	// work, or if that is unknown. Only an agent knows it, and says so after ten minutes, or what its operator chose.
-	IdleSince time.Time `json:"idle_since,omitzero"`
-	IdleAbout bool      `json:"idle_about,omitempty"` // IdleSince is by the driver's samples, in which very little work does not show
-	Claims    uint64    `json:"claims"`               // processes that joined since the region was created
+	IdleSince time.Time         `json:"idle_since,omitzero"`
+	IdleAbout bool              `json:"idle_about,omitempty"` // IdleSince is by the driver's samples, in which very little work does not show
+	Labels    map[string]string `json:"labels,omitempty"`     // chosen by the user (ration run --label)
+	Claims    uint64            `json:"claims"`               // processes that joined since the region was created
 	// Kubernetes describes the claim that the job was made for, and its pods; nil for other jobs.
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
 

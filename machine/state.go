@@ -27,6 +27,7 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 		j.Command = l.Info.Command
 	}
 	j.Started, j.Placed = timeOf(l.Info.Started), l.Info.Placed
+	j.Labels = l.Info.Labels
 	j.Kubernetes = kubernetesOf(l.Kubernetes)
 	j.State = j.stateWith(l, time.Now())
 	switch {

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
 )
@@ -15,6 +16,7 @@ type runFlags struct {
 	plan    launch.Plan
 	limits  limitFlags
 	round   string
+	labels  []string
 	summary string // file for the summary; empty for none
 }
 
@@ -93,9 +95,25 @@ before it starts also 1, 2 and 3, as everywhere.`,
 	flags.StringVar(&f.plan.Name, "name", "", "the job's `name`; by default the command's and its PID")
 	flags.BoolVar(&f.plan.Join, "join", false, "share the job of that name, if it is in use")
 	flags.BoolVar(&f.plan.Keep, "keep", false, "keep the limits also where the environment is lost")
+	flags.StringArrayVar(&f.labels, "label", nil, "record a label `KEY=VALUE` of the job; ration report --by project adds up by project=…")
 	flags.StringVar(&f.summary, "summary", "", "print what was used when the command has ended, to standard error or to this `file`; - is standard output")
 	flags.Lookup("summary").NoOptDefVal = summaryStderr
 	return cmd
+}
+
+// envSlurmAccount is where Slurm says which account a job is charged to.
+const envSlurmAccount = "SLURM_JOB_ACCOUNT"
+
+// readLabels reads the labels on the command line. Without a project among them, an account of Slurm is the project.
+func readLabels(texts []string, account string) (map[string]string, error) {
+	labels, err := job.ParseLabels(texts)
+	if err != nil {
+		return nil, usageError("--label %v", err)
+	}
+	if more, err := job.ParseLabels([]string{job.Project + "=" + account}); err == nil && labels[job.Project] == "" {
+		labels[job.Project] = more[job.Project]
+	}
+	return labels, nil
 }
 
 // addLimits adds the flags for a job's limits and devices.
@@ -111,6 +129,10 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	signal.Reset()
 	launch.RestoreIgnoredSignals()
 	f.plan.Command, f.plan.Warn = command, a.warn
+	var err error
+	if f.plan.Labels, err = readLabels(f.labels, os.Getenv(envSlurmAccount)); err != nil {
+		return err
+	}
 	if err := f.readSettings(cmd); err != nil {
 		return err
 	}

@@ -49,6 +49,8 @@ type Info struct {
 
 	// Placed says why the job is on its devices and not on others. Empty if it may use all.
 	Placed string `json:"placed,omitempty"`
+
+	Labels map[string]string `json:"labels,omitempty"` // chosen by the user
 }
 
 // End is how a job's command ended.
@@ -58,9 +60,10 @@ type End struct {
 	Ended  int64 `json:"ended"`  // Unix nanoseconds
 }
 
-// WriteInfo records what is launched. The lock must be exclusive. region and placed are empty, or those of Info.
-func (l *Lock) WriteInfo(command []string, region, placed string) error {
-	info := Info{Command: cutCommand(command), PID: os.Getpid(), Started: time.Now().UnixNano(), Region: region, Placed: placed}
+// WriteInfo records what is launched. The lock must be exclusive. It sets the PID and the time of the info, and cuts
+// the command.
+func (l *Lock) WriteInfo(info Info) error {
+	info.Command, info.PID, info.Started = cutCommand(info.Command), os.Getpid(), time.Now().UnixNano()
 	return l.writeInfo(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, info)
 }
 
@@ -179,6 +182,7 @@ func parseInfo(text []byte) (info Info, end *End) {
 	}
 	info.Command, info.Started = cutCommand(info.Command), max(0, info.Started)
 	info.Placed = termtext.Printable(info.Placed[:min(len(info.Placed), maxPlaced)])
+	info.Labels = boundLabels(info.Labels)
 	for whole && (end == nil || end.Status == 0) {
 		var line []byte
 		if line, rest, whole = bytes.Cut(rest, []byte("\n")); !whole {

@@ -136,7 +136,7 @@ func begin(t *testing.T, l *Lock, command ...string) {
 	t.Helper()
 	r, err := region.Open(l.Job.Path, region.Options{})
 	expect.OK(t, err)
-	expect.OK(t, errors.Join(l.WriteInfo(command, "", ""), r.Close(), l.Share()))
+	expect.OK(t, errors.Join(l.WriteInfo(Info{Command: command}), r.Close(), l.Share()))
 }
 
 // Wait returns after the job has ended, with its status, also if the job is removed by then.

@@ -57,7 +57,8 @@ type Plan struct {
 	Keep     bool         // limits stay in force if a program loses its environment
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
-	Placed   string       // why the job is on its devices; see job.Info
+	Labels   map[string]string
+	Placed   string // why the job is on its devices; see job.Info
 
 	standing bool           // made by Create, without a command
 	owner    int            // the only user whose programs are in it (CreateForUser); 0 for all users
@@ -328,8 +329,8 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		}
 	}
 	j.created = r.Created()
-	_ = j.Lock.WriteInfo(p.Command, "", p.Placed) // a job works without it
-	_ = r.OfferCosts(mergeCosts(j.costs, driver)) // without it a process measures
+	_ = j.Lock.WriteInfo(job.Info{Command: p.Command, Placed: p.Placed, Labels: p.Labels}) // a job works without it
+	_ = r.OfferCosts(mergeCosts(j.costs, driver))                                          // without it a process measures
 	return j.Lock.Share()
 }
 

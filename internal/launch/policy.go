@@ -120,7 +120,7 @@ func (p Plan) record(j *Job) (err error) {
 	if err := p.lockJob(j); err != nil {
 		return err
 	}
-	if err = j.Lock.WriteInfo(p.Command, j.region, p.Placed); err == nil {
+	if err = j.Lock.WriteInfo(job.Info{Command: p.Command, Region: j.region, Placed: p.Placed, Labels: p.Labels}); err == nil {
 		err = j.Lock.Share()
 	}
 	if err != nil {

@@ -57,7 +57,9 @@ var alerts = []alertCase{
 	{"RationJobRefused", func(s *scene) { s.device().Refused = 3 }},
 	{"RationJobRefused", func(s *scene) { s.young().Devices[0].Refused = 1 }},
 	{"RationJobNearLimit", func(s *scene) { s.device().Used = 39 * gib }},
-	{"RationJobIdle", func(s *scene) { s.machine.Jobs[0].State, s.machine.Jobs[0].IdleSince = machine.Idle, time.Unix(-7200, 0) }},
+	{"RationJobIdle", func(s *scene) {
+		s.machine.Jobs[0].State, s.machine.Jobs[0].IdleSince = machine.Idle, time.Unix(-7200, 0)
+	}},
 	{"RationProcessDied", func(s *scene) { s.machine.Jobs[0].Died = 2 }},
 	{"RationProcessDied", func(s *scene) { s.young().Died = 1 }},
 	{"RationJobsWithoutSeries", func(s *scene) {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"ration/internal/job"
 	"ration/machine"
 )
 
@@ -155,7 +156,8 @@ func (m *Meter) subject(j *machine.Job, d *machine.Device, now time.Time) Subjec
 	if s.Device == "" {
 		s.Device = fmt.Sprint(d.Device)
 	}
-	if j.Kubernetes != nil {
+	s.Project = j.Labels[job.Project]
+	if j.Kubernetes != nil { // which the user cannot choose
 		s.Project = j.Kubernetes.Namespace
 	}
 	if day := now.Truncate(24 * time.Hour); !day.Equal(m.day) {

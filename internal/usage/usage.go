@@ -13,7 +13,7 @@ type Subject struct {
 	UID     int    `json:"uid"`
 	Owner   string `json:"owner"`
 	Job     string `json:"job,omitempty"`     // OtherJobs for all that have no account of their own
-	Project string `json:"project,omitempty"` // of a job in Kubernetes, its namespace
+	Project string `json:"project,omitempty"` // of a job in Kubernetes, its namespace; otherwise the label that the user chose
 	Device  string `json:"device"`            // UUID, or the job's number if that is unknown
 }
 
