@@ -62,6 +62,8 @@ func (p Plan) checkWait() error {
 		return cannotWait("a stand-in machine is the job's own, and has room (leave it out)")
 	case p.Join:
 		return cannotWait("a command that joins a job shares its limits (leave out one of the two)")
+	case p.Settings.Devices.IsSet() && p.Settings.Devices != limit.AllDevices:
+		return cannotWait("--devices chooses a GPU when the command starts (name the GPU instead, as --mem 1=10g)")
 	case p.Name != "":
 		return job.CheckUnused(p.Name) // at once, and not after an hour in the queue
 	}
