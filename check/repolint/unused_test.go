@@ -27,7 +27,10 @@ var onlyTests = []string{"ration/check/worker"}
 var forOthers = []string{"ration/machine", "ration/internal/abi"}
 
 // hooks are functions that tests of other packages call, and nothing else can do what they do.
-var hooks = map[string]bool{"ration/internal/policy.OnStep": true} // ends the keeper between two steps
+var hooks = map[string]bool{
+	"ration/internal/policy.OnStep": true, // ends the keeper between two steps
+	"ration/internal/launch.OnStep": true, // stops a command that waits for room, before its job is made
+}
 
 // What a package of the product declares has a use outside tests: in another declaration of this
 // module, in a module of its own (kube), in a file for other build tags, or in a template. That

@@ -80,7 +80,7 @@ func statusOf(err error) error {
 		return statusError{err, ExitNotFound}
 	case is(launch.ErrNotRunnable):
 		return statusError{err, ExitNotRunnable}
-	case errors.As(err, &input), errors.As(err, &config), is(job.ErrInUse, launch.ErrNested, launch.ErrNotStanding, launch.ErrMachine, launch.ErrCDIName):
+	case errors.As(err, &input), errors.As(err, &config), is(job.ErrInUse, launch.ErrNested, launch.ErrNotStanding, launch.ErrMachine, launch.ErrCDIName, launch.ErrCannotWait):
 		return statusError{err, ExitUsage}
 	case is(job.ErrFolder, job.ErrNoJob, embedded.ErrFolder, embedded.ErrNoExec):
 		return statusError{err, ExitOpen}

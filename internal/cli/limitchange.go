@@ -105,6 +105,7 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 			return out, err
 		}
 	}
+	job.QueueChanged() // a lower limit makes room
 	after, known, err := readPage(page)
 	out.after = limitsOf(after, known, operator, s)
 	return out, err

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/signal"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,7 +21,11 @@ type runFlags struct {
 	round   string
 	labels  []string
 	summary string // file for the summary; empty for none
+	wait    string // how long to wait for room, as a duration; empty for no wait
 }
+
+// waitForever is the value of --wait without a time.
+const waitForever = "forever"
 
 // summaryStderr is the value of --summary without a file.
 const summaryStderr = "stderr"
@@ -68,14 +75,23 @@ file is in its environment, which some programs clear: env -i, su -, sudo. With
 If root uses --keep, it works for programs of all users, and only root can
 change the limits. If others do, it works for their own programs.
 
+Limits of several jobs may add up to more than the GPU has: then requests can
+fail although the job is within its limit. With --wait the command starts only
+when the GPU has room for --mem beside the limits of all your jobs and the
+memory that other programs hold, and until then it waits in a queue, first come,
+first served (ration queue). --wait=30m gives up after that time. Ctrl-C leaves
+the queue. --mem 1=10g waits for GPU 1 alone, --mem 10g for all GPUs.
+
 Where a policy is in force (ration policy show), the command is in the job of
 all your programs. With --mem it has that much of your ration for itself, until
 it ends: your other programs have the rest.
 
 Exit status: the command's; 126 if it cannot be run, 127 if it was not found;
-before it starts also 1, 2 and 3, as everywhere.`,
+before it starts also 1, 2 and 3, as everywhere, and ` + fmt.Sprint(exitTimeout) + ` if the time of --wait
+has passed.`,
 		Example: `  ration run --mem 10g -- python train.py
   ration run --mem 10g --compute 30% -- python train.py
+  ration run --mem 40g --wait -- python train.py
   ration run --mem 25% --summary -- torchrun --nproc-per-node 8 train.py
   srun ration run --name $SLURM_JOB_ID --join --mem 10g -- python train.py
   ration run --fake-gpu h200x2 --mem 10g -- fake-smi`,
@@ -96,6 +112,8 @@ before it starts also 1, 2 and 3, as everywhere.`,
 	flags.BoolVar(&f.plan.Join, "join", false, "share the job of that name, if it is in use")
 	flags.BoolVar(&f.plan.Keep, "keep", false, "keep the limits also where the environment is lost")
 	flags.StringArrayVar(&f.labels, "label", nil, "record a label `KEY=VALUE` of the job; ration report --by project adds up by project=…")
+	flags.StringVar(&f.wait, "wait", "", "wait until the GPU has room for --mem; at most this `time`, as --wait=30m")
+	flags.Lookup("wait").NoOptDefVal = waitForever
 	flags.StringVar(&f.summary, "summary", "", "print what was used when the command has ended, to standard error or to this `file`; - is standard output")
 	flags.Lookup("summary").NoOptDefVal = summaryStderr
 	return cmd
@@ -136,12 +154,18 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	if err := f.readSettings(cmd); err != nil {
 		return err
 	}
+	if err := f.readWait(a.warn); err != nil {
+		return err
+	}
 	to, err := a.openSummary(f.summary)
 	if err != nil {
 		return err
 	}
 	f.plan.Record = to != nil
 	j, err := f.plan.Prepare()
+	if errors.Is(err, launch.ErrNoRoom) {
+		return statusError{err, exitTimeout}
+	}
 	if err != nil {
 		return err
 	}
@@ -192,6 +216,26 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	for _, text := range limit.Meaningless(os.Environ()) {
 		plan.Warn(text)
 	}
+	return nil
+}
+
+// readWait completes the plan from --wait.
+func (f *runFlags) readWait(tell func(string)) error {
+	if f.wait == "" {
+		return nil
+	}
+	f.plan.Wait = &launch.Wait{Tell: tell}
+	if f.wait == waitForever {
+		if _, err := time.ParseDuration(f.plan.Command[0]); err == nil {
+			return usageError("%q is taken as the command (write the time as --wait=%[1]s)", f.plan.Command[0])
+		}
+		return nil
+	}
+	most, err := time.ParseDuration(f.wait)
+	if err != nil || most <= 0 {
+		return usageError("--wait=%q: not a time (use --wait=30m or --wait=2h, or --wait alone)", f.wait)
+	}
+	f.plan.Wait.Most = most
 	return nil
 }
 

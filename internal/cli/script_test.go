@@ -25,6 +25,7 @@ import (
 	"ration/check/observer"
 	"ration/check/testenv"
 	"ration/internal/abi"
+	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/policy"
 	"ration/internal/region"
@@ -54,7 +55,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, commands)
 }
 
-// dieAtStep kills or stops this process at a step of the keeper's: RATION_TEST_DIE=STEP:N is the n-th
+// dieAtStep kills or stops this process at a step of the keeper's, or of a command that waits for room: RATION_TEST_DIE=STEP:N is the n-th
 // time, and STEP:N:stop stops it.
 func dieAtStep() {
 	part := strings.Split(os.Getenv("RATION_TEST_DIE"), ":")
@@ -66,7 +67,7 @@ func dieAtStep() {
 	if len(part) > 2 {
 		signal = syscall.SIGSTOP
 	}
-	policy.OnStep(func(at string) {
+	step := func(at string) {
 		if at != part[0] {
 			return
 		}
@@ -75,7 +76,9 @@ func dieAtStep() {
 			runtime.LockOSThread()
 			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), signal)
 		}
-	})
+	}
+	policy.OnStep(step)
+	launch.OnStep(step)
 }
 
 func TestScripts(t *testing.T) {

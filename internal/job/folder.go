@@ -97,24 +97,35 @@ func MakeFolder(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := makeTop(); err != nil {
+		return "", err
+	}
+	if err := makeTrusted(filepath.Dir(path)); err != nil {
+		return "", err
+	}
+	return path, nil
+}
+
+// makeTop makes the folder of this user's jobs, unless it exists.
+func makeTop() error {
 	folder := Folder()
 	if os.Geteuid() == 0 && !exists(folder) { // root makes nothing in another user's folder
 		if err := untrusted(folder, func(string) (string, error) { return changeableBy(nearest(folder)) }); err != nil {
-			return "", err
+			return err
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
-		return "", fmt.Errorf("making the folder of jobs: %w (name another in %s)", err, EnvFolder)
+		return fmt.Errorf("making the folder of jobs: %w (name another in %s)", err, EnvFolder)
 	}
-	for _, dir := range []string{folder, filepath.Dir(path)} {
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return "", fmt.Errorf("making the folder of jobs: %w (name another in %s)", err, EnvFolder)
-		}
-		if err := checkTrusted(dir); err != nil {
-			return "", err
-		}
+	return makeTrusted(folder)
+}
+
+// makeTrusted makes a folder for this user only, unless it exists, and checks whether it can be trusted.
+func makeTrusted(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("making the folder of jobs: %w (name another in %s)", err, EnvFolder)
 	}
-	return path, nil
+	return checkTrusted(dir)
 }
 
 func checkTrusted(dir string) error { return untrusted(dir, UntrustedReason) }

@@ -81,6 +81,18 @@ func Create(name string) (*Lock, error) {
 	return l, nil
 }
 
+// CheckUnused returns an error if Create would return one now because the job of that name is in use.
+func CheckUnused(name string) error {
+	path, err := RegionPath(name)
+	if err != nil {
+		return err
+	}
+	if running, by := runningBy(Job{name, path}); running {
+		return inUse(name, by)
+	}
+	return nil
+}
+
 // joinTimeout is how long Join waits while another process creates the job.
 const joinTimeout = 10 * time.Second
 

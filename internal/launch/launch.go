@@ -55,6 +55,7 @@ type Plan struct {
 	Driver   *gpu.Driver  // driver with its devices, if the caller has it; nil to open it
 	Record   bool         // record how the command ends, also in a job of all programs of a user
 	Keep     bool         // limits stay in force if a program loses its environment
+	Wait     *Wait        // wait for room; nil to start at once
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
 	Labels   map[string]string
@@ -91,6 +92,9 @@ type Job struct {
 func (p Plan) Prepare() (_ *Job, err error) {
 	j := &Job{args: p.Command, keep: p.Keep, warn: p.Warn}
 	if err := checkNotNested(); err != nil {
+		return nil, err
+	}
+	if err := p.checkWait(); err != nil {
 		return nil, err
 	}
 	if Ruled() {
@@ -255,6 +259,14 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 	if j.Lock == nil {
 		// A stand-in machine does not use measured sizes, because its contexts have other sizes.
 		j.costs = earlierCosts()
+		if p.Wait != nil {
+			ticket, err := p.waitForRoom(limits, driver, missing)
+			if err != nil {
+				return err
+			}
+			defer ticket.Leave() // after the job is made, which then holds its room
+			atStep("admitted")
+		}
 		if err := p.lockJob(j); err != nil {
 			return err
 		}

@@ -1,0 +1,240 @@
+package job
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/proc"
+	"ration/internal/safepath"
+	"ration/internal/termtext"
+)
+
+// The queue of a folder of jobs: commands that wait for room (ration run --wait). The file
+// queueName has a byte for each ticket. A process that waits holds an exclusive lock on the byte
+// of its ticket, and the kernel drops it when the process leaves or dies. The order is that of the
+// tickets. docs/protocols.md (*The queue*) has the protocol.
+//
+// The file's content is a hint for messages, except for the number of the next ticket.
+
+const (
+	queueName = ".queue"
+
+	// Bytes that are locked. They are beyond the end of the file.
+	mutexByte   = 1 << 40 // while a ticket is taken
+	firstTicket = 1 << 41 // of ticket 0
+	lastTicket  = 1 << 61
+
+	// Content: the number of the next ticket, then a record for each ticket, modulo maxWaiting.
+	firstRecord = 4096
+	recordSize  = 512
+)
+
+// maxWaiting bounds how many commands wait in one folder at once.
+const maxWaiting = 1024
+
+// ErrQueueFull is returned if maxWaiting commands are waiting.
+var ErrQueueFull = errors.New("the queue is full")
+
+// Waiting is a command in the queue. All of it except Ticket is a claim of the process that waits.
+type Waiting struct {
+	Ticket uint64         `json:"ticket"`          // the order of the queue: the lowest is the first
+	Job    string         `json:"job,omitempty"`   // name of the job that will be made; empty if unknown
+	PID    int            `json:"pid,omitempty"`   // of ration run, in its own PID namespace
+	Start  uint64         `json:"start,omitempty"` // start time of that process, as in /proc/PID/stat
+	Since  int64          `json:"since,omitempty"` // Unix nanoseconds
+	Wants  map[int]uint64 `json:"wants,omitempty"` // bytes by device
+}
+
+// Ticket is this process's place in the queue.
+type Ticket struct {
+	file   *os.File
+	number uint64
+}
+
+// Enqueue puts this process at the end of the queue of this user's folder of jobs.
+func Enqueue(name string, wants map[int]uint64) (*Ticket, error) {
+	t, err := enqueue(name, wants)
+	if err != nil {
+		return nil, fmt.Errorf("entering the queue: %w", err)
+	}
+	return t, nil
+}
+
+func enqueue(name string, wants map[int]uint64) (*Ticket, error) {
+	if err := makeTop(); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(Folder(), queueName)
+	for {
+		fd, err := safepath.Open(path, unix.O_RDWR|unix.O_CREAT, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("opening %s: %w (remove it)", path, err)
+		}
+		t := &Ticket{file: os.NewFile(uintptr(fd), path)}
+		if err := t.take(name, wants); err != nil {
+			t.Leave()
+			return nil, err
+		}
+		// If the file was removed meanwhile, no other process finds this ticket.
+		own, err := t.file.Stat()
+		current, err2 := os.Lstat(path)
+		if err == nil && err2 == nil && os.SameFile(own, current) {
+			return t, nil
+		}
+		t.Leave()
+		if err2 != nil && !errors.Is(err2, fs.ErrNotExist) {
+			return nil, err2
+		}
+	}
+}
+
+// take takes the next ticket. A process that is killed in between leaves no ticket.
+func (t *Ticket) take(name string, wants map[int]uint64) error {
+	if err := t.lock(unix.F_OFD_SETLKW, exclusive, mutexByte, 1); err != nil {
+		return fmt.Errorf("locking %s: %w (does its file system have locks?)", t.file.Name(), err)
+	}
+	defer func() { _ = t.lock(unix.F_OFD_SETLK, unix.F_UNLCK, mutexByte, 1) }()
+	var next [8]byte
+	_, _ = t.file.ReadAt(next[:], 0) // a new file has ticket 0
+	t.number = binary.LittleEndian.Uint64(next[:])
+	if t.number >= lastTicket-firstTicket-1 { // not from this program
+		t.number = 0
+	}
+	// The number is too low if the file's content was damaged. The tickets that are held are still right.
+	for {
+		at, held := anyTicket(int(t.file.Fd()), firstTicket+t.number, lastTicket)
+		if !held {
+			break
+		}
+		t.number = at - firstTicket + 1
+	}
+	// The record of a ticket that is held is not overwritten.
+	if _, held := anyTicket(int(t.file.Fd()), firstTicket, firstTicket+t.number-min(t.number, maxWaiting-1)); held {
+		return ErrQueueFull
+	}
+	if err := t.lock(unix.F_OFD_SETLK, exclusive, int64(firstTicket+t.number), 1); err != nil {
+		return fmt.Errorf("locking ticket %d: %w", t.number, err)
+	}
+	start, _ := proc.Started(os.Getpid())
+	record, err := json.Marshal(Waiting{t.number, name, os.Getpid(), start, time.Now().UnixNano(), wants})
+	if err == nil && len(record) < recordSize {
+		record = append(record, make([]byte, recordSize-len(record))...)
+		_, err = t.file.WriteAt(record, recordAt(t.number))
+	}
+	binary.LittleEndian.PutUint64(next[:], t.number+1)
+	_, err2 := t.file.WriteAt(next[:], 0)
+	return errors.Join(err, err2)
+}
+
+func recordAt(ticket uint64) int64 { return firstRecord + int64(ticket%maxWaiting)*recordSize }
+
+// First returns when no earlier ticket is held: this process is the first in the queue, and stays so
+// until it leaves.
+func (t *Ticket) First() error {
+	if t.number == 0 {
+		return nil
+	}
+	// Shared: tickets are held exclusively, so this waits for them, and for no other process that waits.
+	err := t.lock(unix.F_OFD_SETLKW, shared, firstTicket, int64(t.number))
+	if err == nil {
+		err = t.lock(unix.F_OFD_SETLK, unix.F_UNLCK, firstTicket, int64(t.number))
+	}
+	if err != nil {
+		return fmt.Errorf("waiting for the first place in the queue: %w", err)
+	}
+	return nil
+}
+
+// Ahead returns how many earlier tickets are held.
+func (t *Ticket) Ahead() int {
+	return len(heldTickets(int(t.file.Fd()), firstTicket, firstTicket+t.number, maxWaiting))
+}
+
+// Leave gives up the place.
+func (t *Ticket) Leave() { _ = t.file.Close() }
+
+func (t *Ticket) lock(how int, kind int16, start, length int64) error {
+	for {
+		l := unix.Flock_t{Type: kind, Start: start, Len: length}
+		if err := unix.FcntlFlock(t.file.Fd(), how, &l); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// anyTicket returns a ticket's byte that another open file has locked, if there is one from from to
+// before to.
+func anyTicket(fd int, from, to uint64) (at uint64, held bool) {
+	if from >= to {
+		return 0, false
+	}
+	// Ask for a shared lock: a shared lock of First does not count.
+	l := unix.Flock_t{Type: shared, Start: int64(from), Len: int64(to - from)}
+	if unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) != nil || l.Type == unix.F_UNLCK {
+		return 0, false
+	}
+	return max(from, uint64(l.Start)), true
+}
+
+// heldTickets returns the bytes of the tickets that are held from from to before to, in order, at
+// most most.
+func heldTickets(fd int, from, to uint64, most int) []uint64 {
+	at, held := anyTicket(fd, from, to)
+	if !held || most <= 0 {
+		return nil
+	}
+	out := append(heldTickets(fd, from, at, most-1), at)
+	return append(out, heldTickets(fd, at+1, to, most-len(out))...)
+}
+
+// Queue returns the commands that wait in a folder of jobs, in order, at most maxWaiting. A folder
+// without a queue has none. Nothing in the folder is trusted.
+func Queue(folder string) ([]Waiting, error) {
+	dir, err := safepath.OpenFolder(folder)
+	var fd int
+	if err == nil {
+		defer unix.Close(dir)
+		fd, err = safepath.OpenAt(dir, queueName, unix.O_RDONLY, 0)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the queue of %s: %w", folder, err)
+	}
+	defer unix.Close(fd)
+	var out []Waiting
+	for _, at := range heldTickets(fd, firstTicket, lastTicket, maxWaiting) {
+		out = append(out, readWaiting(fd, at-firstTicket))
+	}
+	return out, nil
+}
+
+// readWaiting reads the record of a ticket. If it is another's, or is being written, only the ticket is known.
+func readWaiting(fd int, ticket uint64) Waiting {
+	var record [recordSize]byte
+	n, _ := unix.Pread(fd, record[:], recordAt(ticket))
+	var w Waiting
+	text := bytes.TrimRight(record[:max(n, 0)], "\x00")
+	if json.Unmarshal(text, &w) != nil || w.Ticket != ticket || w.PID < 0 || w.Since < 0 {
+		return Waiting{Ticket: ticket}
+	}
+	w.Job = termtext.Printable(w.Job)
+	return w
+}
+
+// QueueChanged wakes the first in the queue of this user's folder: it looks for room again. Call it after
+// a change that no lock shows, as a lower limit.
+func QueueChanged() {
+	now := unix.NsecToTimespec(time.Now().UnixNano())
+	_ = unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(Folder(), queueName), []unix.Timespec{now, now}, unix.AT_SYMLINK_NOFOLLOW)
+}

@@ -1,0 +1,108 @@
+package job
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
+)
+
+// queueForTest returns a new folder of jobs.
+func queueForTest(t *testing.T) string {
+	dir := filepath.Join(t.TempDir(), "jobs")
+	t.Setenv(EnvFolder, dir)
+	return dir
+}
+
+// enqueued takes a ticket.
+func enqueued(t *testing.T, name string) *Ticket {
+	ticket, err := Enqueue(name, map[int]uint64{0: 1 << 30})
+	expect.OK(t, err)
+	t.Cleanup(ticket.Leave)
+	return ticket
+}
+
+// jobsIn returns the names in the queue.
+func jobsIn(t *testing.T, dir string) (names string) {
+	all, err := Queue(dir)
+	expect.OK(t, err)
+	for _, w := range all {
+		names += w.Job
+	}
+	return names
+}
+
+func TestQueueOrder(t *testing.T) {
+	dir := queueForTest(t)
+	all, err := Queue(dir)
+	expect.True(t, err == nil && len(all) == 0, "a folder that is missing has no queue", err)
+	a, b, c := enqueued(t, "a"), enqueued(t, "b"), enqueued(t, "c")
+	expect.Equal(t, jobsIn(t, dir), "abc", "the queue", "is")
+	expect.Equal(t, [3]int{a.Ahead(), b.Ahead(), c.Ahead()}, [3]int{0, 1, 2}, "before each", "are")
+	expect.OK(t, a.First())
+
+	first := make(chan string, 2)
+	for name, ticket := range map[string]*Ticket{"b": b, "c": c} {
+		go func() {
+			if ticket.First() == nil {
+				first <- name
+			}
+		}()
+	}
+	select {
+	case name := <-first:
+		t.Fatal(name, "is the first beside another")
+	case <-time.After(50 * time.Millisecond):
+	}
+	a.Leave()
+	expect.Equal(t, <-first, "b", "after the first has left, the first", "is")
+	d := enqueued(t, "d")
+	expect.Equal(t, d.Ahead(), 2, "before one that comes later", "are")
+	b.Leave()
+	expect.Equal(t, <-first, "c", "the next", "is")
+	expect.Equal(t, jobsIn(t, dir), "cd", "the queue", "is")
+}
+
+// The file's content may be damaged: the order is that of the locks.
+func TestQueueDamaged(t *testing.T) {
+	dir := queueForTest(t)
+	path := filepath.Join(dir, queueName)
+	a := enqueued(t, "a")
+	for i, text := range []string{"", "\xff\xff\xff\xff\xff\xff\xff\xff", "\x00\x00\x00\x00\x00\x00\x00\x00"} {
+		expect.OK(t, os.Truncate(path, 0))
+		expect.OK(t, os.WriteFile(path, []byte(text), 0o600))
+		b := enqueued(t, "b")
+		expect.Equal(t, b.Ahead(), 1, i, "before one with a damaged file", "are")
+		all, err := Queue(dir)
+		expect.True(t, err == nil && len(all) == 2 && all[0].Job == "" && all[1].Job == "b", i, all, err)
+		b.Leave()
+	}
+	expect.OK(t, os.Remove(path))
+	b := enqueued(t, "b") // a new file is another queue
+	expect.Equal(t, b.Ahead(), 0, "in a new queue, before the first", "are")
+	expect.Equal(t, a.Ahead(), 0, "in the old one", "are")
+}
+
+func TestQueueFull(t *testing.T) {
+	queueForTest(t)
+	for range maxWaiting {
+		enqueued(t, "a")
+	}
+	_, err := Enqueue("b", nil)
+	expect.True(t, errors.Is(err, ErrQueueFull), err)
+}
+
+// A lock that is not of a ticket's kind does not make the reader run for ever.
+func TestQueueHostile(t *testing.T) {
+	dir := queueForTest(t)
+	a := enqueued(t, "a")
+	lock := unix.Flock_t{Type: exclusive, Start: 0, Len: 0}
+	expect.OK(t, unix.FcntlFlock(a.file.Fd(), unix.F_OFD_SETLK, &lock))
+	all, err := Queue(dir)
+	expect.True(t, err == nil && len(all) <= maxWaiting, len(all), err)
+}

@@ -1,0 +1,393 @@
+package launch
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/gpu"
+	"ration/internal/humanfmt"
+	"ration/internal/inotify"
+	"ration/internal/job"
+	"ration/internal/limit"
+	"ration/internal/region"
+	"ration/internal/safepath"
+	"ration/machine"
+)
+
+// ErrNoRoom is returned if the devices had no room for the job's limits in the time of Plan.Wait.
+var ErrNoRoom = errors.New("no room")
+
+// ErrCannotWait is returned for a plan that has nothing to wait for.
+var ErrCannotWait = errors.New("--wait cannot be used")
+
+// Wait is how a command waits for room on the devices, instead of sharing them with more limits than
+// they have memory for.
+type Wait struct {
+	Most time.Duration // how long; 0 for any time
+	Tell func(string)  // called with a sentence when the place in the queue changes
+}
+
+// atStep is called at steps of waiting, for tests that stop the process there.
+var atStep = func(string) {}
+
+// OnStep sets the function that is called at each step of waiting.
+func OnStep(f func(step string)) { atStep = f }
+
+// Intervals of a process that waits.
+const (
+	tellEvery = time.Second // how often a changed place in the queue is shown
+	// How often the driver is asked while other programs than jobs hold the room: nothing tells of their end.
+	askFirst, askLast = 100 * time.Millisecond, 2 * time.Second
+	// How often jobs are read that cannot be waited for: jobs of ration create that another user may remove.
+	readAgain = 5 * time.Second
+)
+
+// checkWait returns an error for a plan that cannot wait.
+func (p Plan) checkWait() error {
+	switch {
+	case p.Wait == nil:
+		return nil
+	case Ruled():
+		return cannotWait("the policy of this machine decides about room (leave it out)")
+	case p.FakeGPU != "":
+		return cannotWait("a stand-in machine is the job's own, and has room (leave it out)")
+	case p.Join:
+		return cannotWait("a command that joins a job shares its limits (leave out one of the two)")
+	case p.Settings.Devices.IsSet() && p.Settings.Devices != limit.AllDevices:
+		return cannotWait("--devices chooses a GPU when the command starts (name the GPU instead, as --mem 1=10g)")
+	case p.Name != "":
+		return job.CheckUnused(p.Name) // at once, and not after an hour in the queue
+	}
+	return nil
+}
+
+func cannotWait(why string) error { return fmt.Errorf("%w: %s", ErrCannotWait, why) }
+
+// waitForRoom returns when this command is the first of those that wait, and all devices have room for the
+// limits. The caller leaves the queue after it has made the job.
+func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing error) (*job.Ticket, error) {
+	wants, err := p.wants(limits, driver, missing)
+	if err != nil {
+		return nil, err
+	}
+	name := p.Name
+	if name == "" {
+		name = defaultName(p.Command[0])
+	}
+	t, err := job.Enqueue(name, wants)
+	if err != nil {
+		return nil, err
+	}
+	w := &waiter{wants: wants, tell: p.Wait.Tell, began: time.Now()}
+	if p.Wait.Most > 0 {
+		w.expired = time.After(p.Wait.Most)
+	}
+	if err = w.untilFirst(t); err == nil {
+		err = w.untilRoom()
+	}
+	if err != nil {
+		t.Leave()
+		return nil, err
+	}
+	if w.told {
+		w.tell(fmt.Sprintf("there is room for %s after %s: starting", wantsText(wants), humanfmt.Span(time.Since(w.began))))
+	}
+	return t, nil
+}
+
+// wants returns the bytes to wait for on each device. It is an error if a device can never have them.
+func (p Plan) wants(limits region.Limits, driver *gpu.Driver, missing error) (map[int]uint64, error) {
+	switch {
+	case driver == nil:
+		return nil, fmt.Errorf("waiting for room: %w", missing)
+	case hasMIG(driver):
+		return nil, cannotWait("the room on MIG instances is not known (leave it out)")
+	}
+	out := map[int]uint64{}
+	for i, l := range limits.Memory {
+		bytes := abi.Limit(l).Bytes()
+		if !abi.Limit(l).Limited() || bytes == 0 {
+			continue
+		}
+		if i >= len(driver.Devices) {
+			continue
+		}
+		if usable := uint64(driver.Devices[i].Usable()); bytes > usable {
+			return nil, p.memoryError(fmt.Errorf("device %d has room for %s at most, also when it is empty", i, humanfmt.Bytes(usable)),
+				fmt.Sprintf("at most %s to wait for it", limit.Size(usable).Exact()))
+		}
+		out[i] = bytes
+	}
+	if len(out) == 0 {
+		return nil, cannotWait("without a limit no room is needed (add one, as --mem 10g)")
+	}
+	return out, nil
+}
+
+func wantsText(wants map[int]uint64) string {
+	var parts []string
+	for _, d := range slices.Sorted(maps.Keys(wants)) {
+		parts = append(parts, fmt.Sprintf("%s on GPU %d", humanfmt.Bytes(wants[d]), d))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// waiter waits for room, in the queue.
+type waiter struct {
+	wants   map[int]uint64
+	tell    func(string)
+	began   time.Time
+	expired <-chan time.Time // nil without a time limit
+	told    bool
+}
+
+// untilFirst returns when no command that began to wait earlier still waits.
+func (w *waiter) untilFirst(t *job.Ticket) error {
+	first := make(chan error, 1)
+	go func() { first <- t.First() }()
+	tick := time.NewTicker(tellEvery)
+	defer tick.Stop()
+	for before := 0; ; {
+		if ahead := t.Ahead(); ahead != before && ahead > 0 {
+			text := fmt.Sprintf("waiting for %s: place %d in the queue", wantsText(w.wants), ahead+1)
+			if before == 0 {
+				if m, err := machine.Read(); err == nil {
+					text += holdersText(&m, w.wants)
+				}
+			}
+			before, w.told = ahead, true
+			w.tell(text)
+		}
+		select {
+		case err := <-first:
+			return err
+		case <-tick.C:
+		case <-w.expired:
+			return w.noRoom(fmt.Sprintf(" (place %d in the queue)", t.Ahead()+1))
+		}
+	}
+}
+
+// untilRoom returns when all devices have room.
+func (w *waiter) untilRoom() error {
+	watch, err := watchJobs()
+	if err != nil {
+		return err
+	}
+	defer watch.stop()
+	ask := job.Backoff{First: askFirst, Last: askLast}
+	for told := false; ; {
+		m, err := machine.Read()
+		if err != nil {
+			return fmt.Errorf("waiting for room: %w", err)
+		}
+		short, unasked := w.short(&m)
+		if len(short) == 0 {
+			return nil
+		}
+		if !told {
+			told, w.told = true, true
+			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", wantsText(w.wants), holdersText(&m, w.wants)))
+		}
+		var again <-chan time.Time
+		if sure := watch.ends(&m, short); unasked {
+			again = time.After(ask.After(0))
+		} else if !sure {
+			again = time.After(readAgain)
+		}
+		select {
+		case <-watch.changed:
+		case <-again:
+		case <-w.expired:
+			return w.noRoom(holdersText(&m, w.wants))
+		}
+	}
+}
+
+func (w *waiter) noRoom(why string) error {
+	return fmt.Errorf("%w for %s after %s%s", ErrNoRoom, wantsText(w.wants), humanfmt.Span(time.Since(w.began)), why)
+}
+
+// short returns the devices without enough room. unasked reports whether other programs than jobs hold
+// what is missing on one of them.
+func (w *waiter) short(m *machine.Machine) (devices []int, unasked bool) {
+	for d, bytes := range w.wants {
+		r := roomOn(m, d)
+		if r.left >= bytes {
+			continue
+		}
+		devices = append(devices, d)
+		unasked = unasked || r.left+r.outside >= bytes
+	}
+	return devices, unasked
+}
+
+// room is the room on a device.
+type room struct {
+	left    uint64   // bytes
+	outside uint64   // bytes that the driver counts and that no job with a limit holds
+	holders []holder // jobs with a limit, the largest first
+}
+
+type holder struct {
+	job   *machine.Job
+	bytes uint64 // its limit, or what it holds if that is more
+}
+
+// roomOn returns the room on a device: its memory, less the limits of all jobs on it, and less what the driver
+// counts beyond what these jobs hold: the driver's own memory, programs in no job, and jobs without a limit.
+func roomOn(m *machine.Machine, device int) (out room) {
+	at := slices.IndexFunc(m.Devices, func(g machine.GPU) bool { return g.Device == device })
+	if at < 0 {
+		return out // the driver does not answer now
+	}
+	g := &m.Devices[at]
+	out.outside = g.Used
+	var taken uint64
+	for i := range m.Jobs {
+		j := &m.Jobs[i]
+		if j.State == machine.Ended {
+			continue
+		}
+		for n := range j.Devices {
+			d := &j.Devices[n]
+			if m.DeviceOf(d) != at || !d.Limited {
+				continue
+			}
+			held := max(d.Used, d.Driver)
+			out.outside -= min(out.outside, held)
+			bytes := max(d.Limit, held)
+			taken += min(bytes, ^taken)
+			if bytes > 0 {
+				out.holders = append(out.holders, holder{j, bytes})
+			}
+		}
+	}
+	slices.SortStableFunc(out.holders, func(a, b holder) int { return cmp.Compare(b.bytes, a.bytes) })
+	out.left = g.Total - min(g.Total, taken)
+	out.left -= min(out.left, out.outside)
+	return out
+}
+
+// maxNamed bounds how many jobs holdersText names.
+const maxNamed = 3
+
+// holdersText says what holds the room on the first device that lacks it.
+func holdersText(m *machine.Machine, wants map[int]uint64) string {
+	for _, d := range slices.Sorted(maps.Keys(wants)) {
+		r := roomOn(m, d)
+		if r.left >= wants[d] {
+			continue
+		}
+		var parts []string
+		for i, h := range r.holders {
+			if i == maxNamed {
+				rest := uint64(0)
+				for _, h := range r.holders[i:] {
+					rest += min(h.bytes, ^rest)
+				}
+				parts = append(parts, fmt.Sprintf("%s %s", humanfmt.Plural(len(r.holders)-i, "more job", "more jobs"), humanfmt.Bytes(rest)))
+				break
+			}
+			parts = append(parts, fmt.Sprintf("%s %s", h.job.Title(), humanfmt.Bytes(h.bytes)))
+		}
+		if r.outside > 0 {
+			parts = append(parts, "others "+humanfmt.Bytes(r.outside))
+		}
+		return fmt.Sprintf("; GPU %d has room for %s (%s)", d, humanfmt.Bytes(r.left), strings.Join(parts, ", "))
+	}
+	return ""
+}
+
+// jobWatch tells when jobs end or change.
+type jobWatch struct {
+	changed chan struct{}
+	stop    func()
+
+	mu      sync.Mutex
+	waiting map[machine.JobID]bool         // a goroutine waits for its end
+	pauses  map[machine.JobID]*job.Backoff // of jobs whose end was waited for
+}
+
+func watchJobs() (*jobWatch, error) {
+	notify, err := inotify.New()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := safepath.OpenFolder(job.Folder())
+	if err == nil {
+		_, err = notify.Add(dir, unix.IN_ATTRIB|unix.IN_DELETE|unix.IN_MOVED_FROM)
+		_ = unix.Close(dir)
+	}
+	if err != nil {
+		notify.Close()
+		return nil, fmt.Errorf("watching %s: %w", job.Folder(), err)
+	}
+	w := &jobWatch{changed: make(chan struct{}, 1), stop: notify.Close, waiting: map[machine.JobID]bool{}, pauses: map[machine.JobID]*job.Backoff{}}
+	go func() {
+		for {
+			if _, err := notify.Read(); err != nil {
+				return
+			}
+			w.wake()
+		}
+	}()
+	return w, nil
+}
+
+func (w *jobWatch) wake() {
+	select {
+	case w.changed <- struct{}{}:
+	default: // the receiver has not read the last value yet
+	}
+}
+
+// ends makes the watch tell when one of the jobs on these devices ends. It is called after the machine was read:
+// a job that has ended since then is found at once. sure is false if the end of one of them cannot be waited for.
+func (w *jobWatch) ends(m *machine.Machine, devices []int) (sure bool) {
+	sure = true
+	for _, device := range devices {
+		for _, h := range roomOn(m, device).holders {
+			j := job.Job{Name: h.job.Name, Path: h.job.Path}
+			if _, standing := job.StandingSince(j); standing {
+				sure = false // it keeps its limit without a process
+				continue
+			}
+			w.waitFor(j, h.job.ID())
+		}
+	}
+	return sure
+}
+
+// waitFor starts to wait for the end of a job, unless a goroutine does so. The goroutine stays blocked if the
+// command starts before that job ends.
+func (w *jobWatch) waitFor(j job.Job, id machine.JobID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting[id] {
+		return
+	}
+	w.waiting[id] = true
+	pause := w.pauses[id]
+	w.pauses[id] = cmp.Or(pause, &job.Backoff{First: askFirst, Last: readAgain})
+	go func() {
+		// A job that is not over after its end, or that cannot be waited for, is not asked all the time.
+		if pause != nil {
+			time.Sleep(pause.After(0))
+		}
+		_, _, _ = job.Wait(j)
+		w.mu.Lock()
+		delete(w.waiting, id)
+		w.mu.Unlock()
+		w.wake()
+	}()
+}
