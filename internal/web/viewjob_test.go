@@ -70,3 +70,16 @@ func TestJobLine(t *testing.T) {
 	own := newHub(Options{Viewer: "alice"})
 	expect.Equal(t, own.job(m, &m.Jobs[at], grey, false).Owner, "", "the user")
 }
+
+// The totals are sums over the machine's devices, and of jobs that have not ended.
+func TestTotals(t *testing.T) {
+	m := &machine.Machine{
+		Devices: []machine.GPU{{Used: 1 << 30, Total: 10 << 30, Rations: 4 << 30}, {Device: 1, Used: 2 << 30, Total: 10 << 30, Rations: 8 << 30}},
+		Jobs: []machine.Job{
+			{Name: "train", State: machine.Running, Processes: make([]machine.Process, 3), Devices: []machine.Device{{Refused: 2}, {Device: 1, Refused: 3}}},
+			{Name: "old", State: machine.Ended, Devices: []machine.Device{{Refused: 9}}},
+		},
+	}
+	h := newHub(Options{})
+	expect.Equal(t, fmt.Sprint(h.top(m, h.usageOf(m)).Figures), "[{3 GiB used of 20 GiB} {12 GiB handed out} {1 job} {3 processes} {5 refusals}]")
+}
