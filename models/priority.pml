@@ -1,0 +1,201 @@
+/* Claims of low priority, and the slices that follow from them: shim/compute/PROTOCOLS.md, *Claims*
+ * and *Priority*.
+ *
+ * Processes of low priority launch, wait and go idle, each in a job of its own. Each may die before
+ * any step; the kernel then drops its claim, and the device its work. A claim that is not renewed
+ * ends some time after the process's work has. One process of high priority comes, works and dies.
+ *
+ * Safety: of the contexts of low priority that have work, at most one has a short slice.
+ * At the end, a process that looks once more has the right slice. */
+
+#ifndef LOWS
+#define LOWS 2
+#endif
+#ifndef ROUNDS
+#define ROUNDS 2
+#endif
+
+#define OWN     0
+#define SHORT   1
+#define SEVERAL 2
+
+byte claim[LOWS];     /* 1: it counts */
+byte work[LOWS];      /* the device has work of it */
+byte launching[LOWS]; /* from its claim to its launch, which takes less than a lease */
+byte waits[LOWS];     /* a thread waits for the device, and cannot renew */
+byte dead[LOWS];
+byte slice[LOWS];
+byte high;            /* a claim of high priority counts */
+byte ended;           /* processes that have ended */
+
+inline check()
+{
+	d_step {
+		j = 0; n = 0;
+		do
+		:: j < LOWS ->
+			n = n + (work[j] && !dead[j] && slice[j] == SHORT);
+			j++
+		:: else -> break
+		od;
+		assert(n <= 1);
+		j = 0; n = 0
+	}
+}
+
+/* The kernel is asked about one seat after the other. */
+inline look()
+{
+	seen = 0; i = 0;
+	if
+	:: high ->
+		do
+		:: i < LOWS -> seen = seen + (i != me && claim[i]); i++
+		:: else -> break
+		od;
+		slice[me] = (seen > 0 -> SEVERAL : SHORT)
+	:: else -> slice[me] = OWN
+	fi;
+	i = 0; seen = 0
+}
+
+/* A claim is extended before its old end is removed. */
+inline hold()
+{
+#ifdef DROP_THEN_HOLD
+	claim[me] = 0;
+#endif
+	claim[me] = 1
+}
+
+#define LAUNCHING(is) launching[me] = is
+
+#define MAY_DIE if :: goto died :: skip fi
+
+proctype low(byte me)
+{
+	byte i, j, n, seen, round;
+	do
+	:: round < ROUNDS ->
+		round++;
+		MAY_DIE;
+		LAUNCHING(1);
+#ifdef LOOK_FIRST
+		look();
+		MAY_DIE;
+		hold();
+#else
+		hold();
+		MAY_DIE;
+		look();
+#endif
+		MAY_DIE;
+		d_step { work[me] = 1; LAUNCHING(0) };
+		check();
+		/* Another launch within a few milliseconds does not look: the claim still counts. */
+		if
+		:: atomic { claim[me] -> LAUNCHING(1) }; hold(); look(); LAUNCHING(0); check()
+		:: skip
+		fi;
+		if
+		:: /* it waits */
+			LAUNCHING(1);
+			hold();
+			atomic { waits[me] = 1; LAUNCHING(0) };
+			MAY_DIE;
+			work[me] == 0;
+			atomic { waits[me] = 0; LAUNCHING(1) };
+			hold();
+			look();
+			LAUNCHING(0);
+			check()
+		:: skip /* it goes idle, and comes back when its lease is over, or before */
+		fi;
+		MAY_DIE
+	:: else -> break
+	od;
+	goto end;
+died:
+	skip;
+	d_step {
+		dead[me] = 1; work[me] = 0; waits[me] = 0; LAUNCHING(0);
+#ifndef KEEP_DEAD
+		claim[me] = 0
+#endif
+	};
+end:
+	ended++
+}
+
+/* The device ends work, and time ends claims. */
+active proctype machine()
+{
+	byte k;
+	do
+	:: ended == LOWS + 1 -> break
+	:: else ->
+		if
+		:: k = 0
+		:: k = 1
+#if LOWS > 2
+		:: k = 2
+#endif
+		fi;
+		if
+		:: atomic { work[k] -> work[k] = 0 }
+#ifdef NO_WAIT_CLAIM
+		:: atomic { claim[k] && !dead[k] && !launching[k] && (waits[k] || !work[k]) -> claim[k] = 0 }
+#else
+		:: atomic { claim[k] && !dead[k] && !waits[k] && !launching[k] && !work[k] -> claim[k] = 0 }
+#endif
+		:: else -> skip
+		fi
+	od
+}
+
+active proctype serving()
+{
+	high = 1;
+	if
+	:: high = 0; high = 1
+	:: high = 0
+	:: skip
+	fi;
+	ended++
+}
+
+/* When all else is over, a process that lives and has work looks once more. */
+active proctype last()
+{
+	byte i, seen, me, alive;
+	ended == LOWS + 1;
+	/* The leases of the living are over, but for that of the first one that lives. */
+	d_step {
+		me = LOWS; i = 0;
+		do
+		:: i < LOWS ->
+			if
+			:: !dead[i] && me == LOWS -> me = i; claim[i] = 1
+			:: !dead[i] && me != LOWS -> claim[i] = 0
+			:: else -> skip
+			fi;
+			i++
+		:: else -> break
+		od;
+		i = 0
+	};
+	if
+	:: me < LOWS -> look(); assert(slice[me] == (high -> SHORT : OWN))
+	:: else -> skip
+	fi
+}
+
+init {
+	atomic {
+		run low(0);
+		run low(1);
+#if LOWS > 2
+		run low(2)
+#endif
+	}
+}
