@@ -50,7 +50,7 @@ inline look()
 	if
 	:: high ->
 		do
-		:: i < LOWS -> seen = seen + (i != me && claim[i]); i++
+		:: i < LOWS -> d_step { seen = seen + (i != me && claim[i]); i++ }
 		:: else -> break
 		od;
 		slice[me] = (seen > 0 -> SEVERAL : SHORT)
@@ -128,28 +128,24 @@ end:
 }
 
 /* The device ends work, and time ends claims. */
+#ifdef NO_WAIT_CLAIM
+#define OVER(k) (claim[k] && !dead[k] && !launching[k] && (waits[k] || !work[k]))
+#else
+#define OVER(k) (claim[k] && !dead[k] && !launching[k] && !waits[k] && !work[k])
+#endif
+#define MACHINE(k) \
+	:: atomic { work[k] -> work[k] = 0 } \
+	:: atomic { OVER(k) -> claim[k] = 0 }
+
 active proctype machine()
 {
-	byte k;
 	do
-	:: ended == LOWS + 1 -> break
-	:: else ->
-		if
-		:: k = 0
-		:: k = 1
+	:: atomic { ended == LOWS + 1 -> break }
+	MACHINE(0)
+	MACHINE(1)
 #if LOWS > 2
-		:: k = 2
+	MACHINE(2)
 #endif
-		fi;
-		if
-		:: atomic { work[k] -> work[k] = 0 }
-#ifdef NO_WAIT_CLAIM
-		:: atomic { claim[k] && !dead[k] && !launching[k] && (waits[k] || !work[k]) -> claim[k] = 0 }
-#else
-		:: atomic { claim[k] && !dead[k] && !waits[k] && !launching[k] && !work[k] -> claim[k] = 0 }
-#endif
-		:: else -> skip
-		fi
 	od
 }
 

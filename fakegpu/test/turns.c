@@ -132,7 +132,7 @@ static void small_kernel(const char *slice, uint64_t median, uint64_t worst)
 {
 	enum { REQUESTS = 101 };
 	uint64_t took[REQUESTS];
-	struct child c = spawn("busy", slice);
+	struct child c = spawn_with("busy", slice);
 	CUfunction f = kernel("wide");
 	for (unsigned i = 0; i < REQUESTS; i++) {
 		later(10 * MS + i * 37 * US);
