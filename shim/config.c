@@ -68,6 +68,10 @@ void config_log_meaningless(const struct config *c, bool first)
 		if (v && *v && !off)
 			log_line(level, "%s=%s has no effect: %s", config_meaningless[i].name, v, config_meaningless[i].why);
 	}
+	const char *priority = environment_get(CONFIG_HAMI_PRIORITY),
+		   *what = priority ? parse_hami_priority(priority, &(uint8_t){0}) : NULL;
+	if (what)
+		log_line(level, CONFIG_HAMI_PRIORITY "=%s has no effect: %s", priority, what);
 	if ((c->made || c->placed) && config_disabled())
 		log_line(level, "CUDA_DISABLE_CONTROL has no effect in a job that ration run made");
 }
@@ -214,8 +218,8 @@ static bool config_read_limits(struct config *c)
 		good = config_wrong(variable, what, round_use);
 	if ((value = config_setting(CONFIG_MODE, &variable)) && (what = parse_mode(value, &c->strict)))
 		good = config_wrong(variable, what, mode_use);
-	if ((value = config_setting(CONFIG_HAMI_PRIORITY, &variable)) && (what = parse_hami_priority(value, &c->priority)))
-		log_warn("%s has no effect: %s", variable, what);
+	if ((value = config_setting(CONFIG_HAMI_PRIORITY, &variable)))
+		parse_hami_priority(value, &c->priority); /* config_log_meaningless names a wrong one */
 	if ((value = config_setting(CONFIG_PRIORITY, &variable)) && (what = parse_priority(value, &c->priority)))
 		good = config_wrong(variable, what, priority_use);
 	if ((value = config_setting(CONFIG_POLICY, &variable)) && (what = parse_policy(value, &policy)))
