@@ -1,9 +1,12 @@
-/* Claims of low priority, and the slices that follow from them: shim/compute/PROTOCOLS.md, *Claims*
- * and *Priority*.
+/* The claims to be busy of processes of low priority, and the slices that follow from them:
+ * shim/compute/PROTOCOLS.md, *Claims* and *Priority*.
  *
- * Processes of low priority launch, wait and go idle, each in a job of its own. Each may die before
- * any step; the kernel then drops its claim, and the device its work. A claim that is not renewed
- * ends some time after the process's work has. One process of high priority comes, works and dies.
+ * Processes of low priority launch, wait and go idle, each in a job of its own. A process that finds
+ * another one busy waits for its turn, or has waited for too long and launches all the same. At the
+ * end of its turn it may give its claim back, even if the device still has work of it. Each process
+ * may die before any step; the kernel then drops its claim, and the device its work. A claim that is
+ * not renewed ends some time after the process's work has. One process of high priority comes, works
+ * and dies.
  *
  * Safety: of the contexts of low priority that have work, at most one has a short slice.
  * At the end, a process that looks once more has the right slice. */
@@ -19,7 +22,7 @@
 #define SHORT   1
 #define SEVERAL 2
 
-byte claim[LOWS];     /* 1: it counts */
+byte claim[LOWS];     /* to be busy; 1: it counts */
 byte work[LOWS];      /* the device has work of it */
 byte launching[LOWS]; /* from its claim to its launch, which takes less than a lease */
 byte waits[LOWS];     /* a thread waits for the device, and cannot renew */
@@ -68,6 +71,16 @@ inline hold()
 	claim[me] = 1
 }
 
+/* Only a process that is busy has a short slice. */
+inline drop()
+{
+#ifdef DROP_FIRST
+	claim[me] = 0;
+#endif
+	slice[me] = (slice[me] == SHORT -> SEVERAL : slice[me]);
+	claim[me] = 0
+}
+
 #define LAUNCHING(is) launching[me] = is
 
 #define MAY_DIE if :: goto died :: skip fi
@@ -90,6 +103,10 @@ proctype low(byte me)
 		look();
 #endif
 		MAY_DIE;
+		if
+		:: slice[me] == SEVERAL -> drop(); LAUNCHING(0); goto next /* not its turn */
+		:: skip /* its turn, or it has waited for too long */
+		fi;
 		d_step { work[me] = 1; LAUNCHING(0) };
 		check();
 		/* Another launch within a few milliseconds does not look: the claim still counts. */
@@ -109,8 +126,10 @@ proctype low(byte me)
 			look();
 			LAUNCHING(0);
 			check()
+		:: LAUNCHING(1); drop(); LAUNCHING(0); check() /* its turn is over */
 		:: skip /* it goes idle, and comes back when its lease is over, or before */
 		fi;
+next:
 		MAY_DIE
 	:: else -> break
 	od;

@@ -183,6 +183,12 @@ static bool claims_counts(const struct flock *l, uint64_t seat, uint64_t now)
 
 unsigned claims_others(const uint64_t uuid[2], enum claims_kind kind, uint64_t now)
 {
+	unsigned before;
+	return claims_rank(uuid, kind, now, &before);
+}
+
+unsigned claims_rank(const uint64_t uuid[2], enum claims_kind kind, uint64_t now, unsigned *before)
+{
 	/* The kernel returns any lock of a range. So each lock that is found divides the range in two;
 	 * the second part is put off. */
 	struct {
@@ -191,6 +197,7 @@ unsigned claims_others(const uint64_t uuid[2], enum claims_kind kind, uint64_t n
 	unsigned parts = 1, found = 0, count = 0;
 	uint64_t base = claims_base(uuid, kind);
 	int fd = claims_file();
+	*before = 0;
 	while (fd >= 0 && parts) {
 		unsigned from = left[parts - 1].from, to = left[parts - 1].to;
 		struct flock l;
@@ -205,7 +212,9 @@ unsigned claims_others(const uint64_t uuid[2], enum claims_kind kind, uint64_t n
 		uint64_t start = (uint64_t)l.l_start;
 		unsigned seat = start < base ? from : (unsigned)((start - base) / CLAIMS_SEAT_SIZE);
 		seat = seat < from ? from : seat;
-		count += claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now);
+		bool counts = claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now);
+		count += counts;
+		*before += counts && seat < claims_seat;
 		if (++found >= CLAIMS_MANY)
 			return CLAIMS_MANY;
 		left[parts - 1].to = seat;

@@ -13,7 +13,8 @@
 enum claims_kind {
 	CLAIMS_SEAT, /* not of a device: a number that no other process has */
 	CLAIMS_HIGH, /* a job of high priority has had work lately */
-	CLAIMS_LOW,  /* a job of low priority has work */
+	CLAIMS_LOW,  /* a job of low priority has work, or wants to */
+	CLAIMS_BUSY, /* the device has work of a process of low priority */
 };
 
 /* The longest time that a claim may count, in ms. A later end was not written by this library. */
@@ -31,8 +32,10 @@ uint64_t claims_now(void);
 bool claims_hold(const uint64_t uuid[2], enum claims_kind kind, uint64_t until);
 
 /* claims_others returns how many other processes have a claim on a device that counts now;
- * CLAIMS_MANY if there are so many, or if there is no file of claims. */
+ * CLAIMS_MANY if there are so many, or if there is no file of claims. claims_rank also sets *before
+ * to the number of those whose seat is before that of this process. */
 unsigned claims_others(const uint64_t uuid[2], enum claims_kind kind, uint64_t now);
+unsigned claims_rank(const uint64_t uuid[2], enum claims_kind kind, uint64_t now, unsigned *before);
 
 /* claims_reset forgets what a fork child inherited. The kernel gives a child none of the locks. */
 void claims_reset(void);

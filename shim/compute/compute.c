@@ -30,16 +30,6 @@ static uint32_t compute_asked[RATION_SLOTS]; /* the parameter asked of region_wo
 
 __thread uint64_t compute_next_signal, compute_next_look;
 
-void compute_reset(void)
-{
-	memset(compute_devices, 0, sizeof compute_devices);
-	memset(compute_asked, 0, sizeof compute_asked);
-	compute_next_signal = compute_next_look = 0;
-	slices_reset();
-	priority_reset();
-	cap_reset();
-}
-
 /* compute_show publishes whether this process has work on a device, and returns in how many
  * contexts. Of two threads, one may store an older word over a newer one, but never a word that
  * lacks a waiting thread: each thread reads the number of waiting threads again after it has
@@ -100,6 +90,19 @@ static void compute_look_at(struct device *d, uint64_t now_us, bool always)
 	pthread_setcancelstate(cancel, &cancel);
 }
 
+/* compute_slices_changed computes the slice again, after a claim has changed. */
+static void compute_slices_changed(struct device *d) { compute_look_at(d, clock_coarse() / 1000, true); }
+
+void compute_reset(void)
+{
+	memset(compute_devices, 0, sizeof compute_devices);
+	memset(compute_asked, 0, sizeof compute_asked);
+	compute_next_signal = compute_next_look = 0;
+	slices_reset();
+	priority_reset(compute_slices_changed);
+	cap_reset();
+}
+
 /* compute_current returns the device of the thread's current context, or NULL if there is none. If
  * now_us is not 0, it also records that the context has work. */
 static struct device *compute_current(uint64_t now_us)
@@ -128,8 +131,9 @@ void compute_signal(void)
 	uint64_t now = clock_coarse();
 	compute_next_signal = compute_next_look = now + COMPUTE_LOOK_NS;
 	struct device *d = compute_current(now / 1000);
+	/* A process that had no work has no claim, even if it computed its slice a moment ago. */
 	if (d)
-		compute_look_at(d, now / 1000, false);
+		compute_look_at(d, now / 1000, priority_unclaimed(d));
 }
 
 void compute_found_busy(void)
