@@ -119,6 +119,7 @@ type Job struct {
 	IdleSince time.Time         `json:"idle_since,omitzero"`
 	IdleAbout bool              `json:"idle_about,omitempty"` // IdleSince is by the driver's samples, in which very little work does not show
 	Labels    map[string]string `json:"labels,omitempty"`     // chosen by the user (ration run --label)
+	Priority  string            `json:"priority,omitempty"`   // high or low; empty for normal
 	Claims    uint64            `json:"claims"`               // processes that joined since the region was created
 	// Kubernetes describes the claim that the job was made for, and its pods; nil for other jobs.
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/abi"
 	"ration/internal/budget"
 	"ration/internal/gpu"
 	"ration/internal/job"
@@ -145,6 +146,10 @@ func (j *Job) readHistory(r *region.Region) error {
 	j.Reads = Reads{}.and(Reads{Reads: c.Reads, Retries: c.Retries, BestEffort: c.BestEffort})
 	j.own.Reads, j.own.Retries, j.own.BestEffort = r.OwnReads()
 	j.Created, j.Claims = timeOf(r.Created()), c.Claims
+	if err != nil {
+		return err
+	}
+	j.Priority, err = priorityOf(r)
 	return err
 }
 
@@ -251,4 +256,16 @@ func (j *Job) reap(reap func(path string) (int, error)) {
 		after.Reaped = dead
 	}
 	*j = after
+}
+
+// priorityOf returns a job's priority for people; empty for normal.
+func priorityOf(r *region.Region) (string, error) {
+	p, err := r.Priority()
+	switch p {
+	case abi.PriorityHigh:
+		return "high", err
+	case abi.PriorityLow:
+		return "low", err
+	}
+	return "", err
 }

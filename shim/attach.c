@@ -158,6 +158,8 @@ static void attach_log_differences(const struct region_limits *own)
 	if (own->round && own->round != round)
 		log_warn("this process was given a round of %llu us, its job has %llu us, which counts", (unsigned long long)own->round,
 			 (unsigned long long)round);
+	if (own->priority && own->priority != region_priority(attach_current))
+		log_warn("this process was given another priority than its job has, which counts (ration limit changes it)");
 }
 
 /* The region calls attach_log_damage when this process finds a slot with impossible contents. */
@@ -236,6 +238,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void), enum log_lev
 		own.compute_max[d] = config_compute(&c->compute_max[d]);
 	}
 	own.round = c->round;
+	own.priority = c->priority;
 	if (!c->path_given && !config_make_folder(c))
 		return false;
 	/* The launcher made the job's region. A new one would have no limits. */

@@ -32,10 +32,11 @@ static bool compute_wanted_ask(void)
 	if (m == MAP_FAILED)
 		return false;
 	bool wants = false;
+	uint64_t priority = 0;
 	if (config_find_path(&m->c, true))
-		config_read_job_page(&m->c, m->beside, compute_wanted_add, &wants);
+		config_read_job_page(&m->c, m->beside, compute_wanted_add, &wants, &priority);
 	munmap(m, sizeof *m);
-	return wants;
+	return wants || priority_of(priority) != RATION_PRIORITY_NORMAL;
 }
 
 static uint32_t compute_wanted_asking; /* threads that have the region open in compute_wanted, or are about to; atomic */

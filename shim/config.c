@@ -23,6 +23,8 @@
 #define CONFIG_POLICY "GPU_CORE_UTILIZATION_POLICY"
 #define CONFIG_ROUND "RATION_COMPUTE_ROUND"
 #define CONFIG_MODE "RATION_COMPUTE"
+#define CONFIG_PRIORITY "RATION_PRIORITY"
+#define CONFIG_HAMI_PRIORITY "CUDA_TASK_PRIORITY"
 
 /* The well-known path: where a container finds its job even if its environment is lost. It is
  * the region, or the job's folder. */
@@ -49,12 +51,10 @@ static bool config_disabled(void)
 /* Variables of HAMi-core and of older versions that have no effect, and why. */
 static const struct {
 	const char *name, *why;
-	bool zero_means; /* 0 is a request, too: it is HAMi-core's highest priority */
 } config_meaningless[] = {
-	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused", false},
-	{"CUDA_TASK_PRIORITY", "a job's processes are equal; shares of the device's time are between jobs (CUDA_DEVICE_SM_LIMIT)", true},
-	{"ACTIVE_OOM_KILLER", "no process is ever ended", false},
-	{"RATION_TOLERANCE", "usage never exceeds a limit", false},
+	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
+	{"ACTIVE_OOM_KILLER", "no process is ever ended"},
+	{"RATION_TOLERANCE", "usage never exceeds a limit"},
 };
 
 void config_log_meaningless(const struct config *c, bool first)
@@ -64,10 +64,14 @@ void config_log_meaningless(const struct config *c, bool first)
 		return;
 	for (size_t i = 0; i < sizeof config_meaningless / sizeof *config_meaningless; i++) {
 		const char *v = environment_get(config_meaningless[i].name);
-		bool off = v && (!strcmp(v, "0") || !strcasecmp(v, "false")) && !config_meaningless[i].zero_means;
+		bool off = v && (!strcmp(v, "0") || !strcasecmp(v, "false"));
 		if (v && *v && !off)
 			log_line(level, "%s=%s has no effect: %s", config_meaningless[i].name, v, config_meaningless[i].why);
 	}
+	const char *priority = environment_get(CONFIG_HAMI_PRIORITY),
+		   *what = priority ? parse_hami_priority(priority, &(uint8_t){0}) : NULL;
+	if (what)
+		log_line(level, CONFIG_HAMI_PRIORITY "=%s has no effect: %s", priority, what);
 	if ((c->made || c->placed) && config_disabled())
 		log_line(level, "CUDA_DISABLE_CONTROL has no effect in a job that ration run made");
 }
@@ -214,6 +218,10 @@ static bool config_read_limits(struct config *c)
 		good = config_wrong(variable, what, round_use);
 	if ((value = config_setting(CONFIG_MODE, &variable)) && (what = parse_mode(value, &c->strict)))
 		good = config_wrong(variable, what, mode_use);
+	if ((value = config_setting(CONFIG_HAMI_PRIORITY, &variable)))
+		parse_hami_priority(value, &c->priority); /* config_log_meaningless names a wrong one */
+	if ((value = config_setting(CONFIG_PRIORITY, &variable)) && (what = parse_priority(value, &c->priority)))
+		good = config_wrong(variable, what, priority_use);
 	if ((value = config_setting(CONFIG_POLICY, &variable)) && (what = parse_policy(value, &policy)))
 		good = config_wrong(variable, what, policy_use);
 	config_apply_policy(c, policy);
@@ -462,6 +470,14 @@ bool config_environment_wants_compute(void)
 	const char *policy_text = environment_get(CONFIG_POLICY), *ending;
 	enum compute_policy policy = POLICY_SHARE;
 	struct compute_limit l;
+	uint8_t priority = 0;
+	const char *hami = environment_get(CONFIG_HAMI_PRIORITY), *own = environment_get(CONFIG_PRIORITY);
+	if (hami)
+		parse_hami_priority(hami, &priority);
+	if (own)
+		parse_priority(own, &priority);
+	if (priority_of(priority) != RATION_PRIORITY_NORMAL)
+		return true;
 	if (policy_text)
 		parse_policy(policy_text, &policy);
 	for (char **e = environment_all(); *e; e++) {
@@ -478,7 +494,7 @@ bool config_environment_wants_compute(void)
 /* config_read_page calls each with the limits of the devices, in order, on the page of limits at
  * offset `at` of a file. It returns false if there is no such file. */
 static bool config_read_page(const char *path, off_t at, void (*each)(unsigned device, const struct ration_device_limits *l, void *arg),
-			     void *arg)
+			     void *arg, uint64_t *priority)
 {
 	struct ration_device_limits l; /* one at a time: a thread may have a small stack */
 	uint64_t magic = 0;
@@ -486,6 +502,8 @@ static bool config_read_page(const char *path, off_t at, void (*each)(unsigned d
 	if (fd < 0)
 		return false;
 	bool good = pread(fd, &magic, sizeof magic, at) == (ssize_t)sizeof magic && magic == RATION_LIMITS_MAGIC;
+	good = good &&
+	       pread(fd, priority, sizeof *priority, at + (off_t)offsetof(struct ration_limits, priority)) == (ssize_t)sizeof *priority;
 	at += (off_t)offsetof(struct ration_limits, device);
 	for (unsigned d = 0; good && d < RATION_DEVICES; d++, at += (off_t)sizeof l)
 		if ((good = pread(fd, &l, sizeof l, at) == (ssize_t)sizeof l))
@@ -495,11 +513,11 @@ static bool config_read_page(const char *path, off_t at, void (*each)(unsigned d
 }
 
 void config_read_job_page(const struct config *c, char beside[CONFIG_BESIDE],
-			  void (*each)(unsigned device, const struct ration_device_limits *l, void *arg), void *arg)
+			  void (*each)(unsigned device, const struct ration_device_limits *l, void *arg), void *arg, uint64_t *priority)
 {
 	snprintf(beside, CONFIG_BESIDE, "%s" LIMITS_SUFFIX, c->path);
-	if (!config_read_page(beside, 0, each, arg))
-		config_read_page(c->path, offsetof(struct ration_region, limits), each, arg);
+	if (!config_read_page(beside, 0, each, arg, priority))
+		config_read_page(c->path, offsetof(struct ration_region, limits), each, arg, priority);
 }
 
 static void config_add_place(unsigned device, const struct ration_device_limits *l, void *place) { place_add(place, device, l); }
@@ -508,7 +526,7 @@ void config_read_place(const struct config *c, struct place *out)
 {
 	char beside[CONFIG_BESIDE];
 	memset(out, 0, sizeof *out);
-	config_read_job_page(c, beside, config_add_place, out);
+	config_read_job_page(c, beside, config_add_place, out, &(uint64_t){0});
 }
 
 /* config_make_trusted makes a folder, or accepts one that only this user can have made: limits

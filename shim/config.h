@@ -28,6 +28,7 @@ struct config {
 	struct compute_limit compute[RATION_DEVICES];     /* shares */
 	struct compute_limit compute_max[RATION_DEVICES]; /* caps */
 	uint32_t round;                                   /* microseconds; 0: not set */
+	uint8_t priority;                                 /* RATION_PRIORITY_...; 0: not set */
 	bool strict;                                      /* RATION_COMPUTE=strict */
 	uint8_t visible[CONFIG_ORDINALS];                 /* CUDA_VISIBLE_DEVICES as it was at cuInit: the device's number, by ordinal */
 };
@@ -51,10 +52,11 @@ bool config_ask_again(struct config *c, const char *at);
 
 /* config_read_job_page calls each with the limits of the devices, in order, on the page that
  * applies to the job at c->path: the operator's file beside the region, or the page inside it.
- * beside is a buffer for a path. Like config_read_place, it closes the region. */
+ * It sets *priority to the page's word. beside is a buffer for a path. Like config_read_place, it
+ * closes the region. */
 enum { CONFIG_BESIDE = sizeof((struct config *)0)->path + sizeof LIMITS_SUFFIX };
 void config_read_job_page(const struct config *c, char beside[CONFIG_BESIDE],
-			  void (*each)(unsigned device, const struct ration_device_limits *l, void *arg), void *arg);
+			  void (*each)(unsigned device, const struct ration_device_limits *l, void *arg), void *arg, uint64_t *priority);
 
 /* config_read_place reads the place of the job from its page of limits. It opens and closes the
  * region, which drops this process's locks on it: call it before the process joins. */

@@ -12,6 +12,7 @@ const char compute_use[] = "a whole percentage from 1 to 100, like 30 or 30%; or
 const char round_use[] = "a time from 1ms to 200ms, like 10ms; or microseconds, like 10000";
 const char policy_use[] = "default for a share, force for a cap, or disable for neither";
 const char mode_use[] = "strict, or leave it out";
+const char priority_use[] = "high, normal or low";
 const char device_use[] = "a device from 0 to 15 at the end of the name";
 
 static const char parse_empty[] = "empty";
@@ -238,6 +239,28 @@ const char *parse_mode(const char *text, bool *strict)
 {
 	*strict = !strcmp(text, "strict");
 	return *text && !*strict ? "not a mode" : NULL;
+}
+
+const char *parse_priority(const char *text, uint8_t *out)
+{
+	static const struct {
+		const char *name;
+		uint8_t priority;
+	} names[] = {{"high", RATION_PRIORITY_HIGH}, {"normal", RATION_PRIORITY_NORMAL}, {"low", RATION_PRIORITY_LOW}};
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (parse_is_word(text, names[i].name)) {
+			*out = names[i].priority;
+			return NULL;
+		}
+	return *text ? "not a priority" : NULL;
+}
+
+const char *parse_hami_priority(const char *text, uint8_t *out)
+{
+	if (strcmp(text, "0") && strcmp(text, "1"))
+		return *text ? "it is neither 0 (high) nor 1 (low)" : NULL;
+	*out = *text == '0' ? RATION_PRIORITY_HIGH : RATION_PRIORITY_LOW;
+	return NULL;
 }
 
 uint64_t share_of(uint32_t share, uint64_t bytes) { return (uint64_t)((unsigned __int128)bytes * share / WHOLE); }

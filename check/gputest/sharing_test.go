@@ -35,6 +35,7 @@ type pace struct {
 type sharer struct {
 	share, cap int    // per cent; 0 is none
 	round      string // as ration run takes it; empty is its default
+	priority   string // as ration run takes it; empty is normal
 	native     bool   // no job, but a program by itself
 	processes  int    // 0 is one
 	idle       int    // processes of it that have a context and no work
@@ -50,6 +51,9 @@ func (s sharer) flags() (flags []string) {
 	}
 	if s.round != "" {
 		flags = append(flags, "--compute-round", s.round)
+	}
+	if s.priority != "" {
+		flags = append(flags, "--priority", s.priority)
 	}
 	return flags
 }
@@ -236,4 +240,40 @@ func (t *trial) checkCap(most int, had float64) {
 	if math.Abs(had-float64(most)) > 2 {
 		t.Fatalf("with a cap of %d %% a job had %.1f %%", most, had)
 	}
+}
+
+// served is how long a small kernel took beside busy programs, and what these got done.
+type served struct {
+	median, high time.Duration // the 99th percentile
+	busy         shared
+}
+
+func (s served) String() string {
+	return fmt.Sprintf("a small kernel %v, 99th percentile %v; the others %v", s.median, s.high, s.busy)
+}
+
+// besideBusy has one program launch a small kernel now and then beside n busy jobs.
+func (t *trial) besideBusy(n int, busy, small sharer) (out served) {
+	const step = 100 * time.Millisecond
+	length := short(t, time.Second, 8*time.Second)
+	w := work{us: 20}
+	alone, p := t.pace(launches), t.pace(w)
+	t.inside(func(t *trial) {
+		var all []*program
+		for range n {
+			all = append(all, t.joinBusy(busy, launches, alone)...)
+		}
+		one := t.joinBusy(small, w, p)[0]
+		at := t.beginTogether(all, 2*warmUp+length, step)
+		one.ask(3, "latency %d %d", at, warmUp.Milliseconds()) // from here on the others know of it
+		took := one.ask(3, "latency %d %d", at+int64(2*warmUp), length.Milliseconds())
+		out.median, out.high = time.Duration(took[0]), time.Duration(took[1])
+		var rates []float64
+		for _, program := range all {
+			rates = append(rates, program.progress(step).perSecond(2*warmUp, 2*warmUp+length))
+		}
+		out.busy = ratios(rates, alone.perSecond)
+		t.enforced()
+	})
+	return out
 }

@@ -118,6 +118,54 @@ static int short_slices(void)
 	return checks_failed > 0;
 }
 
+enum { SLACK = 70 }; /* microseconds */
+
+static int later_first(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return x < y ? -1 : x > y;
+}
+
+/* How long a small kernel every 20 ms takes beside a busy process with this slice, in the median
+ * and at worst, as measured on an H200; in microseconds. */
+static void small_kernel(const char *slice, uint64_t median, uint64_t worst)
+{
+	enum { REQUESTS = 101 };
+	uint64_t took[REQUESTS];
+	struct child c = spawn_with("busy", slice);
+	CUfunction f = kernel("wide");
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		later(10 * MS + i * 37 * US);
+		struct fakegpu_engine_context before = books((uint32_t)getpid(), 0);
+		OK(launch(f, 1, NULL));
+		later(10 * MS);
+		OK(cuStreamQuery(NULL));
+		struct fakegpu_engine_context after = books((uint32_t)getpid(), 0);
+		took[i] = (after.waited_ns + after.got_ns - before.waited_ns - before.got_ns) / US;
+	}
+	qsort(took, REQUESTS, sizeof *took, later_first);
+	if (took[REQUESTS / 2] > median + SLACK || took[REQUESTS / 2] + SLACK < median || took[REQUESTS - 1] > worst)
+		fprintf(stderr, "slice %s: median %lu, worst %lu\n", slice, (unsigned long)took[REQUESTS / 2],
+			(unsigned long)took[REQUESTS - 1]);
+	CHECK(took[REQUESTS / 2] <= median + SLACK && took[REQUESTS / 2] + SLACK >= median);
+	CHECK(took[REQUESTS - 1] <= worst);
+	/* Alone, even the shortest slice costs nothing: the neighbour does all work but the switches. */
+	CHECK(books((uint32_t)c.pid, 0).got_ns >= 2000 * MS);
+	EQ(end(c, 0), 0);
+}
+
+static int small_kernels(void)
+{
+	start();
+	small_kernel("2000", 1190, 2250);
+	small_kernel("1000", 710, 1250);
+	small_kernel("200", 380, 450);
+	small_kernel("100", 270, 350);
+	small_kernel("50", 260, 310);
+	small_kernel("10", 240, 280);
+	return checks_failed > 0;
+}
+
 /* The kernel passes an engine's lock on where its owner is killed: robust futexes, of which qemu's
  * emulation of Linux has none. It refuses to be told of them. */
 static bool locks_end_with_owners(void)
@@ -259,6 +307,7 @@ int main(int argc, char **argv)
 {
 	static const struct role roles[] = {{"sharing", sharing},
 					    {"short_slices", short_slices},
+					    {"small_kernels", small_kernels},
 					    {"neighbours", neighbours},
 					    {"stuck", stuck},
 					    {"idle", idle},
@@ -270,6 +319,7 @@ int main(int argc, char **argv)
 		return status;
 	EQ(AGAIN("sharing", "FAKEGPU_QUIET", "1"), 0);
 	EQ(AGAIN("short_slices", "FAKEGPU_QUIET", "1", "FAKEGPU_RESUME", "40"), 0);
+	EQ(AGAIN("small_kernels", "FAKEGPU_QUIET", "1", "FAKEGPU_RESUME", "40"), 0);
 	EQ(AGAIN("neighbours", "FAKEGPU_QUIET", "1"), 0);
 	if (locks_end_with_owners())
 		EQ(AGAIN("killing", "FAKEGPU_CLOCK", "20"), 0);

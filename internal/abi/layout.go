@@ -148,7 +148,9 @@ type Limits struct {
 	Size    uint64 // bytes of this structure
 	Changes uint64 // number of changes of limits while the job runs
 	Round   uint64 // microseconds that the slices of all jobs on a device take together if their shares add up to 100; zero means DefaultRound
-	_       [3]uint64
+
+	Priority uint64 // one of PriorityHigh to PriorityLow; zero means PriorityNormal
+	_        [2]uint64
 
 	Device [Devices]DeviceLimits // by device
 	_      [248]uint64

@@ -219,6 +219,21 @@ func RoundOf(word uint64) uint64 {
 	return word
 }
 
+// Values of Limits.Priority.
+const (
+	PriorityHigh   = 1
+	PriorityNormal = 2
+	PriorityLow    = 3
+)
+
+// PriorityOf returns the priority for a value of Limits.Priority.
+func PriorityOf(word uint64) uint64 {
+	if word != PriorityHigh && word != PriorityLow {
+		return PriorityNormal
+	}
+	return word
+}
+
 // Widths of Work.
 const (
 	WorkTimeBits    = 48

@@ -22,9 +22,10 @@ import (
 
 // ShownLimits is what `ration limit --json` prints.
 type ShownLimits struct {
-	Job     string       `json:"job,omitempty"` // empty for a region outside the folder of jobs
-	Path    string       `json:"path"`          // of the region
-	Devices []ShownLimit `json:"devices"`       // devices with a limit and devices ever used; after a change, the changed ones
+	Job      string       `json:"job,omitempty"`      // empty for a region outside the folder of jobs
+	Path     string       `json:"path"`               // of the region
+	Priority string       `json:"priority,omitempty"` // high or low; empty for normal
+	Devices  []ShownLimit `json:"devices"`            // devices with a limit and devices ever used; after a change, the changed ones
 }
 
 // ShownLimit is a job's limit on one device. Sizes are bytes.
@@ -48,6 +49,7 @@ type ShownLimit struct {
 type limitFlags struct {
 	mem, share, most string
 	devices          string
+	priority         string
 	device           int // allDevices, or one device
 	yes              bool
 }
@@ -66,6 +68,15 @@ func (f *limitFlags) addCompute(flags *pflag.FlagSet) {
 
 func (f *limitFlags) addDevices(flags *pflag.FlagSet) {
 	flags.StringVar(&f.devices, "devices", "", "`number` of GPUs that the job is on, the emptiest; it sees no others")
+}
+
+func (f *limitFlags) addPriority(flags *pflag.FlagSet) {
+	flags.StringVar(&f.priority, "priority", "", "which jobs come first on a GPU: `high`, normal or low")
+}
+
+// parsePriority returns the priority in the flags; 0 if there is none.
+func (f *limitFlags) parsePriority() (limit.Priority, error) {
+	return limit.ParsePriority("--priority", f.priority)
 }
 
 func (f *limitFlags) addDevice(flags *pflag.FlagSet) {
@@ -138,17 +149,22 @@ exceed a device.
 cap, as in ration run; none removes one. They do not apply to a process that
 was started when its job had neither, until that process is restarted.
 
+--priority changes which jobs come first on the devices that they share, as in
+ration run. It does not apply to a process that was started when its job had no
+share, no cap and normal priority, until that process is restarted.
+
 An operator may keep limits in a file beside the region (PATH.limits). Only the
 owner of that file can change them.
 
 Exit status: 0; 1 if you may not change the limit; 2 for an impossible limit; 3
 if there is no such job, or its region could not be opened.`,
-		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none\n  ration limit train --compute 50% --compute-max none",
+		Example:           "  ration limit train\n  ration limit train 20g\n  ration limit train 25% --device 1\n  ration limit train 0=10g,1=none\n  ration limit train --compute 50% --compute-max none\n  ration limit train --priority low",
 		Args:              argCount(1, 2, "a job and perhaps a size"),
 		ValidArgsFunction: completeLimitArgs,
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.runLimit(cmd, f, args) },
 	}
 	f.addCompute(cmd.Flags())
+	f.addPriority(cmd.Flags())
 	f.addDevice(cmd.Flags())
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask whether a limit far below what the job holds is meant")
 	return cmd
@@ -159,9 +175,19 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 	if err != nil {
 		return err
 	}
+	priority, err := f.parsePriority()
+	if err != nil {
+		return err
+	}
 	j, err := lookUpJob(args[0], job.Find)
 	if err != nil {
 		return err
+	}
+	if priority != 0 {
+		if change.IsSet() || f.device != allDevices {
+			return usageError("--priority: it is the whole job's (change other limits by a command of their own)")
+		}
+		return a.changePriority(j, priority)
 	}
 	if change.IsSet() {
 		if err := a.confirmLimit(j, change, f.yes); err != nil {
@@ -215,14 +241,31 @@ func setLimit(j machine.Job, change limit.Limits) (string, error) {
 	return out.String(), err
 }
 
+// changePriority changes a job's priority, and prints the job's limits.
+func (a *app) changePriority(j job.Job, priority limit.Priority) error {
+	s := node.ReadJob(j, node.Options{})
+	page, _, done, err := openLimits(s)
+	if err != nil {
+		return statusError{err, ExitOpen}
+	}
+	defer done()
+	if err := page.SetPriority(uint64(priority)); err != nil {
+		return changeError(s, err)
+	}
+	return a.printLimits(node.ReadJob(j, node.Options{}), allDevices)
+}
+
 func (a *app) printLimits(s machine.Job, device int) error {
-	out := ShownLimits{Job: s.Name, Path: s.Path, Devices: []ShownLimit{}}
+	out := ShownLimits{Job: s.Name, Path: s.Path, Priority: s.Priority, Devices: []ShownLimit{}}
 	for _, d := range s.Devices {
 		if device == allDevices || d.Device == device {
 			out.Devices = append(out.Devices, ShownLimit{Device: d, Over: overLimit(d)})
 		}
 	}
 	return a.print(out, func() {
+		if s.Priority != "" {
+			a.out.printf("%s: %s priority\n", termtext.Printable(s.Title()), s.Priority)
+		}
 		if len(out.Devices) == 0 {
 			a.out.printf("%s: no limits, and nothing was ever used\n", termtext.Printable(s.Title()))
 		}

@@ -23,6 +23,7 @@ type limitPage interface {
 	SetLimit(device int, limit abi.Limit) error
 	SetCompute(device int, share uint64) error
 	SetComputeMax(device int, most uint64) error
+	SetPriority(priority uint64) error
 }
 
 // appliedLimits is the result of applyLimits.
@@ -94,21 +95,26 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
-			err = fmt.Errorf("changing the limit of %s: %w", s.Title(), err)
-			if errors.Is(err, region.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
-				hint := "run it as the owner of that file"
-				if s.Path == job.OfUserPath(os.Getuid()) {
-					hint = "ration policy ask --mem asks the policy for another ration"
-				}
-				err = fmt.Errorf("%w (%s)", err, hint)
-			}
-			return out, err
+			return out, changeError(s, err)
 		}
 	}
 	job.QueueChanged() // a lower limit makes room
 	after, known, err := readPage(page)
 	out.after = limitsOf(after, known, operator, s)
 	return out, err
+}
+
+// changeError adds to the error of a change what was to be changed, and the way out.
+func changeError(s machine.Job, err error) error {
+	err = fmt.Errorf("changing the limit of %s: %w", s.Title(), err)
+	if errors.Is(err, region.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
+		hint := "run it as the owner of that file"
+		if s.Path == job.OfUserPath(os.Getuid()) {
+			hint = "ration policy ask --mem asks the policy for another ration"
+		}
+		err = fmt.Errorf("%w (%s)", err, hint)
+	}
+	return err
 }
 
 // openLimits opens a job's limits. operator is true if they are in an operator's file. That file

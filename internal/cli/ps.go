@@ -279,6 +279,9 @@ func (a *app) printJob(s machine.Job) {
 			a.out.paragraph(bold, 2, "device %d: its share is %s", d.Device, text)
 		}
 	}
+	if s.Priority != "" {
+		a.out.paragraph(plain, 2, "%s priority", s.Priority)
+	}
 	for _, p := range s.Processes {
 		if p.State == machine.Ending {
 			a.out.paragraph(plain, 2, "pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), false), p.WhyEnding())

@@ -46,6 +46,8 @@ var variablesOfRun = []Entry{
 	{limit.EnvCompute + ", " + limit.EnvCompute + "_<i>", "A share of a device's time in per cent: 30. --compute comes first."},
 	{limit.EnvPolicy, "What " + limit.EnvCompute + " is: default a share, force a cap, disable neither."},
 	{limit.EnvComputeMax + ", " + limit.EnvComputeMax + "_<i>", "A cap on a device's time in per cent. --compute-max comes first."},
+	{limit.EnvPriority, "high, normal or low: which jobs come first on a GPU. --priority comes first."},
+	{"CUDA_TASK_PRIORITY", "HAMi-core's: 0 is high, 1 is low. " + limit.EnvPriority + " comes first."},
 	{limit.EnvRound, "The time that shares divide: 10ms. --compute-round comes first."},
 	{limit.EnvMode, "strict: a program whose share cannot be kept gets an error."},
 }
@@ -58,7 +60,7 @@ var variablesOfLibrary = []Entry{
 	{"RATION_LOG_FILE", "A file to write the log to instead. %p is the PID, %j the job."},
 	{"RATION_FAIL", "open: a program whose job cannot be used runs without limits. Otherwise CUDA is refused to it."},
 	{"CUDA_DISABLE_CONTROL", "true: no limits for this program, unless ration run started it."},
-	{"CUDA_OVERSUBSCRIBE, CUDA_TASK_PRIORITY, ACTIVE_OOM_KILLER", "HAMi-core's. They have no effect here, and a warning says so."},
+	{"CUDA_OVERSUBSCRIBE, ACTIVE_OOM_KILLER", "HAMi-core's. They have no effect here, and a warning says so."},
 	{"RATION_TOLERANCE", "Existed in development versions. It has no effect, and a warning says so."},
 	{"RATION_JOB, RATION_JOB_CREATED", "The job's name and the time at which it was made, for the library. ration run sets them."},
 	{"RATION_HOSTPID", "probe: a process in a container finds its PID outside by the driver's list of processes, where ration ps is not run outside."},

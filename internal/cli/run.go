@@ -69,6 +69,11 @@ Without these flags the variables ` + limit.EnvCompute + `,
 says so and the program runs without it; ` + limit.EnvMode + `=strict makes
 that an error of the program.
 
+--priority says which jobs come first on the GPUs that they share. Beside a job
+of high priority that has work, a job of low priority gets very short turns, so
+that the first hardly waits for it, and at least 1 % of the time. Normal is as
+if there were no priorities. Without the flag ` + limit.EnvPriority + ` counts.
+
 The limits are in a file, so no process can lose them. How a process finds that
 file is in its environment, which some programs clear: env -i, su -, sudo. With
 --keep they find it all the same, and the job has a mount namespace of its own.
@@ -138,6 +143,7 @@ func readLabels(texts []string, account string) (map[string]string, error) {
 func (f *runFlags) addLimits(flags *pflag.FlagSet) {
 	f.limits.addMemory(flags)
 	f.limits.addCompute(flags)
+	f.limits.addPriority(flags)
 	flags.StringVar(&f.round, "compute-round", "", "the `time` that shares divide: 1ms to 200ms")
 	flags.StringVar(&f.plan.FakeGPU, "fake-gpu", "", "use a stand-in `machine` instead of the driver: h200x2, small:512m")
 }
@@ -198,6 +204,12 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 		if plan.Settings.Round, err = limit.ParseRound("--compute-round", f.round); err != nil {
 			return err
 		}
+	}
+	if p, err := f.limits.parsePriority(); err != nil || p != 0 {
+		if err != nil {
+			return err
+		}
+		plan.Settings.Priority = p
 	}
 	if err := checkCompute(plan.Settings.Limits); err != nil {
 		return err

@@ -37,7 +37,7 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 			return out, err
 		}
 	}
-	out.Round = uint64(p.Settings.Round)
+	out.Round, out.Priority = uint64(p.Settings.Round), uint64(p.Settings.Priority)
 	for i, total := range totals {
 		out.Compute[i], out.ComputeMax[i] = uint64(p.Settings.Compute.For(i)), uint64(p.Settings.ComputeMax.For(i))
 		memory := p.Settings.Memory.For(i)

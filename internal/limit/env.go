@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,8 @@ const (
 	EnvPolicy     = "GPU_CORE_UTILIZATION_POLICY" // meaning of EnvCompute: a share, a cap, or neither
 	EnvRound      = "RATION_COMPUTE_ROUND"
 	EnvMode       = "RATION_COMPUTE" // strict, or empty
+	EnvPriority   = "RATION_PRIORITY"
+	envTask       = "CUDA_TASK_PRIORITY" // HAMi-core's: 0 is high, 1 low; EnvPriority comes first
 )
 
 // IsVariable reports whether an environment variable sets a limit that is stored in a job's region.
@@ -27,14 +30,15 @@ func IsVariable(key string) bool {
 			return true
 		}
 	}
-	return key == EnvPolicy || key == EnvRound
+	return key == EnvPolicy || key == EnvRound || key == EnvPriority || key == envTask
 }
 
 // Settings are all settings that a job's processes read from their environment.
 type Settings struct {
 	Limits
-	Round  Round // of which shares are slices; 0 if it is not set
-	Strict bool  // a share that cannot be enforced is an error of the program
+	Round    Round    // of which shares are slices; 0 if it is not set
+	Priority Priority // of the job, on all its devices
+	Strict   bool     // a share that cannot be enforced is an error of the program
 }
 
 // FromEnv reads settings from an environment in the form of [os.Environ]. It reports all errors at
@@ -43,6 +47,7 @@ type Settings struct {
 func FromEnv(environ []string) (Settings, error) {
 	var (
 		settings Settings
+		task     Priority
 		policy   policy
 		errs     []error
 		zeros    []string
@@ -65,6 +70,9 @@ func FromEnv(environ []string) (Settings, error) {
 			use = policyUse
 			policy, err = parsePolicy(value)
 		}
+		if key == envTask {
+			task = taskPriorities[value]
+		}
 		if err != nil {
 			errs = append(errs, &InputError{Source: key, Value: value, Err: err, Use: use})
 		}
@@ -76,6 +84,7 @@ func FromEnv(environ []string) (Settings, error) {
 		settings.inherit(key)
 	}
 	settings.apply(policy)
+	settings.Priority = cmp.Or(settings.Priority, task)
 	return settings, nil
 }
 
@@ -139,6 +148,9 @@ func (s *Settings) set(key, value string) (use string, err error) {
 	case EnvRound:
 		s.Round, err = parseRound(value)
 		return roundUse, err
+	case EnvPriority:
+		s.Priority, err = parsePriority(value)
+		return priorityUse, err
 	case EnvMode:
 		s.Strict, err = parseMode(value)
 		return modeUse, err
@@ -181,6 +193,9 @@ func (s Settings) Environ() []string {
 	environ := slices.Concat(s.Memory.environ(EnvMemory), s.Compute.environ(EnvCompute), s.ComputeMax.environ(EnvComputeMax))
 	if s.Round != 0 {
 		environ = append(environ, EnvRound+"="+s.Round.String())
+	}
+	if s.Priority != 0 {
+		environ = append(environ, EnvPriority+"="+s.Priority.String())
 	}
 	if s.Strict {
 		environ = append(environ, EnvMode+"="+modeStrict)
@@ -275,14 +290,10 @@ func parseMode(s string) (strict bool, err error) {
 	return s == modeStrict, nil
 }
 
-// envPriority is HAMi-core's priority, of which 0 is the highest.
-const envPriority = "CUDA_TASK_PRIORITY"
-
 // meaningless lists variables of HAMi-core and of older versions that have no effect, and why.
 // shim/config.c has the same list.
 var meaningless = [][2]string{
 	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
-	{envPriority, "a job's processes are equal; shares of the device's time are between jobs (--compute)"},
 	{"ACTIVE_OOM_KILLER", "no process is ever ended"},
 	{"RATION_TOLERANCE", "usage never exceeds a limit"},
 	{"CUDA_DISABLE_CONTROL", "ration run was asked for a job (start the command without it)"},
@@ -293,7 +304,7 @@ func Meaningless(environ []string) (texts []string) {
 	for _, v := range environ {
 		key, value, _ := strings.Cut(v, "=")
 		for _, m := range meaningless {
-			off := (value == "0" || strings.EqualFold(value, "false")) && key != envPriority
+			off := value == "0" || strings.EqualFold(value, "false")
 			if key == m[0] && value != "" && !off {
 				texts = append(texts, fmt.Sprintf("%s=%s has no effect: %s", key, value, m[1]))
 			}

@@ -17,6 +17,7 @@ var (
 	errOverflow  = errors.New("a size too large to count in 64 bits")
 	errPercent   = errors.New("not a percentage in range")
 	errRound     = errors.New("not a time in range")
+	errPriority  = errors.New("not a priority")
 	errPolicy    = errors.New("not a policy")
 	errMode      = errors.New("not a mode")
 	errDevice    = errors.New("not a device index")
@@ -28,14 +29,15 @@ var (
 
 // Hints of error messages.
 const (
-	sizeUse    = "bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g"
-	memoryUse  = sizeUse + "; or a percentage from 1 to 100, like 25%"
-	computeUse = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit"
-	roundUse   = "a time from 1ms to 200ms, like 10ms; or microseconds, like 10000"
-	policyUse  = "default for a share, force for a cap, or disable for neither"
-	modeUse    = "strict, or leave it out"
-	deviceUse  = "a device from 0 to 15"
-	nameUse    = "1 to 63 letters, digits, '.', '_' or '-', the first not '.' or '-'"
+	sizeUse     = "bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g"
+	memoryUse   = sizeUse + "; or a percentage from 1 to 100, like 25%"
+	computeUse  = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit"
+	priorityUse = "high, normal or low"
+	roundUse    = "a time from 1ms to 200ms, like 10ms; or microseconds, like 10000"
+	policyUse   = "default for a share, force for a cap, or disable for neither"
+	modeUse     = "strict, or leave it out"
+	deviceUse   = "a device from 0 to 15"
+	nameUse     = "1 to 63 letters, digits, '.', '_' or '-', the first not '.' or '-'"
 )
 
 // InputError is an error in a user's setting: its source, and what to use instead.

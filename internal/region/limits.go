@@ -138,7 +138,7 @@ func (l *Limits) words(page *abi.Limits) iter.Seq2[*uint64, uint64] {
 				return
 			}
 		}
-		yield(&page.Round, l.Round)
+		_ = yield(&page.Round, l.Round) && yield(&page.Priority, l.Priority)
 	}
 }
 
@@ -228,15 +228,27 @@ func (r *Region) SetComputeMax(device int, most uint64) error {
 }
 
 // setLimit changes one word of a device's limits.
-func (r *Region) setLimit(device int, value uint64, word limitWord) (err error) {
+func (r *Region) setLimit(device int, value uint64, word limitWord) error {
 	if err := checkDevice(device); err != nil {
 		return err
 	}
+	return r.changeLimits(word.change(device, value))
+}
+
+// SetPriority changes the job's priority: abi.PriorityHigh to abi.PriorityLow.
+func (r *Region) SetPriority(priority uint64) error { return r.changeLimits(changePriority(priority)) }
+
+// Priority returns the job's priority.
+func (r *Region) Priority() (uint64, error) {
+	return look(r, func() uint64 { return abi.PriorityOf(atomic.LoadUint64(&r.limits.Priority)) })
+}
+
+// changeLimits changes the page of limits.
+func (r *Region) changeLimits(set func(*abi.Limits) error) (err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := r.whole(); err != nil {
 		return err
 	}
-	set := word.change(device, value)
 	switch {
 	case r.file == nil: // over a heap
 		return set(r.limits)
@@ -255,12 +267,19 @@ func computeMaxWord(on *abi.DeviceLimits) *uint64 { return &on.ComputeMax }
 
 // change returns the function that sets the word of a device on a page.
 func (word limitWord) change(device int, value uint64) func(*abi.Limits) error {
-	return func(page *abi.Limits) error {
-		atomic.StoreUint64(word(&page.Device[device]), value)
-		point(abi.LimitSet)
-		atomic.AddUint64(&page.Changes, 1)
-		return nil
-	}
+	return func(page *abi.Limits) error { return changeWord(page, word(&page.Device[device]), value) }
+}
+
+// changePriority returns the function that sets the priority on a page.
+func changePriority(priority uint64) func(*abi.Limits) error {
+	return func(page *abi.Limits) error { return changeWord(page, &page.Priority, priority) }
+}
+
+func changeWord(page *abi.Limits, word *uint64, value uint64) error {
+	atomic.StoreUint64(word, value)
+	point(abi.LimitSet)
+	atomic.AddUint64(&page.Changes, 1)
+	return nil
 }
 
 // Differences returns the devices whose limits in the region differ from those of this process.

@@ -25,6 +25,7 @@ type Limits struct {
 	ComputeMax [abi.Devices]uint64 // caps, in the same form
 	Hidden     [abi.Devices]uint64 // not 0 for devices that the job's processes do not see; see abi.DeviceLimits
 	Round      uint64              // microseconds
+	Priority   uint64              // abi.PriorityHigh to abi.PriorityLow
 }
 
 // Role is how a process got an initialised region.

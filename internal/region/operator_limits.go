@@ -123,10 +123,20 @@ func (l *OperatorLimits) SetComputeMax(device int, most uint64) error {
 	return l.set(device, most, computeMaxWord)
 }
 
-func (l *OperatorLimits) set(device int, value uint64, word limitWord) (err error) {
+// SetPriority changes the job's priority: abi.PriorityHigh to abi.PriorityLow.
+func (l *OperatorLimits) SetPriority(priority uint64) error {
+	return l.change(changePriority(priority))
+}
+
+func (l *OperatorLimits) set(device int, value uint64, word limitWord) error {
 	if err := checkDevice(device); err != nil {
 		return err
 	}
+	return l.change(word.change(device, value))
+}
+
+// change changes the file and the copy of it.
+func (l *OperatorLimits) change(set func(*abi.Limits) error) (err error) {
 	fd, err := openBesideForWriting(l.beside, l.owner)
 	if err != nil {
 		return err
@@ -140,11 +150,10 @@ func (l *OperatorLimits) set(device int, value uint64, word limitWord) (err erro
 	r := Region{path: l.beside}
 	before := debug.SetPanicOnFault(true)
 	defer func() { r.recovered(recover(), &err, before, mem) }()
-	if err := word.change(device, value)(page); err != nil {
+	if err := set(page); err != nil {
 		return err
 	}
-	*word(&l.page.Device[device]) = value
-	return nil
+	return set(l.page)
 }
 
 // End sets all limits to zero, because the file is about to be removed. Otherwise an unknown

@@ -4,6 +4,7 @@
 #include "clock.h"
 #include "hooks.h"
 #include "compute/meter_table.h"
+#include "compute/priority.h"
 #include "region/failpoint.h"
 #include "compute/slice.h"
 
@@ -11,6 +12,8 @@
  * work while a waiting thread sleeps. */
 #define CAP_AHEAD UINT64_C(10000000)
 #define CAP_LEAST_NAP UINT64_C(50000)
+/* A launch that waits for its turn asks this often. */
+#define CAP_TURN_NAP UINT64_C(200000)
 /* No thread sleeps longer than this at a time, or waits longer for launches under way: a kernel may
  * wait for the very launch that waits here. */
 #define CAP_MOST_WAIT UINT64_C(1000000000)
@@ -45,7 +48,7 @@ void cap_reset(void)
 void cap_update(const struct device *d)
 {
 	uint32_t bit = 1u << d->index;
-	if (region_cap(attach_region(), d->index))
+	if (region_cap(attach_region(), d->index) || priority_turns(d))
 		__atomic_fetch_or(&cap_devices, bit, __ATOMIC_RELAXED);
 	else
 		__atomic_fetch_and(&cap_devices, ~bit, __ATOMIC_RELAXED);
@@ -97,6 +100,29 @@ static bool cap_wait(struct meter *m, CUcontext context, CUstream stream, struct
 	return idle;
 }
 
+/* cap_wait_turn waits for this process's turn, and until the launches under way in this context will
+ * end soon after it. It holds nothing but the process's claims. */
+static void cap_wait_turn(struct meter *m, CUcontext context, CUstream stream, struct device *d)
+{
+	bool paused = false;
+	uint64_t begun = clock_exact(), now = begun;
+	for (; priority_turns(d) && attach_on(); now = clock_exact()) {
+		if (m)
+			meter_read(m, context);
+		/* Without a meter, there may be something under way. */
+		if (priority_turn(d, m ? meter_flight(m, context, now) : 1))
+			return;
+		if (now - begun >= CAP_MOST_WAIT) {
+			priority_stop_turns(d);
+			return;
+		}
+		if (m && !paused)
+			meter_pauses(m, context, stream);
+		paused = true;
+		cap_sleep(d->index, now, CAP_TURN_NAP);
+	}
+}
+
 /* cap_device returns the device of a context that is current, or NULL if it is not known. */
 static struct device *cap_device(CUcontext context)
 {
@@ -112,11 +138,12 @@ bool cap_launch_begins(CUstream stream, bool alone)
 	CUcontext context = NULL;
 	struct device *d;
 	if (meter_passes(stream, alone) || !attach_on() || REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || !context ||
-	    !(d = cap_device(context)) || !region_cap(attach_region(), d->index))
+	    !(d = cap_device(context)) || !(region_cap(attach_region(), d->index) || priority_turns(d)))
 		return false;
 	bool idle = false, ends = false;
 	for (uint64_t waited = 0;; waited += CAP_LEAST_NAP) {
 		struct meter *m = meter_table_find(context);
+		cap_wait_turn(m, context, stream, d);
 		idle = cap_wait(m, context, stream, d) || idle;
 		m = meter_table_of(context, d, waited >= CAP_MOST_WAIT);
 		/* The context is ending, or one of several references to it is released. In the

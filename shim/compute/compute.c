@@ -8,6 +8,7 @@
 #include "hooks.h"
 #include "log.h"
 #include "compute/meter_table.h"
+#include "compute/priority.h"
 #include "region/atomics.h"
 #include "region/words.h"
 #include "compute/slice.h"
@@ -29,15 +30,6 @@ static uint32_t compute_asked[RATION_SLOTS]; /* the parameter asked of region_wo
 
 __thread uint64_t compute_next_signal, compute_next_look;
 
-void compute_reset(void)
-{
-	memset(compute_devices, 0, sizeof compute_devices);
-	memset(compute_asked, 0, sizeof compute_asked);
-	compute_next_signal = compute_next_look = 0;
-	slices_reset();
-	cap_reset();
-}
-
 /* compute_show publishes whether this process has work on a device, and returns in how many
  * contexts. Of two threads, one may store an older word over a newer one, but never a word that
  * lacks a waiting thread: each thread reads the number of waiting threads again after it has
@@ -46,22 +38,25 @@ static unsigned compute_show(struct device *d, uint64_t now_us)
 {
 	uint32_t *waiting = &compute_devices[d->index].waiting, n;
 	unsigned workers;
+	bool again = false;
 	do {
 		n = __atomic_load_n(waiting, __ATOMIC_SEQ_CST);
 		workers = slice_workers(d, now_us > RATION_WORK_LEASE_US ? now_us - RATION_WORK_LEASE_US : 1);
 		workers = !workers && n ? 1 : workers;
 		region_show_work(attach_region(), d->index, workers ? make_work(now_us, workers, n > 0) : 0);
+		priority_show(d, workers, n > 0, again);
+		again = true;
 	} while (__atomic_load_n(waiting, __ATOMIC_SEQ_CST) != n);
 	return workers;
 }
 
-/* compute_slice returns the slice in microseconds of one context if the job has this many contexts
- * with work; 0 without a share. */
-static uint64_t compute_slice(unsigned device, unsigned workers)
+/* compute_slice returns the slice in microseconds of one context, if this process has `own` contexts
+ * with work and the job has this many; 0 without a share and a priority. */
+static uint64_t compute_slice(const struct device *d, unsigned own, unsigned workers)
 {
-	unsigned share = region_share(attach_region(), device);
+	unsigned share = region_share(attach_region(), d->index);
 	uint64_t slice = region_round(attach_region()) * share / 100 / (workers ? workers : 1);
-	return !share ? 0 : slice < COMPUTE_LEAST_SLICE ? COMPUTE_LEAST_SLICE : slice;
+	return priority_slice(d, own, workers, !share ? 0 : slice < COMPUTE_LEAST_SLICE ? COMPUTE_LEAST_SLICE : slice);
 }
 
 /* compute_adjust computes the slice of this process's contexts on a device, and sets it. It also
@@ -71,7 +66,7 @@ static void compute_adjust(struct device *d, uint64_t now_us)
 	struct region *r = attach_region();
 	unsigned own = compute_show(d, now_us);
 	unsigned workers = own + region_workers(r, d->index, now_us, compute_asked);
-	uint64_t slice = compute_slice(d->index, workers);
+	uint64_t slice = compute_slice(d, own, workers);
 	unsigned state = slice_set(d, slice);
 	region_show_slice(r, d->index, make_slice(slice, slice ? state : RATION_SLICE_READY));
 	if (slice)
@@ -93,6 +88,19 @@ static void compute_look_at(struct device *d, uint64_t now_us, bool always)
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	compute_adjust(d, now_us);
 	pthread_setcancelstate(cancel, &cancel);
+}
+
+/* compute_slices_changed computes the slice again, after a claim has changed. */
+static void compute_slices_changed(struct device *d) { compute_look_at(d, clock_coarse() / 1000, true); }
+
+void compute_reset(void)
+{
+	memset(compute_devices, 0, sizeof compute_devices);
+	memset(compute_asked, 0, sizeof compute_asked);
+	compute_next_signal = compute_next_look = 0;
+	slices_reset();
+	priority_reset(compute_slices_changed);
+	cap_reset();
 }
 
 /* compute_current returns the device of the thread's current context, or NULL if there is none. If
@@ -123,8 +131,9 @@ void compute_signal(void)
 	uint64_t now = clock_coarse();
 	compute_next_signal = compute_next_look = now + COMPUTE_LOOK_NS;
 	struct device *d = compute_current(now / 1000);
+	/* A process that had no work has no claim, even if it computed its slice a moment ago. */
 	if (d)
-		compute_look_at(d, now / 1000, false);
+		compute_look_at(d, now / 1000, priority_unclaimed(d));
 }
 
 void compute_found_busy(void)
@@ -179,9 +188,9 @@ void compute_making(struct device *d)
 	uint64_t now_us = clock_coarse() / 1000;
 	region_enter(attach_region(), d->index);
 	/* Count the new context as one that has work: it will have some soon. */
-	unsigned workers = 1 + slice_workers(d, now_us > RATION_WORK_LEASE_US ? now_us - RATION_WORK_LEASE_US : 1) +
-			   region_workers(attach_region(), d->index, now_us, compute_asked);
-	slice_watch(d, compute_slice(d->index, workers));
+	unsigned own = 1 + slice_workers(d, now_us > RATION_WORK_LEASE_US ? now_us - RATION_WORK_LEASE_US : 1);
+	unsigned workers = own + region_workers(attach_region(), d->index, now_us, compute_asked);
+	slice_watch(d, compute_slice(d, own, workers));
 }
 
 int compute_made(struct device *d, CUcontext whole, CUcontext part)

@@ -69,6 +69,9 @@
 #define RATION_SLOT_LENT 0x5u
 #define RATION_STATUS_STATE_BITS 0x8u
 #define RATION_COMPUTE_NONE 0xffu
+#define RATION_PRIORITY_HIGH 0x1u
+#define RATION_PRIORITY_NORMAL 0x2u
+#define RATION_PRIORITY_LOW 0x3u
 #define RATION_WORK_TIME_BITS 0x30u
 #define RATION_WORK_CONTEXT_BITS 0xfu
 #define RATION_WORK_WAITING_BIT 0x3fu
@@ -306,9 +309,10 @@ struct ration_limits {
 	uint64_t size;
 	uint64_t changes;
 	uint64_t round;
-	uint64_t pad6[3];
+	uint64_t priority;
+	uint64_t pad7[2];
 	struct ration_device_limits device[16];
-	uint64_t pad8[248];
+	uint64_t pad9[248];
 };
 _Static_assert(sizeof(struct ration_limits) == 4096, "limits");
 _Static_assert(offsetof(struct ration_limits, magic) == 0, "limits.magic");
@@ -317,9 +321,10 @@ _Static_assert(offsetof(struct ration_limits, pad2) == 12, "limits.pad2");
 _Static_assert(offsetof(struct ration_limits, size) == 16, "limits.size");
 _Static_assert(offsetof(struct ration_limits, changes) == 24, "limits.changes");
 _Static_assert(offsetof(struct ration_limits, round) == 32, "limits.round");
-_Static_assert(offsetof(struct ration_limits, pad6) == 40, "limits.pad6");
+_Static_assert(offsetof(struct ration_limits, priority) == 40, "limits.priority");
+_Static_assert(offsetof(struct ration_limits, pad7) == 48, "limits.pad7");
 _Static_assert(offsetof(struct ration_limits, device) == 64, "limits.device");
-_Static_assert(offsetof(struct ration_limits, pad8) == 2112, "limits.pad8");
+_Static_assert(offsetof(struct ration_limits, pad9) == 2112, "limits.pad9");
 
 struct ration_device {
 	uint64_t ledger_word;

@@ -6,6 +6,8 @@ unsigned region_share(const struct region *r, unsigned device) { return percent_
 
 uint64_t region_round(const struct region *r) { return round_of(load_acquire(&r->limits->round)); }
 
+unsigned region_priority(const struct region *r) { return priority_of(load_acquire(&r->limits->priority)); }
+
 void region_enter(struct region *r, unsigned device)
 {
 	if (!region_take(r, device, load_acquire(&r->claim), true))

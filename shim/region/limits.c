@@ -25,6 +25,8 @@ int region_offer(struct ration_limits *page, const void *limits)
 	}
 	if (own->round)
 		cas(&page->round, 0, own->round);
+	if (own->priority)
+		cas(&page->priority, 0, own->priority);
 	return REGION_OK;
 }
 

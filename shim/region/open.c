@@ -119,7 +119,7 @@ static bool open_lacks(const struct region *r, const struct region_limits *own)
 		    (own->compute[d] && !load_acquire(&r->limits->device[d].compute)) ||
 		    (own->compute_max[d] && !load_acquire(&r->limits->device[d].compute_max)))
 			return true;
-	return own->round && !load_acquire(&r->limits->round);
+	return (own->round && !load_acquire(&r->limits->round)) || (own->priority && !load_acquire(&r->limits->priority));
 }
 
 /* open_words copies the limits of a page to *to. */
@@ -131,6 +131,7 @@ static void open_words(struct region_limits *to, const struct ration_limits *pag
 		to->compute_max[d] = load_acquire(&page->device[d].compute_max);
 	}
 	to->round = load_acquire(&page->round);
+	to->priority = load_acquire(&page->priority);
 }
 
 /* Arguments of open_renew: the new limits, and the old ones that they replace. */
@@ -149,6 +150,7 @@ static int open_renew(struct ration_limits *page, const void *arg)
 		cas(&page->device[d].compute_max, n->has.compute_max[d], n->own->compute_max[d]);
 	}
 	cas(&page->round, n->has.round, n->own->round);
+	cas(&page->priority, n->has.priority, n->own->priority);
 	FAILPOINT(LIMIT_SET);
 	fetch_add(&page->changes, 1);
 	return REGION_OK;

@@ -47,7 +47,8 @@ struct region_limits {
 	uint64_t memory[RATION_DEVICES];  /* as make_limit packs it */
 	uint64_t compute[RATION_DEVICES]; /* shares and caps: percent, or RATION_COMPUTE_NONE */
 	uint64_t compute_max[RATION_DEVICES];
-	uint64_t round; /* microseconds */
+	uint64_t round;    /* microseconds */
+	uint64_t priority; /* RATION_PRIORITY_... */
 };
 
 /* How region_open found or made the region: already initialised; another process initialised it and
@@ -258,11 +259,12 @@ void region_set_driver_bytes(struct region *r, unsigned device, uint64_t bytes);
  * processes. It returns how many processes hold some. */
 unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n);
 
-/* The job's current limits of a device's time: share and cap in per cent, 0 for none, and the round
- * in microseconds. */
+/* The job's current limits of a device's time: share and cap in per cent, 0 for none, the round in
+ * microseconds, and one of RATION_PRIORITY_HIGH to RATION_PRIORITY_LOW. */
 unsigned region_share(const struct region *r, unsigned device);
 unsigned region_cap(const struct region *r, unsigned device);
 uint64_t region_round(const struct region *r);
+unsigned region_priority(const struct region *r);
 
 /* region_enter prepares this process's account on a device, so that region_show_work and
  * region_show_slice can write to it. These two wait for no thread, and do nothing if the account

@@ -165,4 +165,9 @@ static inline uint64_t round_of(uint64_t word)
 	return word >= RATION_MIN_ROUND && word <= RATION_MAX_ROUND ? word : RATION_DEFAULT_ROUND;
 }
 
+static inline unsigned priority_of(uint64_t word)
+{
+	return word == RATION_PRIORITY_HIGH || word == RATION_PRIORITY_LOW ? (unsigned)word : RATION_PRIORITY_NORMAL;
+}
+
 #endif

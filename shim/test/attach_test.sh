@@ -182,10 +182,10 @@ is "$out" "init 0 total 0 $((8192 * MIB)) "
 
 where="variables that mean nothing are named once for a job, and its switch works but in a launcher's job"
 fresh
-export CUDA_OVERSUBSCRIBE=true CUDA_TASK_PRIORITY=1 ACTIVE_OOM_KILLER=false RATION_TOLERANCE=10 CUDA_DEVICE_MEMORY_LIMIT=200m
+export CUDA_OVERSUBSCRIBE=true CUDA_TASK_PRIORITY=7 ACTIVE_OOM_KILLER=false RATION_TOLERANCE=10 CUDA_DEVICE_MEMORY_LIMIT=200m
 job init exit:0
 has "$err" "CUDA_OVERSUBSCRIBE=true has no effect: no memory is moved to the host"
-has "$err" "CUDA_TASK_PRIORITY=1 has no effect: "
+has "$err" "CUDA_TASK_PRIORITY=7 has no effect: "
 has "$err" "RATION_TOLERANCE=10 has no effect: usage never exceeds a limit"
 lacks "$err" ACTIVE_OOM_KILLER
 job init exit:0
@@ -260,10 +260,10 @@ has "$err" "CUDA_DEVICE_MEMORY_LIMIT is empty, and sets no limit"
 fresh
 CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_DEVICE_MEMORY_LIMIT_0=none job init total:0 exit:0
 is "$out" "init 0 total 0 $((8192 * MIB)) "
-where="HAMi-core's highest priority is named"
+where="HAMi-core's highest priority has an effect"
 fresh
 CUDA_DEVICE_MEMORY_LIMIT=1g CUDA_TASK_PRIORITY=0 ACTIVE_OOM_KILLER=0 job init exit:0
-has "$err" "CUDA_TASK_PRIORITY=0 has no effect: "
+lacks "$err" "CUDA_TASK_PRIORITY"
 lacks "$err" "ACTIVE_OOM_KILLER"
 where="a region that cannot be used"
 fresh

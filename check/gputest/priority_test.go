@@ -1,0 +1,47 @@
+package gputest
+
+import (
+	"testing"
+	"time"
+)
+
+// TestPriority checks how long a small kernel of a job of high priority takes beside busy
+// jobs of low priority, and what these get done.
+func TestPriority(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		run  func(*trial)
+	}{
+		{"one", func(t *trial) { t.checkPriority(1, 300*time.Microsecond, 450*time.Microsecond, 95) }},
+		{"three", func(t *trial) { t.checkPriority(3, 600*time.Microsecond, 1200*time.Microsecond, 85) }},
+		// A job of low priority that has the device for itself, and three of them.
+		{"alone", func(t *trial) {
+			got := t.share(launches, short(t, time.Second, 5*time.Second), sharer{priority: "low"})
+			t.note("one of low priority alone: %v", got)
+			if got.together < 99 {
+				t.Fatalf("a job of low priority alone did %.1f %%", got.together)
+			}
+			native := t.share(launches, short(t, time.Second, 5*time.Second), sharer{native: true}, sharer{native: true}, sharer{native: true})
+			low := t.share(launches, short(t, time.Second, 5*time.Second), sharer{priority: "low"}, sharer{priority: "low"}, sharer{priority: "low"})
+			t.note("three together: native %v, of low priority %v", native, low)
+			if low.together < native.together-1 {
+				t.Fatalf("three jobs of low priority did %.1f %%, three programs without ration %.1f %%", low.together, native.together)
+			}
+		}},
+	} {
+		check(t, c.name, 24*gib, []string{real}, c.run)
+	}
+}
+
+// checkPriority checks what a small kernel takes beside so many busy jobs of low priority, in the
+// median and at the 99th percentile, and that these get so many per cent done of what one does
+// alone. The same without ration is measured before it.
+func (t *trial) checkPriority(lows int, median, high time.Duration, least float64) {
+	native := t.besideBusy(lows, sharer{native: true}, sharer{native: true})
+	t.note("native: %v", native)
+	got := t.besideBusy(lows, sharer{priority: "low"}, sharer{priority: "high"})
+	t.note("priority: %v", got)
+	if got.median > median || got.high > high || got.busy.together < least {
+		t.Fatalf("with priorities %v; at most %v and %v, at least %.0f %% are wanted; without %v", got, median, high, least, native)
+	}
+}

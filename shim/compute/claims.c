@@ -1,0 +1,226 @@
+#include "compute/claims.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "environment.h"
+#include "log.h"
+#include "region/atomics.h"
+#include "region/region.h"
+
+/* A position in the file, from the highest bit: device, kind, seat, time. A process's claim is the
+ * range from time 0 of its seat up to the time until which the claim counts. */
+enum { CLAIMS_TIME_BITS = 32, CLAIMS_SEAT_BITS = 10, CLAIMS_KIND_BITS = 2, CLAIMS_DEVICE_BITS = 18 };
+#define CLAIMS_SEAT_SIZE (UINT64_C(1) << CLAIMS_TIME_BITS)
+#define CLAIMS_KIND_SIZE (CLAIMS_SEAT_SIZE << CLAIMS_SEAT_BITS)
+#define CLAIMS_DEVICE_SIZE (CLAIMS_KIND_SIZE << CLAIMS_KIND_BITS)
+enum { CLAIMS_SEATS = 1 << CLAIMS_SEAT_BITS, CLAIMS_SEAT_TRIES = 16 };
+
+static const char claims_name[] = "priority", claims_machine[] = "/run/ration/priority", claims_shared[] = "/tmp/ration-priority";
+
+/* The open file. fd is -1 before it is opened, CLAIMS_OPENING while a thread opens it, and CLAIMS_NONE
+ * if there is no such file; atomic. The others are written before fd. */
+enum { CLAIMS_NONE = -2, CLAIMS_OPENING = -3 };
+static int claims_fd = -1;
+static uint64_t claims_dev, claims_ino;
+static unsigned claims_seat;
+
+static bool claims_same_file(int fd)
+{
+	struct stat st;
+	return region_stat(fd, &st) == 0 && st.st_dev == load_acquire(&claims_dev) && st.st_ino == load_acquire(&claims_ino);
+}
+
+void claims_reset(void)
+{
+	int fd = __atomic_exchange_n(&claims_fd, -1, __ATOMIC_SEQ_CST);
+	if (fd >= 0 && claims_same_file(fd))
+		close(fd);
+}
+
+uint64_t claims_now(void) { return clock_read(CLOCK_REALTIME) / 1000000; }
+
+/* claims_lock sets the locks of this process in a range, or removes them. */
+static bool claims_lock(int fd, short type, uint64_t from, uint64_t bytes)
+{
+	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)bytes};
+	return fcntl(fd, F_SETLK, &l) == 0;
+}
+
+/* claims_find finds a lock of another process in a range, any one of them. It returns 1, or 0 if
+ * there is none, or -1 if the kernel does not tell. */
+static int claims_find(int fd, uint64_t from, uint64_t bytes, struct flock *found)
+{
+	/* A lock for writing would be in the way of every lock; it is only asked about. */
+	*found = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)bytes};
+	if (fcntl(fd, F_GETLK, found) != 0)
+		return -1;
+	return found->l_type != F_UNLCK;
+}
+
+/* claims_take_seat takes a seat that no other process has. Two processes that take one seat at the
+ * same time both see it, and try again. */
+static bool claims_take_seat(int fd)
+{
+	struct flock found;
+	uint64_t random = clock_read(CLOCK_REALTIME) * 2654435761u + (uint64_t)getpid() * UINT64_C(0x9e3779b97f4a7c15);
+	for (unsigned i = 0; i < CLAIMS_SEAT_TRIES; i++, random = random * UINT64_C(6364136223846793005) + 1442695040888963407u) {
+		unsigned seat = (unsigned)(random >> 33) % CLAIMS_SEATS;
+		uint64_t at = CLAIMS_SEAT * CLAIMS_KIND_SIZE + seat * CLAIMS_SEAT_SIZE;
+		if (!claims_lock(fd, F_RDLCK, at, 1))
+			return false;
+		if (claims_find(fd, at, 1, &found) == 0) {
+			claims_seat = seat;
+			return true;
+		}
+		claims_lock(fd, F_UNLCK, at, 1);
+	}
+	return false;
+}
+
+/* claims_open_at opens a file for reading, and makes it if `make`. Nobody needs to write it, so that
+ * nobody can fill a disk with it. */
+static int claims_open_at(const char *path, bool make)
+{
+	int fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0);
+	if (fd < 0 && errno == ENOENT && make) {
+		fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_CREAT | O_EXCL, 0444);
+		if (fd >= 0)
+			fchmod(fd, 0444); /* whatever the umask */
+		else if (errno == EEXIST)
+			fd = region_open_fd(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0);
+	}
+	return fd;
+}
+
+/* claims_search opens the machine's file: that of the folder of jobs, if the user has chosen one;
+ * otherwise root's, or else the one that all users share. */
+static int claims_search(void)
+{
+	char path[512];
+	const char *dir = environment_get("RATION_DIR");
+	int fd;
+	if (dir && *dir) {
+		int n = snprintf(path, sizeof path, "%s/%s", dir, claims_name);
+		return n > 0 && (size_t)n < sizeof path ? claims_open_at(path, true) : -1;
+	}
+	if ((fd = claims_open_at(claims_machine, true)) >= 0)
+		return fd;
+	/* Any user may have put something there. What is mounted on it could keep us waiting. */
+	struct stat folder, file;
+	fd = claims_open_at(claims_shared, true);
+	if (fd < 0 || (region_lstat("/tmp", &folder) && region_stat(fd, &file) == 0 && file.st_dev == folder.st_dev))
+		return fd;
+	close(fd);
+	return -1;
+}
+
+/* claims_opened opens the file and takes a seat. It returns CLAIMS_NONE if that is not possible. */
+static int claims_opened(void)
+{
+	struct stat st;
+	int fd = claims_search();
+	if (fd >= 0 && region_stat(fd, &st) == 0 && S_ISREG(st.st_mode) && claims_take_seat(fd)) {
+		store_release(&claims_dev, (uint64_t)st.st_dev);
+		store_release(&claims_ino, (uint64_t)st.st_ino);
+		return fd;
+	}
+	if (fd >= 0)
+		close(fd);
+	log_warn("priority: not enforced: there is no file of claims (let root make %s with mode 0444; mount it in containers)",
+		 claims_machine);
+	return CLAIMS_NONE;
+}
+
+/* claims_file returns the open file, or a negative number if there is none, or none yet. */
+static int claims_file(void)
+{
+	int fd = __atomic_load_n(&claims_fd, __ATOMIC_ACQUIRE), cancel;
+	/* The program may have closed it, and opened another file with its number. Then all claims of
+	 * this process are gone, and it starts anew. */
+	if (fd < -1 || (fd >= 0 && claims_same_file(fd)))
+		return fd;
+	/* One thread opens it: closing a second descriptor would drop all locks of this process. */
+	if (!__atomic_compare_exchange_n(&claims_fd, &fd, CLAIMS_OPENING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return CLAIMS_OPENING;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	fd = claims_opened();
+	__atomic_store_n(&claims_fd, fd, __ATOMIC_SEQ_CST);
+	pthread_setcancelstate(cancel, &cancel);
+	return fd;
+}
+
+static uint64_t claims_base(const uint64_t uuid[2], enum claims_kind kind)
+{
+	uint64_t device = ((uuid[0] ^ uuid[1]) * UINT64_C(0x9e3779b97f4a7c15)) >> (64 - CLAIMS_DEVICE_BITS);
+	return device * CLAIMS_DEVICE_SIZE + kind * CLAIMS_KIND_SIZE;
+}
+
+bool claims_hold(const uint64_t uuid[2], enum claims_kind kind, uint64_t until)
+{
+	int fd = claims_file();
+	if (fd < 0)
+		return false;
+	uint64_t seat = claims_base(uuid, kind) + claims_seat * CLAIMS_SEAT_SIZE, bytes = until % CLAIMS_SEAT_SIZE;
+	if (!until || !bytes)
+		return claims_lock(fd, F_UNLCK, seat, CLAIMS_SEAT_SIZE);
+	/* First the longer range: at no instant is there none. */
+	return claims_lock(fd, F_RDLCK, seat, bytes) && claims_lock(fd, F_UNLCK, seat + bytes, CLAIMS_SEAT_SIZE - bytes);
+}
+
+/* claims_counts returns true if a lock is a claim on a seat that counts now. */
+static bool claims_counts(const struct flock *l, uint64_t seat, uint64_t now)
+{
+	uint64_t until = (uint64_t)l->l_len;
+	return (uint64_t)l->l_start == seat && until > 0 && until < CLAIMS_SEAT_SIZE &&
+	       (uint32_t)(until - now % CLAIMS_SEAT_SIZE) <= (uint32_t)CLAIMS_MOST_MS;
+}
+
+unsigned claims_others(const uint64_t uuid[2], enum claims_kind kind, uint64_t now)
+{
+	unsigned before;
+	return claims_rank(uuid, kind, now, &before);
+}
+
+unsigned claims_rank(const uint64_t uuid[2], enum claims_kind kind, uint64_t now, unsigned *before)
+{
+	/* The kernel returns any lock of a range. So each lock that is found divides the range in two;
+	 * the second part is put off. */
+	struct {
+		unsigned from, to;
+	} left[CLAIMS_MANY + 1] = {{0, CLAIMS_SEATS}};
+	unsigned parts = 1, found = 0, count = 0;
+	uint64_t base = claims_base(uuid, kind);
+	int fd = claims_file();
+	*before = 0;
+	while (fd >= 0 && parts) {
+		unsigned from = left[parts - 1].from, to = left[parts - 1].to;
+		struct flock l;
+		int is = from < to ? claims_find(fd, base + from * CLAIMS_SEAT_SIZE, (to - from) * CLAIMS_SEAT_SIZE, &l) : 0;
+		if (is < 0)
+			return CLAIMS_MANY;
+		if (!is) {
+			parts--;
+			continue;
+		}
+		/* A lock over several seats is none of ours; it hides what is behind it. */
+		uint64_t start = (uint64_t)l.l_start;
+		unsigned seat = start < base ? from : (unsigned)((start - base) / CLAIMS_SEAT_SIZE);
+		seat = seat < from ? from : seat;
+		bool counts = claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now);
+		count += counts;
+		*before += counts && seat < claims_seat;
+		if (++found >= CLAIMS_MANY)
+			return CLAIMS_MANY;
+		left[parts - 1].to = seat;
+		left[parts].from = seat + 1;
+		left[parts].to = to;
+		parts++;
+	}
+	return fd < 0 ? CLAIMS_MANY : count;
+}

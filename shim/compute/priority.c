@@ -1,0 +1,223 @@
+#include "compute/priority.h"
+
+#include <string.h>
+
+#include "attach.h"
+#include "clock.h"
+#include "compute/claims.h"
+#include "region/atomics.h"
+#include "region/words.h"
+
+/* How long a claim counts, in ms, after the process last had work: that of low priority for about a
+ * lease of work, and that of high priority for "a while", so that the slices of others do not change
+ * between two requests. In turns, a process that has stopped to launch keeps the others waiting for
+ * PRIORITY_TURN_LEASE_MS. A process whose thread waits for the device cannot renew its claim. */
+#define PRIORITY_LOW_MS UINT64_C(200)
+#define PRIORITY_HIGH_MS UINT64_C(10000)
+#define PRIORITY_TURN_LEASE_MS UINT64_C(20)
+#define PRIORITY_WAIT_MS (CLAIMS_MOST_MS / 2)
+
+/* A turn, in ms; after how long other processes may use a turn that its own does not; how many
+ * processes take turns, so that a round takes less than a second; and for how long there are no
+ * turns after a process has waited for its turn for too long. */
+#define PRIORITY_TURN_MS UINT64_C(50)
+#define PRIORITY_UNUSED_MS UINT64_C(3)
+#define PRIORITY_MOST_TURNS 16
+#define PRIORITY_NO_TURNS_MS UINT64_C(60000)
+
+/* Slices, in microseconds. Of a switch between contexts 180 are lost, and the first 40 of a slice.
+ * With SHORT and HIGH, a context of low priority gets 1 % beside one of high priority that never
+ * pauses: (100 - 40) / (100 + 5000 + 2 * 180). Each further one of high priority lengthens SHORT by
+ * STEP, which keeps that. SEVERAL: what contexts of low priority need to do 82 % of the work
+ * together, where they do not take turns. */
+#define PRIORITY_HIGH 5000
+#define PRIORITY_SHORT 100
+#define PRIORITY_STEP 55
+#define PRIORITY_SEVERAL 1000
+#define PRIORITY_LEAST 100
+
+/* One for each device, by the region's index. Atomic. Times are those of claims. */
+static struct priority_device {
+	uint64_t claim;    /* what this process claims: a kind in the highest bits, and until when */
+	uint64_t busy;     /* until when it claims to be busy; 0: it does not */
+	uint64_t turn;     /* the last turn in which it may launch, counted since 1970 */
+	uint64_t free;     /* when another process was last seen to be busy, or when this one stopped to be */
+	uint64_t no_turns; /* until when there are none */
+	uint64_t turns;    /* processes of low priority take turns */
+} __attribute__((aligned(64))) priority_devices[RATION_DEVICES];
+enum { PRIORITY_TIME_BITS = 56 };
+
+static void (*priority_changed)(struct device *d);
+
+void priority_reset(void (*changed)(struct device *d))
+{
+	memset(priority_devices, 0, sizeof priority_devices);
+	priority_changed = changed;
+	claims_reset();
+}
+
+static enum claims_kind priority_kind(void)
+{
+	switch (region_priority(attach_region())) {
+	case RATION_PRIORITY_HIGH: return CLAIMS_HIGH;
+	case RATION_PRIORITY_LOW: return CLAIMS_LOW;
+	default: return CLAIMS_SEAT; /* which stands for none here */
+	}
+}
+
+static void priority_claim(const struct device *d, enum claims_kind kind, uint64_t until)
+{
+	claims_hold(d->uuid, kind, until);
+	store_release(&priority_devices[d->index].claim, until ? (uint64_t)kind << PRIORITY_TIME_BITS | until : 0);
+}
+
+/* priority_hold claims that this process is busy on a device. */
+static void priority_hold(const struct device *d, uint64_t until)
+{
+	claims_hold(d->uuid, CLAIMS_BUSY, until);
+	store_release(&priority_devices[d->index].busy, until);
+}
+
+/* priority_drop gives the claim to be busy back. First its contexts lose their short slice, which
+ * only a process with this claim may have: another thread may just be launching. */
+static void priority_drop(struct device *d)
+{
+	if (!__atomic_exchange_n(&priority_devices[d->index].busy, 0, __ATOMIC_SEQ_CST))
+		return;
+	priority_changed(d);
+	if (!load_acquire(&priority_devices[d->index].busy))
+		claims_hold(d->uuid, CLAIMS_BUSY, 0);
+}
+
+static bool priority_is_busy(const struct device *d, uint64_t now) { return load_acquire(&priority_devices[d->index].busy) > now; }
+
+bool priority_turns(const struct device *d) { return load_acquire(&priority_devices[d->index].turns) != 0; }
+
+static uint64_t priority_claimed(const struct device *d)
+{
+	return load_acquire(&priority_devices[d->index].claim) & LOW_BITS(PRIORITY_TIME_BITS);
+}
+
+/* priority_renew makes the claim to be busy count for longer, if there is one, but for no longer
+ * than that of low priority. */
+static void priority_renew(const struct device *d, uint64_t now, bool waits)
+{
+	uint64_t until = load_acquire(&priority_devices[d->index].busy), most = priority_claimed(d);
+	uint64_t lease = waits ? PRIORITY_WAIT_MS : priority_turns(d) ? PRIORITY_TURN_LEASE_MS : PRIORITY_LOW_MS;
+	if (until > now && (until < now + lease / 2 || until > now + lease))
+		priority_hold(d, now + lease < most ? now + lease : most);
+}
+
+void priority_show(const struct device *d, unsigned contexts, bool waits, bool again)
+{
+	enum claims_kind kind = priority_kind();
+	uint64_t claim = load_acquire(&priority_devices[d->index].claim), until = priority_claimed(d);
+	if (kind == CLAIMS_SEAT && !claim)
+		return;
+	uint64_t now = claims_now(), lease = kind == CLAIMS_HIGH ? PRIORITY_HIGH_MS : PRIORITY_LOW_MS;
+	/* The job's priority was changed. */
+	if (claim && claim >> PRIORITY_TIME_BITS != kind) {
+		priority_hold(d, 0);
+		priority_claim(d, (enum claims_kind)(claim >> PRIORITY_TIME_BITS), 0);
+		until = 0;
+	}
+	if (kind == CLAIMS_SEAT || (!contexts && until <= now + lease))
+		return;
+	if (!contexts) {
+		priority_hold(d, 0);
+		priority_claim(d, kind, 0);
+		return;
+	}
+	bool shorter = !waits && until > now + lease;
+	if (shorter)
+		priority_renew(d, now, waits);
+	if (again || until < now + (waits ? PRIORITY_WAIT_MS : lease) / 2 || shorter)
+		priority_claim(d, kind, now + (waits ? PRIORITY_WAIT_MS : lease));
+	priority_renew(d, now, waits);
+}
+
+bool priority_unclaimed(const struct device *d) { return priority_kind() != CLAIMS_SEAT && priority_claimed(d) <= claims_now(); }
+
+/* priority_take_turns finds out whether the processes of low priority take turns, if so many others
+ * have work or want to. */
+static bool priority_take_turns(const struct device *d, unsigned others, uint64_t now)
+{
+	struct priority_device *p = &priority_devices[d->index];
+	bool turns = others && others < PRIORITY_MOST_TURNS && load_acquire(&p->no_turns) <= now;
+	store_release(&p->turns, turns);
+	return turns;
+}
+
+uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, uint64_t slice)
+{
+	enum claims_kind kind = priority_kind();
+	if (kind == CLAIMS_HIGH && !slice) {
+		slice = PRIORITY_HIGH / (all ? all : 1);
+		slice = slice < PRIORITY_LEAST ? PRIORITY_LEAST : slice;
+	}
+	uint64_t now = claims_now();
+	unsigned high = kind == CLAIMS_LOW ? claims_others(d->uuid, CLAIMS_HIGH, now) : 0;
+	if (!high || high == CLAIMS_MANY) {
+		priority_take_turns(d, 0, now);
+		return slice;
+	}
+	/* Without turns a process that has shown that it has work launches now. With turns it launches
+	 * when it has the claim to be busy. */
+	bool shown = load_acquire(&priority_devices[d->index].claim) >> PRIORITY_TIME_BITS == CLAIMS_LOW;
+	if (!priority_take_turns(d, claims_others(d->uuid, CLAIMS_LOW, now), now) && shown && !priority_is_busy(d, now))
+		priority_hold(d, priority_claimed(d));
+	return own > 1 || !priority_is_busy(d, now) || claims_others(d->uuid, CLAIMS_BUSY, now)
+		       ? PRIORITY_SEVERAL
+		       : PRIORITY_SHORT + (high - 1) * PRIORITY_STEP;
+}
+
+/* priority_try claims that this process is busy, in a turn, unless another process is. */
+static bool priority_try(struct device *d, uint64_t turn, uint64_t now)
+{
+	priority_hold(d, now + PRIORITY_TURN_LEASE_MS);
+	if (claims_others(d->uuid, CLAIMS_BUSY, now)) {
+		priority_drop(d);
+		return false;
+	}
+	store_release(&priority_devices[d->index].turn, turn);
+	priority_changed(d);
+	return true;
+}
+
+bool priority_turn(struct device *d, uint64_t flight_ns)
+{
+	struct priority_device *p = &priority_devices[d->index];
+	uint64_t now = claims_now(), turn = now / PRIORITY_TURN_MS;
+	unsigned before, others;
+	if (priority_kind() != CLAIMS_LOW || !claims_others(d->uuid, CLAIMS_HIGH, now) ||
+	    !priority_take_turns(d, others = claims_rank(d->uuid, CLAIMS_LOW, now, &before), now)) {
+		priority_changed(d);
+		return true;
+	}
+	if (priority_claimed(d) < now + PRIORITY_LOW_MS / 2)
+		priority_claim(d, CLAIMS_LOW, now + PRIORITY_LOW_MS);
+	bool own = turn % (others + 1) == before;
+	if (priority_is_busy(d, now)) {
+		if (own)
+			store_release(&p->turn, turn);
+		if (own || load_acquire(&p->turn) == turn || flight_ns) {
+			priority_renew(d, now, false);
+			return load_acquire(&p->turn) == turn && flight_ns <= PRIORITY_AHEAD_NS;
+		}
+		store_release(&p->free, now);
+		priority_drop(d);
+		return false;
+	}
+	/* Its own turn, or one that no process uses. */
+	if (claims_others(d->uuid, CLAIMS_BUSY, now)) {
+		store_release(&p->free, now);
+		return false;
+	}
+	return (own || now >= load_acquire(&p->free) + PRIORITY_UNUSED_MS) && priority_try(d, turn, now);
+}
+
+void priority_stop_turns(struct device *d)
+{
+	store_release(&priority_devices[d->index].no_turns, claims_now() + PRIORITY_NO_TURNS_MS);
+	priority_changed(d);
+}

@@ -1,0 +1,266 @@
+/* Jobs of high and low priority on one device: which slices their contexts have, by who has work.
+ * Each worker is a process in a job of its own. The processes do one step at a time, as they are
+ * told, on a machine whose clock stands still meanwhile. */
+#include "compute.h"
+
+enum { OWN = 2048, HIGH = 5000, SHORT = 100, SEVERAL = 1000 }; /* slices, microseconds */
+
+struct worker {
+	pid_t pid;
+	int to, from;
+};
+
+static int change_priority(struct ration_limits *page, const void *arg)
+{
+	store_release(&page->priority, *(const uint64_t *)arg);
+	return 0;
+}
+
+/* A worker: l launches, w waits for a kernel that takes minutes, 1 to 3 change the job's priority, c
+ * makes another context and launches in it. */
+static int work(void)
+{
+	char step;
+	start_timed();
+	CUfunction f = kernel("one"), forever = kernel("long_one");
+	EQ(write(1, "r", 1), 1);
+	while (read(0, &step, 1) == 1) {
+		if (step == 'l')
+			OK(launch(f, NULL));
+		if (step == 'w') {
+			OK(launch(forever, NULL));
+			EQ(write(1, "w", 1), 1);
+			OK(cuCtxSynchronize());
+		}
+		if (step >= '1' && step <= '3')
+			EQ(region_limits_with(region_here(), change_priority, &(uint64_t){(uint64_t)(step - '0')}), 0);
+		if (step == 'c') {
+			CUcontext c;
+			OK(cuCtxCreate_v2(&c, 0, 0));
+			later(8 * MS); /* a thread says at most every few milliseconds that it has work */
+			OK(launch(kernel("one"), NULL));
+			OK(cuCtxPopCurrent_v2(&c));
+		}
+		EQ(write(1, "d", 1), 1);
+	}
+	return checks_failed > 0;
+}
+
+/* A worker whose job also has a share or a cap, if the variable is not NULL. */
+static struct worker begin_with(const char *priority, const char *variable, const char *percent)
+{
+	static unsigned jobs;
+	int to[2], from[2];
+	struct worker w;
+	char ready = 0, region[4200];
+	snprintf(region, sizeof region, "%s/job%u", getenv("FAKEGPU_STATE"), jobs++);
+	EQ(pipe2(to, O_CLOEXEC), 0);
+	EQ(pipe2(from, O_CLOEXEC), 0);
+	w = (struct worker){fork(), to[1], from[0]};
+	if (w.pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		dup2(to[0], 0);
+		dup2(from[1], 1);
+		setenv("RATION_REGION", region, 1);
+		setenv("RATION_PRIORITY", priority, 1);
+		if (variable)
+			setenv(variable, percent, 1);
+		execl("/proc/self/exe", "compute_priority", "work", (char *)NULL);
+		_exit(127);
+	}
+	close(to[0]);
+	close(from[1]);
+	EQ(read(w.from, &ready, 1), 1);
+	EQ(ready, 'r');
+	return w;
+}
+
+static struct worker begin(const char *priority) { return begin_with(priority, NULL, NULL); }
+
+static void tell(const struct worker *w, char step, char until)
+{
+	char said = 0;
+	EQ(write(w->to, &step, 1), 1);
+	EQ(read(w->from, &said, 1), 1);
+	EQ(said, until);
+}
+
+static void finish_worker(struct worker *w, bool kill_it)
+{
+	int status;
+	if (kill_it)
+		kill(w->pid, SIGKILL);
+	close(w->to); /* which ends it, too */
+	waitpid(w->pid, &status, 0);
+	EQ(kill_it ? WTERMSIG(status) : status, kill_it ? SIGKILL : 0);
+	close(w->from);
+}
+
+/* The slice of a worker's context after its next launch, a few milliseconds later. */
+static uint64_t slice(const struct worker *w)
+{
+	later(8 * MS);
+	tell(w, 'l', 'd');
+	return books_of(0, w->pid, 0).slice_us;
+}
+
+/* One of low priority, then two, then one again: by the end of a lease, and by a death. */
+static void low_ones(void)
+{
+	struct worker low = begin("low"), high, second;
+	EQ(slice(&low), OWN); /* no other job */
+	high = begin("high");
+	EQ(slice(&high), HIGH);
+	EQ(slice(&low), SHORT);
+	second = begin("low");
+	/* Each launch waits until the other process is not busy, and in doing so sets the clock forward. */
+	uint64_t begun = machine_now(0);
+	EQ(slice(&second), SHORT);
+	CHECK(machine_now(0) - begun >= 150 * MS && machine_now(0) - begun < 250 * MS); /* the lease of the first */
+	later(250 * MS);
+	EQ(slice(&low), SHORT);
+	EQ(slice(&second), SHORT);
+	EQ(slice(&high), HIGH);
+	finish_worker(&second, true);
+	EQ(slice(&low), SHORT);
+
+	/* A second context of the same process is no better than that of another one. */
+	tell(&low, 'c', 'd');
+	EQ(slice(&low), SEVERAL);
+
+	/* High priority counts for a while after its last work, and no longer than it lives. */
+	later(200 * MS);
+	later(8 * SECOND);
+	EQ(slice(&low), SHORT);
+	later(3 * SECOND);
+	EQ(slice(&low), OWN);
+	EQ(slice(&high), HIGH);
+	EQ(slice(&low), SHORT);
+	finish_worker(&high, true);
+	EQ(slice(&low), OWN);
+	finish_worker(&low, false);
+}
+
+/* A process that waits for the device cannot renew its claim, which counts until it returns or dies. */
+static void waiting(void)
+{
+	struct worker low = begin("low"), second = begin("low"), high = begin("high");
+	EQ(slice(&high), HIGH);
+	EQ(slice(&low), SHORT);
+	tell(&second, 'w', 'w');
+	/* It has told before it waits. */
+	syscall(SYS_nanosleep, &(struct timespec){0, 300000000}, NULL);
+	later(5 * SECOND);
+	EQ(slice(&high), HIGH);
+	/* Its kernel outlasts its turn by far: there are no turns for a minute. */
+	uint64_t begun = machine_now(0);
+	EQ(slice(&low), SEVERAL);
+	CHECK(machine_now(0) - begun >= SECOND && machine_now(0) - begun < SECOND + 20 * MS);
+	begun = machine_now(0);
+	for (unsigned i = 0; i < 20; i++)
+		EQ(slice(&low), SEVERAL);
+	EQ(machine_now(0) - begun, 20 * 8 * MS);
+	finish_worker(&second, true);
+	EQ(slice(&low), SHORT);
+	finish_worker(&low, false);
+	finish_worker(&high, false);
+}
+
+/* A change counts for a job that runs. */
+static void changes(void)
+{
+	struct worker one = begin("low"), other = begin("low"), high = begin("high");
+	EQ(slice(&high), HIGH);
+	EQ(slice(&one), SHORT);
+	EQ(slice(&other), SHORT); /* in its turn */
+	tell(&one, '2', 'd');
+	EQ(slice(&one), OWN);
+	EQ(slice(&other), SHORT); /* the claim has gone with the priority */
+	tell(&one, '1', 'd');
+	EQ(slice(&one), HIGH);
+	tell(&high, '3', 'd');
+	EQ(slice(&high), SHORT);
+	tell(&one, '3', 'd');
+	EQ(slice(&one), OWN);
+	EQ(slice(&high), OWN);
+	finish_worker(&one, false);
+	finish_worker(&other, false);
+	finish_worker(&high, false);
+}
+
+/* Jobs of normal priority take no part, and two of high priority leave one of low priority 1 %. */
+static void others(void)
+{
+	struct worker low = begin("low"), normal = begin("normal"), high = begin("high"), second = begin("high");
+	EQ(slice(&normal), OWN);
+	EQ(slice(&low), OWN);
+	EQ(slice(&high), HIGH);
+	EQ(slice(&second), HIGH);
+	EQ(slice(&low), SHORT + 55);
+	EQ(slice(&normal), OWN);
+	finish_worker(&low, false);
+	finish_worker(&normal, false);
+	finish_worker(&high, false);
+	finish_worker(&second, false);
+}
+
+/* The table of docs/compute.md, for shares and caps. */
+static void composed(void)
+{
+	enum { SHARE = 6000 };
+	struct worker low = begin_with("low", "CUDA_DEVICE_SM_LIMIT", "30"), capped = begin_with("low", "RATION_COMPUTE_MAX", "50");
+	EQ(slice(&low), SHARE);
+	EQ(slice(&capped), OWN);
+	later(250 * MS);
+	struct worker high = begin_with("high", "CUDA_DEVICE_SM_LIMIT", "30");
+	EQ(slice(&high), SHARE);
+	EQ(slice(&low), SHORT);
+	EQ(slice(&capped), SHORT);
+	later(250 * MS);
+	EQ(slice(&capped), SHORT);
+	EQ(slice(&high), SHARE);
+	struct worker normal = begin_with("normal", "CUDA_DEVICE_SM_LIMIT", "30");
+	EQ(slice(&normal), SHARE);
+	struct worker hami = begin_with("", "CUDA_TASK_PRIORITY", "1");
+	later(250 * MS);
+	EQ(slice(&hami), SHORT);
+	finish_worker(&low, false);
+	finish_worker(&capped, false);
+	finish_worker(&high, false);
+	finish_worker(&normal, false);
+	finish_worker(&hami, false);
+}
+
+/* A process that locks all of the file makes jobs of low priority as fast as normal ones. */
+static void liar(void)
+{
+	char path[4200];
+	struct worker low = begin("low"), high = begin("high");
+	struct flock all = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+	EQ(slice(&high), HIGH);
+	EQ(slice(&low), SHORT);
+	snprintf(path, sizeof path, "%s/priority", getenv("RATION_DIR"));
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0);
+	EQ(open(path, O_WRONLY | O_CLOEXEC) >= 0 && geteuid() != 0, 0); /* nobody can write it */
+	EQ(fcntl(fd, F_SETLK, &all), 0);
+	EQ(slice(&low), OWN);
+	close(fd);
+	EQ(slice(&low), SHORT);
+	finish_worker(&low, false);
+	finish_worker(&high, false);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1 && !strcmp(argv[1], "work"))
+		return work();
+	start_timed();
+	low_ones();
+	waiting();
+	changes();
+	others();
+	composed();
+	liar();
+	return FINISH();
+}

@@ -1,0 +1,220 @@
+/* Several busy jobs of low priority take turns beside one of high priority, which sends a small kernel
+ * now and then. Each job is a process. One process runs at a time, until it sleeps; then the clock is
+ * set forward to the first instant that one sleeps until. So nothing depends on how fast the machine
+ * is. The figures are the targets of docs/benchmarks.md. */
+#include "compute.h"
+
+enum { JOBS = 16, REQUESTS = 60 };
+
+#define SETTLED (1500 * MS) /* by then each process knows of the others */
+
+struct job {
+	pid_t pid;
+	int to, from;
+	uint64_t until; /* it sleeps until then */
+};
+
+static void sleeps(uint64_t until)
+{
+	if (write(1, &until, sizeof until) != sizeof until || read(0, &(char){0}, 1) != 1)
+		_exit(0); /* the test has ended */
+}
+
+static void nap(uint64_t ns)
+{
+	struct timespec t = {(time_t)(ns / SECOND), (long)(ns % SECOND)};
+	clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+static struct fakegpu_engine_context own(void) { return books_of(0, getpid(), 0); }
+
+/* A job that always has work for some milliseconds under way. One that pauses has 30 ms of work, and
+ * then none for as long. One that dies does so when it has launched for a while. */
+static void busy(bool pauses, bool dies)
+{
+	CUfunction f = kernel("quick");
+	for (unsigned i = 1;; i++) {
+		OK(launch(f, NULL));
+		if (i % 16 == 0)
+			while (own().submitted_ns - own().got_ns > 20 * MS)
+				nap(MS);
+		if (dies && i == 1000)
+			raise(SIGKILL);
+		if (pauses && i % 150 == 0) {
+			while (cuStreamQuery(NULL) != CUDA_SUCCESS)
+				nap(MS);
+			nap(30 * MS);
+		}
+	}
+}
+
+/* A process without work that claims whatever the processes of low priority do, for half an hour. A
+ * seat is 2^32 bytes of the file. */
+static void lies(void)
+{
+	char path[4200];
+	snprintf(path, sizeof path, "%s/priority", getenv("RATION_DIR"));
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0);
+	for (;; nap(100 * MS)) {
+		struct flock l = {0};
+		for (off_t at = 0; at >= 0; at = l.l_start + l.l_len) {
+			l = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at};
+			if (fcntl(fd, F_GETLK, &l) != 0 || l.l_type == F_UNLCK || l.l_len == 0)
+				break;
+			struct flock same = {
+				.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = l.l_start ^ (off_t)1 << 32, .l_len = l.l_len + 1800000};
+			EQ(l.l_start % ((off_t)1 << 32) == 0 ? fcntl(fd, F_SETLK, &same) : 0, 0);
+		}
+	}
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return x < y ? -1 : x > y;
+}
+
+/* A small kernel every 20 ms or so; it prints how long the median and the worst took. */
+static int serving(void)
+{
+	uint64_t took[REQUESTS];
+	CUfunction f = kernel("tiny");
+	OK(launch(f, NULL)); /* from here on the others know of it */
+	nap(SETTLED);
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		struct fakegpu_engine_context before = own();
+		OK(launch(f, NULL));
+		nap(10 * MS);
+		struct fakegpu_engine_context after = own();
+		took[i] = after.waited_ns + after.got_ns - before.waited_ns - before.got_ns;
+		nap(10 * MS + i * 37 * US);
+	}
+	qsort(took, REQUESTS, sizeof *took, compare);
+	fprintf(stderr, "small kernel: median %lu us, worst %lu us\n", (unsigned long)(took[REQUESTS / 2] / US),
+		(unsigned long)(took[REQUESTS - 1] / US));
+	CHECK(took[REQUESTS / 2] <= strtoul(getenv("MEDIAN_US"), NULL, 10) * US);
+	CHECK(took[REQUESTS - 2] <= strtoul(getenv("MOST_US"), NULL, 10) * US);
+	return checks_failed > 0;
+}
+
+static int work(const char *role)
+{
+	start_timed();
+	on_sleep = sleeps;
+	nap(10 * MS); /* a thread says at most every few milliseconds that it has work */
+	if (!strcmp(role, "serving"))
+		return serving();
+	if (!strcmp(role, "lies"))
+		lies();
+	busy(!strcmp(role, "pauses"), !strcmp(role, "dies"));
+	return 1;
+}
+
+static void report(struct job *j)
+{
+	if (read(j->from, &j->until, sizeof j->until) != sizeof j->until)
+		j->until = 0; /* it has ended */
+}
+
+static struct job begin(const char *role, const char *priority)
+{
+	static unsigned jobs;
+	int to[2], from[2];
+	struct job j;
+	char region[4200];
+	snprintf(region, sizeof region, "%s/job%u", getenv("FAKEGPU_STATE"), jobs++);
+	EQ(pipe2(to, O_CLOEXEC), 0);
+	EQ(pipe2(from, O_CLOEXEC), 0);
+	j = (struct job){fork(), to[1], from[0], 0};
+	if (j.pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		dup2(to[0], 0);
+		dup2(from[1], 1);
+		setenv("RATION_REGION", region, 1);
+		setenv("RATION_PRIORITY", priority, 1);
+		execl("/proc/self/exe", "compute_turns", role, (char *)NULL);
+		_exit(127);
+	}
+	close(to[0]);
+	close(from[1]);
+	report(&j);
+	return j;
+}
+
+/* Lets the jobs run until this time, or until the first of them ends; then it returns its status. */
+static int run(struct job *jobs, unsigned n, uint64_t until)
+{
+	int status;
+	for (;;) {
+		struct job *next = jobs;
+		for (unsigned i = 1; i < n; i++)
+			next = jobs[i].until < next->until ? &jobs[i] : next;
+		uint64_t now = machine_now(0);
+		if (next->until > until)
+			return -1;
+		if (next->until > now)
+			later(next->until - now);
+		EQ(write(next->to, "x", 1), 1);
+		report(next);
+		if (jobs->until == 0) {
+			waitpid(jobs->pid, &status, 0);
+			return status;
+		}
+		if (next->until == 0)
+			next->until = UINT64_MAX;
+	}
+}
+
+struct expected {
+	uint64_t together; /* at least so many per cent of what one does alone */
+	uint64_t each;     /* at least so many per cent of the time for each of those that are always busy */
+	const char *median_us, *most_us;
+};
+
+/* So many jobs of low priority, the last of which has another role, beside one of high priority. */
+static void jobs(unsigned lows, const char *last, struct expected want)
+{
+	struct job j[JOBS];
+	uint64_t before[JOBS], sum = 0, begun;
+	setenv("MEDIAN_US", want.median_us, 1);
+	setenv("MOST_US", want.most_us, 1);
+	j[0] = begin("serving", "high");
+	for (unsigned i = 1; i <= lows; i++)
+		j[i] = begin(i == lows ? last : "busy", "low");
+	EQ(run(j, lows + 1, machine_now(0) + SETTLED), -1);
+	for (unsigned i = 1; i <= lows; i++)
+		before[i] = books_of(0, j[i].pid, 0).got_ns;
+	begun = machine_now(0);
+	EQ(run(j, lows + 1, UINT64_MAX - 1), 0);
+	uint64_t passed = machine_now(0) - begun;
+	for (unsigned i = 1; i <= lows; i++) {
+		uint64_t part = books_of(0, j[i].pid, 0).got_ns - before[i];
+		sum += part;
+		fprintf(stderr, "job %u: %lu of 1000\n", i, (unsigned long)(part * 1000 / passed));
+		CHECK(part * 100 >= want.each * passed || (i == lows && strcmp(last, "busy")));
+	}
+	fprintf(stderr, "%u jobs, %s: %lu of 1000\n", lows, last, (unsigned long)(sum * 1000 / passed));
+	CHECK(sum * 100 >= want.together * passed);
+	for (unsigned i = 0; i <= lows; i++) {
+		kill(j[i].pid, SIGKILL);
+		waitpid(j[i].pid, NULL, 0);
+		close(j[i].to);
+		close(j[i].from);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1)
+		return work(argv[1]);
+	signal(SIGPIPE, SIG_IGN);
+	start_timed();
+	jobs(1, "busy", (struct expected){97, 97, "300", "450"});
+	jobs(3, "busy", (struct expected){90, 28, "300", "450"});
+	jobs(3, "pauses", (struct expected){85, 30, "300", "450"});
+	jobs(3, "dies", (struct expected){90, 42, "300", "450"});
+	/* As with longer slices, without turns. */
+	jobs(3, "lies", (struct expected){75, 35, "2500", "3500"});
+	return FINISH();
+}
