@@ -116,7 +116,7 @@ has passed.`,
 	flags.StringVar(&f.plan.Name, "name", "", "the job's `name`; by default the command's and its PID")
 	flags.BoolVar(&f.plan.Join, "join", false, "share the job of that name, if it is in use")
 	flags.BoolVar(&f.plan.Keep, "keep", false, "keep the limits also where the environment is lost")
-	flags.StringArrayVar(&f.labels, "label", nil, "record a label `KEY=VALUE` of the job; ration report --by project adds up by project=…")
+	flags.StringArrayVar(&f.labels, "label", nil, "record a label `KEY=VALUE` of the job; ration report --by project adds up by the label project")
 	flags.StringVar(&f.wait, "wait", "", "wait until the GPU has room for --mem; at most this `time`, as --wait=30m")
 	flags.Lookup("wait").NoOptDefVal = waitForever
 	flags.StringVar(&f.summary, "summary", "", "print what was used when the command has ended, to standard error or to this `file`; - is standard output")
