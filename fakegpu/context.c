@@ -132,7 +132,7 @@ static void context_end_block(const struct block *b, void *arg)
 	if (b->kind == BLOCK_POOL)
 		pool_give(b->owner, b->size);
 	else if (b->kind == BLOCK_DATA)
-		machine_return(b->device, KIND_DATA, b->charged);
+		memory_return(b);
 }
 
 static void context_end_handle(struct handle *h)

@@ -148,6 +148,11 @@ void stream_finish(struct context *c, CUstream s);
 void streams_wait(struct context *c); /* waits for all streams of a context, built-in ones too */
 static inline CUstream per_thread(CUstream s) { return s == NULL ? CU_STREAM_PER_THREAD : s; }
 
+/* memory.c, vmm.c */
+struct block;
+void memory_return(const struct block *b); /* returns the bytes of a block of data, except those that a dma-buf keeps */
+CUresult vmm_dma_buf(int *out, CUdeviceptr p, uint64_t size);
+
 /* pool.c */
 void pools_return_slack(void);                  /* at a synchronisation: returns unused bytes above the threshold */
 void pools_drop(unsigned device_index);         /* when the process's last context there has ended: returns all unused bytes */

@@ -407,10 +407,12 @@ int machine_share(unsigned device, uint64_t bytes)
 	return number;
 }
 
-int machine_share_export(unsigned number)
+int machine_share_export(unsigned number, bool dma_buf)
 {
 	bool locked = machine_begin(WAIT_EVER);
-	int fd = locked ? state_share_new(number) : -1;
+	int fd = !locked ? -1 : dma_buf ? state_dma_buf_new(number) : state_share_new(number);
+	if (fd >= 0 && dma_buf)
+		machine_file.map->share[number].dma_bufs++;
 	machine_end(locked);
 	return fd;
 }

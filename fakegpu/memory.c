@@ -64,6 +64,47 @@ static void memory_wait(void)
 		work_wait_all(&c->work);
 }
 
+/* The owner of a block of data is the number of its record (share.h), plus one, once a dma-buf of it was
+ * made. */
+static void memory_share(struct block *b)
+{
+	int number = b->kind != BLOCK_DATA || b->owner != NULL ? -1 : machine_share(b->device, b->charged);
+	if (number >= 0)
+		b->owner = (void *)((uintptr_t)number + 1);
+}
+
+void memory_return(const struct block *b)
+{
+	if (b->owner != NULL)
+		machine_share_drop((unsigned)(uintptr_t)b->owner - 1, true);
+	else
+		machine_return(b->device, KIND_DATA, b->charged);
+}
+
+/* A dma-buf keeps all of the allocation, however small its range is. */
+static CUresult memory_dma_buf(void *out, CUdeviceptr p, uint64_t size, int type, unsigned long long flags)
+{
+	enum { HOST_PAGE = 4096 };
+	struct context *c;
+	struct block b;
+	int fd = -1;
+
+	TRY(current_context(&c));
+	if (out == NULL || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags > CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE ||
+	    size == 0 || p % HOST_PAGE != 0 || size % HOST_PAGE != 0 || !space_find(p, &b) || b.address + b.size - p < size)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (b.kind == BLOCK_RESERVATION)
+		return vmm_dma_buf(out, p, size);
+	if (b.kind != BLOCK_DATA)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (space_change(p, memory_share, &b) && b.owner != NULL)
+		fd = machine_share_export((unsigned)(uintptr_t)b.owner - 1, true);
+	if (fd < 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*(int *)out = fd;
+	return CUDA_SUCCESS;
+}
+
 static CUresult memory_release(CUdeviceptr p)
 {
 	struct block b;
@@ -82,7 +123,7 @@ static CUresult memory_release(CUdeviceptr p)
 	if (r != SPACE_OK)
 		return memory_bad_free(p, r);
 	if (b.kind == BLOCK_DATA) {
-		machine_return(b.device, KIND_DATA, b.charged);
+		memory_return(&b);
 	} else if (b.kind == BLOCK_POOL) {
 		pool_give(b.owner, b.size);
 		pools_bury(); /* it waits for the device, as an H200 shows */
@@ -152,6 +193,11 @@ API cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr p)
 	if (size != NULL)
 		*size = n;
 	return CUDA_SUCCESS;
+}
+
+API cuMemGetHandleForAddressRange(void *out, CUdeviceptr p, size_t size, int type, unsigned long long flags)
+{
+	ENTRY(cuMemGetHandleForAddressRange, memory_dma_buf(out, p, size, type, flags));
 }
 
 /* The un-suffixed calls speak 32 bits; their addresses come from below 4 GiB. */

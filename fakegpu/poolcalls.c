@@ -87,7 +87,7 @@ static CUresult poolcall_free_async(CUdeviceptr p, CUstream s)
 	if (b.kind == BLOCK_POOL)
 		pool_give(b.owner, b.size);
 	else if (b.kind == BLOCK_DATA) /* the driver takes these too */
-		machine_return(b.device, KIND_DATA, b.charged);
+		memory_return(&b);
 	return CUDA_SUCCESS;
 }
 

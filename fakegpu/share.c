@@ -17,7 +17,7 @@ static unsigned share_owner(const struct state_file *f, unsigned number)
 	const struct share_holder *last = NULL;
 	if (share_alive(f, &s->holder[0]))
 		return s->holder[0].slot;
-	if (state_share_open(f, number))
+	if (state_share_open(f, number) || (s->dma_bufs > 0 && state_dma_buf_open(number)))
 		return SHARE_NOBODY;
 	for (unsigned i = 1; i < SHARE_HOLDERS; i++)
 		if (share_alive(f, &s->holder[i]) && (last == NULL || s->holder[i].order > last->order))

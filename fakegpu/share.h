@@ -1,4 +1,4 @@
-/* Shareable memory, once it has been exported. It lives as long as a process has a handle, a
+/* Memory that has been exported: shareable memory, and any other of which a dma-buf was made. It lives as long as a process has a handle, a
  * mapping or a descriptor of it, and an H200 counts it:
  *
  *   while its maker has a handle or a mapping   for the maker

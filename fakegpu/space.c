@@ -143,7 +143,7 @@ static struct block *space_block_at(struct span *s, CUdeviceptr address)
 	return i < s->fresh ? &s->block[i] : NULL;
 }
 
-bool space_find(CUdeviceptr address, struct block *out)
+bool space_change(CUdeviceptr address, void (*change)(struct block *b), struct block *out)
 {
 	struct span *s = space_span_of(address);
 	struct block *b;
@@ -154,11 +154,15 @@ bool space_find(CUdeviceptr address, struct block *out)
 	pthread_mutex_lock(&s->arena->lock);
 	b = space_block_at(s, address);
 	found = b != NULL && b->kind != BLOCK_FREE && address - b->address < b->size;
+	if (found && change != NULL)
+		change(b);
 	if (found)
 		*out = *b;
 	pthread_mutex_unlock(&s->arena->lock);
 	return found;
 }
+
+bool space_find(CUdeviceptr address, struct block *out) { return space_change(address, NULL, out); }
 
 static void space_release(struct span *s, struct block *b)
 {

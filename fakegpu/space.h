@@ -38,7 +38,7 @@ struct block {
 	unsigned device; /* machine index */
 	uint32_t id;     /* differs for every allocation, unlike the address */
 	struct context *context;
-	void *owner;        /* pool, graph node, module, mappings, external memory */
+	void *owner;        /* pool, graph node, module, mappings, external memory; for data see memory.c */
 	struct block *next; /* while free */
 };
 
@@ -48,6 +48,9 @@ bool space_take(struct block *b, bool low);
 
 /* Copies the live block that holds the address, inside or at its start. */
 bool space_find(CUdeviceptr address, struct block *out);
+
+/* Runs `change` on that block, under an arena's lock, and copies it afterwards. */
+bool space_change(CUdeviceptr address, void (*change)(struct block *b), struct block *out);
 
 enum space_result { SPACE_OK, SPACE_UNKNOWN, SPACE_INSIDE, SPACE_FREED, SPACE_OTHER };
 

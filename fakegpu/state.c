@@ -14,7 +14,7 @@
 
 #include "report.h"
 
-enum { MAGIC = 0x47504b46, VERSION = 8 };
+enum { MAGIC = 0x47504b46, VERSION = 9 };
 
 /* Lock bytes lie past any data, where they are just numbers. */
 #define LOCK_MACHINE ((off_t)1 << 32)
@@ -137,6 +137,34 @@ int state_share_of(const struct state_file *f, int fd)
 }
 
 bool state_share_open(const struct state_file *f, unsigned number) { return state_byte_owned(f->lock_fd, LOCK_SHARE + (off_t)number, 1); }
+
+static int state_dma_buf(unsigned number, int flags)
+{
+	if (state_find_path() != 0)
+		return -1;
+	snprintf(state_temporary, sizeof state_temporary, "%s.dma-buf.%u", state_path, number);
+	return open(state_temporary, flags | O_RDWR | O_CLOEXEC, 0666);
+}
+
+int state_dma_buf_new(unsigned number)
+{
+	int fd = state_dma_buf(number, O_CREAT);
+	if (fd < 0 || state_lock_op(fd, F_OFD_SETLK, F_RDLCK, 0, 1, NULL))
+		return fd;
+	close(fd);
+	return -1;
+}
+
+bool state_dma_buf_open(unsigned number)
+{
+	int fd = state_dma_buf(number, 0);
+	bool owned = fd >= 0 && state_byte_owned(fd, 0, 1);
+	if (fd >= 0)
+		close(fd);
+	if (fd >= 0 && !owned)
+		unlink(state_temporary);
+	return owned;
+}
 
 /* Opens a file of our own beside the path. A PID names us in our namespace only, so
  * a name that is taken is another's: the next one then. */

@@ -42,6 +42,7 @@ struct share {
 	uint64_t imports;
 	uint32_t device;
 	uint32_t owner;                            /* what share_settle found */
+	uint64_t dma_bufs;                         /* how many were ever made of it */
 	struct share_holder holder[SHARE_HOLDERS]; /* first its maker */
 };
 
@@ -104,5 +105,10 @@ bool state_owned(const struct state_file *f, unsigned slot);
 int state_share_new(unsigned number);
 int state_share_of(const struct state_file *f, int fd);
 bool state_share_open(const struct state_file *f, unsigned number);
+
+/* The same for dma-bufs. The kernel gives each dma-buf a file of its own; here, one for each record.
+ * state_dma_buf_open removes the file if there is no descriptor of it. */
+int state_dma_buf_new(unsigned number);
+bool state_dma_buf_open(unsigned number);
 
 #endif

@@ -370,11 +370,30 @@ static CUresult vmm_export_handle(void *out, CUmemGenericAllocationHandle h, int
 	if (m != NULL && (m->imported || (m->share == 0 && m->charged == 0) || (m->prop.requestedHandleTypes & type) == 0))
 		m = NULL;
 	if (m != NULL && vmm_share(m))
-		fd = machine_share_export(m->share - 1);
+		fd = machine_share_export(m->share - 1, false);
 	pthread_mutex_unlock(&vmm_lock);
 	if (fd < 0)
 		return m == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
 	*(int *)out = fd;
+	return CUDA_SUCCESS;
+}
+
+/* The real driver takes ranges of several mappings, too. */
+CUresult vmm_dma_buf(int *out, CUdeviceptr p, uint64_t size)
+{
+	struct mapping *m;
+	int fd = -1;
+
+	pthread_mutex_lock(&vmm_lock);
+	m = vmm_mapping_at(p);
+	if (m != NULL && (m->at + m->size - p < size || m->memory->imported || (m->memory->share == 0 && m->memory->charged == 0)))
+		m = NULL;
+	if (m != NULL && vmm_share(m->memory))
+		fd = machine_share_export(m->memory->share - 1, true);
+	pthread_mutex_unlock(&vmm_lock);
+	if (fd < 0)
+		return m == NULL ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_OUT_OF_MEMORY;
+	*out = fd;
 	return CUDA_SUCCESS;
 }
 

@@ -5,17 +5,26 @@
  * be killed too, and a last one comes when all others have ended. A reaper cannot always ask the kernel (BLIND); then it
  * returns nothing while the holder may live.
  *
+ * With EARLIER the maker has exported the other unit before, by a descriptor of another file, as a dma-buf's file is
+ * another than that of a handle.
+ *
  * The unit that was exported is the maker's while the maker lives, and the device's while the descriptor is open. */
 
 #ifndef REAPERS
 #define REAPERS 2
 #endif
 
+#ifndef EARLIER
+#define EARLIER 0
+#endif
+
 #define HELD 2
 
 byte charged = HELD;		/* in the job's ledger */
-byte exported;			/* Account.Exported */
-bool lock_shown;		/* Account.ExportLock is set */
+byte exported = EARLIER;	/* Account.Exported */
+bool lock_shown = EARLIER;	/* Account.ExportLock is set */
+bool files;			/* Account.Exported says that the descriptors are of different files */
+bool earlier = EARLIER;		/* the descriptor of the earlier export is open, and locked */
 bool locked;			/* the descriptor is locked: the kernel drops it with the last duplicate */
 bool made;			/* the driver has made the descriptor */
 bool open;			/* there is a duplicate of it */
@@ -26,7 +35,7 @@ bool free;			/* the slot is free */
 byte running;
 
 /* The promise: what the device has is charged. */
-inline check() { assert(charged >= (dead -> (open -> 1 : 0) : HELD)) }
+inline check() { assert(charged >= (dead -> open + earlier : HELD)) }
 
 /* The kernel closes the maker's own descriptor when the maker dies. */
 #define OR_DIE :: d_step { dead = true; if :: made && !given -> open = false; locked = false :: else fi }; goto ended
@@ -37,7 +46,7 @@ active proctype maker()
 #ifdef EXPORT_LATE
 	:: d_step { made = true; open = true } OR_DIE fi; if
 #else
-	:: exported = 1 OR_DIE fi; if
+	:: exported = EARLIER + 1 OR_DIE fi; if
 	:: d_step { made = true; open = true } OR_DIE fi; if
 #endif
 #ifdef LOCK_LATE
@@ -46,6 +55,9 @@ active proctype maker()
 	:: lock_shown = true OR_DIE fi; if
 #else
 	:: locked = true OR_DIE fi; if
+#ifndef FIRST_FILE
+	:: files = EARLIER OR_DIE fi; if
+#endif
 #ifdef SHOWN_LATE
 	:: given = true OR_DIE fi; if
 	:: lock_shown = true OR_DIE fi; if
@@ -66,10 +78,14 @@ ended:	skip
 active proctype holder()
 {
 	if
+	:: d_step { earlier -> earlier = false }
+	:: true
+	fi;
+	if
 	:: d_step { given && open -> open = false; locked = false }
 	:: dead	/* it ends without closing: the kernel closes it */
 	fi;
-	d_step { if :: given -> open = false; locked = false :: else fi; holding = false }
+	d_step { if :: given -> open = false; locked = false :: else fi; earlier = false; holding = false }
 }
 
 byte keep[REAPERS + 1];
@@ -89,7 +105,7 @@ inline ask(i)
 			:: true -> keep[i] = (holding -> exported : 0)
 #endif
 #else
-			:: true -> keep[i] = (locked -> exported : 0)
+			:: true -> keep[i] = ((files || !EARLIER) && locked || earlier -> exported : 0)
 #endif
 			fi
 		fi

@@ -351,14 +351,15 @@ static uint64_t charge_lock_byte(struct region_exports *e)
 	return load_acquire(&e->lock);
 }
 
-void charge_descriptor(unsigned device, int fd)
+void charge_descriptor(unsigned device, int fd, bool own_file)
 {
 	struct region_exports *e = &charge_exports[device];
-	uint64_t file = region_export_file(fd), lock = load_acquire(&e->lock);
-	cas(&e->file, 0, file);
-	if (!lock && file)
+	uint64_t file = own_file ? 0 : region_export_file(fd), lock = load_acquire(&e->lock);
+	if (!file || (!cas(&e->file, 0, file) && load_acquire(&e->file) != file))
+		store_release(&e->file, RATION_EXPORT_FILES);
+	if (!lock)
 		lock = charge_lock_byte(e);
-	if (!file || file != load_acquire(&e->file) || lock < RATION_EXPORT_LOCK_FIRST || region_export_lock(fd, lock)) {
+	if (lock < RATION_EXPORT_LOCK_FIRST || region_export_lock(fd, lock)) {
 		if (__atomic_exchange_n(&e->lock, RATION_EXPORT_LOCK_UNKNOWN, __ATOMIC_ACQ_REL) != RATION_EXPORT_LOCK_UNKNOWN)
 			log_warn("device %u: an exported descriptor could not be locked: if this process ends, its exported memory stays "
 				 "charged until the other processes of its container have ended",

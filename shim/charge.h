@@ -74,10 +74,11 @@ uint64_t charge_absent(unsigned device);
  * this one (docs/protocols.md, *Lent memory*).
  *
  *   charge_export       before the driver is asked to export memory that was not exported before
- *   charge_descriptor   before the program gets a descriptor
+ *   charge_descriptor   before the program gets a descriptor; own_file: it is of a file of its own,
+ *                       as a dma-buf is, and not of the driver's
  *   charge_unexport     after charge_return */
 void charge_export(unsigned device, uint64_t bytes);
-void charge_descriptor(unsigned device, int fd);
+void charge_descriptor(unsigned device, int fd, bool own_file);
 void charge_unexport(unsigned device, uint64_t bytes);
 
 /* Reliefs: ways to free room before a request is refused. They are tried in this order, until

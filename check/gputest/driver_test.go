@@ -85,24 +85,26 @@ func (s step) text() string {
 }
 
 // TestShareable checks that shareable memory is counted as long as a process of the job can reach it:
-// by a handle, a mapping, or a descriptor.
+// by a handle, a mapping, or a descriptor, which may be a dma-buf of any memory.
 func TestShareable(t *testing.T) {
 	const bytes = 256 * mib
-	check(t, "released", 6*gib, nil, func(t *trial) {
-		var contexts uint64
-		t.inside(func(t *trial) { contexts = t.shareMemory("natively", bytes) })
-		t.open(contexts + bytes + bytes/2)
-		t.shareMemory("in a job", bytes)
-		t.checkNothingLeft()
-	})
+	for name, arguments := range map[string][]string{"released": nil, "dma-buf": {"dma-buf"}} {
+		check(t, name, 6*gib, nil, func(t *trial) {
+			var contexts uint64
+			t.inside(func(t *trial) { contexts = t.shareMemory("natively", bytes, arguments...) })
+			t.open(contexts + bytes + bytes/2)
+			t.shareMemory("in a job", bytes, arguments...)
+			t.checkNothingLeft()
+		})
+	}
 }
 
 // shareMemory runs the program shareable, and notes at each step what the driver and ration count beyond the two
 // contexts. It returns what the driver counts for these.
-func (t *trial) shareMemory(where string, bytes uint64) (contexts uint64) {
+func (t *trial) shareMemory(where string, bytes uint64, arguments ...string) (contexts uint64) {
 	var free, counted, makers uint64 // makers: the maker's context
 	var wrong []string
-	t.start(nil, t.native("shareable", strconv.FormatUint(bytes, 10))...)
+	t.start(nil, t.native("shareable", append([]string{strconv.FormatUint(bytes, 10)}, arguments...)...)...)
 	t.eachStep(func(steps []step) {
 		s := steps[0]
 		maker, err := strconv.Atoi(s.values["maker"])

@@ -100,6 +100,7 @@ CUresult cuMemMap(CUdeviceptr, size_t, size_t offset, CUmemGenericAllocationHand
 CUresult cuMemUnmap(CUdeviceptr, size_t);
 CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t count);
 CUresult cuMemExportToShareableHandle(void *, CUmemGenericAllocationHandle, int type, unsigned long long flags);
+CUresult cuMemGetHandleForAddressRange(void *, CUdeviceptr, size_t, int type, unsigned long long flags);
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *, void *, int type);
 
 CUresult cuArray3DCreate_v2(CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *);

@@ -1,5 +1,6 @@
 /* Virtual memory management. */
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "check.h"
 
@@ -153,6 +154,43 @@ static void counted(void)
 	EQ(everybody(), all);
 }
 
+static int dma_buf(CUdeviceptr at, size_t bytes)
+{
+	int fd = -1;
+	OK(cuMemGetHandleForAddressRange(&fd, at, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+	return fd;
+}
+
+/* A dma-buf of any part keeps all of an allocation, also after it was freed, for no process. Each is a
+ * file of its own. */
+static void dma_bufs(void)
+{
+	uint64_t before = mine(), all = everybody();
+	CUdeviceptr p, q;
+	struct stat a, b;
+	OK(cuMemAlloc_v2(&p, 4 * MIB));
+	OK(cuMemAlloc_v2(&q, 6 * MIB));
+	int first = dma_buf(p + MIB, 4096), second = dma_buf(q, 6 * MIB), copy = dup(first);
+	EQ(fstat(first, &a), 0);
+	EQ(fstat(second, &b), 0);
+	CHECK(a.st_ino != b.st_ino);
+	EQ(mine() - before, 10 * MIB);
+	EQ(everybody() - all, 10 * MIB);
+	OK(cuMemFree_v2(p));
+	EQ(mine() - before, 6 * MIB);
+	EQ(everybody() - all, 10 * MIB);
+	close(first);
+	EQ(everybody() - all, 10 * MIB);
+	close(copy);
+	EQ(everybody() - all, 6 * MIB);
+	close(second);
+	EQ(mine() - before, 6 * MIB);
+	OK(cuMemFree_v2(q));
+	EQ(mine(), before);
+	EQ(everybody(), all);
+	EQ(cuMemGetHandleForAddressRange(&first, q, 4096, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
 /* Exporter and importer: what the first leaves is the second's, once there is no descriptor. */
 static int orphan(void)
 {
@@ -196,6 +234,7 @@ int main(int argc, char **argv)
 	host_memory();
 	sharing();
 	counted();
+	dma_bufs();
 	limits();
 	return FINISH();
 }

@@ -84,12 +84,16 @@ type Exported uint64
 // Units is that memory. It is at least as much as the process has exported.
 func (e Exported) Units() uint64 { return uint64(e) & MaxUnits }
 
-// File is the hash; zero while there was no descriptor. It counts only with an ExportLock.
+// File is the hash; zero while there was no descriptor, and ExportFiles if the descriptors are of
+// different files. It counts only with an ExportLock.
 func (e Exported) File() uint64 { return uint64(e) >> exportedUnitBits }
+
+// ExportFiles is no hash of any file: hashes are odd. Each dma-buf is a file of its own.
+const ExportFiles = 2
 
 // Values of Account.ExportLock; zero if no descriptor was given to the program.
 const (
-	ExportLockUnknown = 1       // a descriptor could not be locked, or is of another file than the first
+	ExportLockUnknown = 1       // a descriptor could not be locked
 	ExportLockFirst   = 1 << 62 // this and higher ones are the offset of the locked byte, which is random for each process and device
 )
 

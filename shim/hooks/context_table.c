@@ -146,9 +146,13 @@ void context_unhide(struct context *c, CUcontext handle)
 
 void context_return(const struct alloc_record *r)
 {
+	struct device *d = unlikely(r->flags & RECORD_EXPORTED) && r->bytes ? device_at(r->device) : NULL;
 	if (unlikely(r->flags & RECORD_MANAGED))
 		charge_mark_absent(r->device, r->bytes, false);
-	charge_return(r->device, RATION_DATA, r->bytes);
+	if (unlikely(d))
+		overhead_lend(d, r->bytes);
+	else
+		charge_return(r->device, RATION_DATA, r->bytes);
 }
 
 void context_replace(struct alloc_table *t, const struct alloc_record *r, struct alloc_record *old)

@@ -110,7 +110,8 @@ static inline bool context_free_end(struct alloc_table *t, const struct alloc_re
 	return alloc_table_freed(t, r, freed);
 }
 
-/* context_return returns the charge of an allocation, after charge_leaving. context_drop
+/* context_return returns the charge of an allocation, after charge_leaving. Exported memory may
+ * still be used by other processes: it becomes lent (overhead_lend). context_drop
  * returns the charge of an object that is already gone, and calls charge_leaving itself. */
 void context_return(const struct alloc_record *r);
 void context_drop(const struct alloc_record *r, unsigned kind);

@@ -12,6 +12,7 @@ void departure_add(struct departure *p, const struct alloc_record *r)
 	s->absent += r->flags & RECORD_MANAGED ? bytes : 0;
 	s->deferred += r->flags & RECORD_DEFERRED ? bytes : 0;
 	s->unconfirmed += r->flags & RECORD_UNCONFIRMED ? bytes : 0;
+	s->exported += r->flags & RECORD_EXPORTED ? bytes : 0;
 }
 
 void departure_begin(struct departure *p)
@@ -41,6 +42,8 @@ void departure_end(const struct departure *p, bool gone)
 		charge_mark_absent(i, s->absent, false);
 		if (s->deferred)
 			overhead_drop_deferred(device_at(i), s->deferred);
-		charge_return(i, p->kind, s->bytes - s->corrected);
+		if (s->exported)
+			overhead_lend(device_at(i), s->exported);
+		charge_return(i, p->kind, s->bytes - s->corrected - s->exported);
 	}
 }

@@ -17,6 +17,7 @@ struct departure {
 		uint64_t deferred;    /* sum over those with RECORD_DEFERRED */
 		uint64_t unconfirmed; /* sum over those with RECORD_UNCONFIRMED */
 		uint64_t corrected;   /* part of unconfirmed that was returned before */
+		uint64_t exported;    /* sum over those with RECORD_EXPORTED, which become lent: see context_return */
 	} device[RATION_DEVICES];
 };
 

@@ -71,17 +71,6 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 	return result;
 }
 
-/* vmm_gone returns the charge after the driver has ended the last handle or mapping. Exported
- * memory may still be used by other processes: it becomes lent (overhead_lend). */
-static void vmm_gone(unsigned device, uint64_t bytes, uint8_t flags)
-{
-	struct device *d = flags & RECORD_EXPORTED && bytes ? device_at(device) : NULL;
-	if (d)
-		overhead_lend(d, bytes);
-	else
-		charge_return(device, RATION_DATA, bytes);
-}
-
 /* vmm_import_ended takes a reading after the end of a handle or a mapping that has no record:
  * imported memory may have been charged as driver overhead. */
 static void vmm_import_ended(void)
@@ -101,7 +90,7 @@ int cuMemRelease(CUmemGenericAllocationHandle handle)
 		charge_leaving(r.device, r.bytes);
 	int result = REAL(cuMemRelease, handle);
 	if (last && result == CUDA_SUCCESS)
-		vmm_gone(r.device, r.bytes, r.flags);
+		context_return(&r);
 	else if (last)
 		charge_arrived(r.device, r.bytes);
 	if (known && result != CUDA_SUCCESS)
@@ -192,10 +181,10 @@ static uint64_t vmm_unmap_end(CUdeviceptr at, bool ended)
 	struct alloc_record m;
 	if (!alloc_table_take(&vmm_unmapping, at, &m))
 		return 0;
+	struct alloc_record r = {.key = m.other, .bytes = (uint64_t)m.context * RATION_UNIT, .device = m.device, .flags = m.flags};
 	if (ended) {
-		vmm_gone(m.device, (uint64_t)m.context * RATION_UNIT, m.flags);
+		context_return(&r);
 	} else {
-		struct alloc_record r = {.key = m.other, .bytes = (uint64_t)m.context * RATION_UNIT, .device = m.device, .flags = m.flags};
 		charge_arrived(m.device, r.bytes);
 		vmm_undo(m.other, -VMM_MAPPING, &r);
 		alloc_table_put(&vmm_mappings, &m);
@@ -240,16 +229,70 @@ static bool vmm_export(struct alloc_record *r, void *first)
 	return true;
 }
 
-/* Mark it as exported before the driver is asked, as another thread may release it meanwhile, and as
- * this process may be killed as soon as it has the descriptor. */
+/* vmm_mark_exported marks memory as exported, before the driver is asked: another thread may release it
+ * meanwhile, and this process may be killed as soon as it has the descriptor. It returns false if there
+ * is no record. */
+static bool vmm_mark_exported(struct alloc_table *t, uint64_t key, struct alloc_record *r)
+{
+	bool first = false, known = alloc_table_change(t, key, vmm_export, &first, r);
+	if (first)
+		charge_export(r->device, r->bytes);
+	return known;
+}
+
 int cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
 	struct alloc_record r = {.key = 0};
-	bool first = false, known = attach_on() && alloc_table_change(&vmm_handles, handle, vmm_export, &first, &r);
-	if (first)
-		charge_export(r.device, r.bytes);
+	bool known = attach_on() && vmm_mark_exported(&vmm_handles, handle, &r);
 	int result = REAL(cuMemExportToShareableHandle, out, handle, type, flags);
 	if (known && result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		charge_descriptor(r.device, *(const int *)out);
+		charge_descriptor(r.device, *(const int *)out, false);
+	return result;
+}
+
+/* Finds the first record that lies in a range, wholly or in part. */
+struct vmm_range {
+	uint64_t from, to;
+	struct alloc_record first; /* its key is 0 if there is none */
+};
+
+static bool vmm_in_range(struct alloc_record *r, void *arg)
+{
+	struct vmm_range *s = arg;
+	if (r->key < s->to && r->key + r->bytes > s->from && (!s->first.key || r->key < s->first.key))
+		s->first = *r;
+	return true;
+}
+
+/* vmm_export_range marks the memory behind a range as exported. It returns the devices that the memory
+ * is on, as bits. A dma-buf keeps all of an allocation, also if it is of a part. Memory of pools and
+ * managed memory are not marked: the driver makes no dma-bufs of them. */
+static uint32_t vmm_export_range(CUdeviceptr at, uint64_t bytes)
+{
+	struct alloc_table *const tables[] = {&context_addresses, &vmm_mappings};
+	uint32_t devices = 0;
+	for (unsigned i = 0; i < 2; i++) {
+		struct vmm_range s = {.from = at, .to = at + bytes};
+		for (; alloc_table_sweep(tables[i], vmm_in_range, &s), s.first.key; s.first.key = 0) {
+			struct alloc_record r, m = s.first;
+			bool mapping = tables[i] == &vmm_mappings;
+			s.from = m.key + m.bytes;
+			if (m.pool || m.flags & (RECORD_MANAGED | RECORD_MANAGED_POOL))
+				continue;
+			if (mapping ? vmm_mark_exported(&vmm_handles, m.other, &r) : vmm_mark_exported(&context_addresses, m.key, &r))
+				devices |= UINT32_C(1) << r.device;
+		}
+	}
+	return devices;
+}
+
+int cuMemGetHandleForAddressRange(void *out, CUdeviceptr at, size_t bytes, int type, unsigned long long flags)
+{
+	bool dma_buf = type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD && attach_on();
+	uint32_t devices = dma_buf ? vmm_export_range(at, bytes) : 0;
+	int result = REAL(cuMemGetHandleForAddressRange, out, at, bytes, type, flags);
+	for (unsigned i = 0; i < RATION_DEVICES && result == CUDA_SUCCESS; i++)
+		if (devices >> i & 1)
+			charge_descriptor(i, *(const int *)out, true);
 	return result;
 }

@@ -1,7 +1,9 @@
 /* Exported memory outlives its maker while there is a descriptor of it. docs/protocols.md, *Lent
  * memory*. */
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,6 +13,12 @@
 /* How many descriptors of this process are searched for one of the driver's file before the kernel is
  * asked for the list: /proc need not be there, and a process may have no descriptor left for it. */
 enum { LENT_DESCRIPTORS = 1024 };
+
+/* How often the kernel's list of locks is read before a lock that is not in it is taken for dropped. A
+ * reading of several pieces leaves out one lock if another is dropped between two of them. A list of more
+ * than LENT_PIECES pieces (some 8,000 locks) is not read: the kernel looks for the place of each piece from
+ * the beginning. */
+enum { LENT_READINGS = 3, LENT_PIECES = 256 };
 
 uint64_t region_export_file(int fd)
 {
@@ -80,19 +88,64 @@ static int lent_descriptor(uint64_t file)
 	return fd;
 }
 
-/* lent_ask asks the kernel whether an exported descriptor is open, in any process or in a message.
- * A record lock conflicts with the exported descriptors' locks even if the process that asks has
- * these descriptors itself (F_OFD_GETLK would not). */
-static enum lent_answer lent_ask(uint64_t file, uint64_t lock)
+/* lent_search searches the kernel's list of locks for a lock. Locks of open files are in it, whichever
+ * process or PID namespace they are of. *listed becomes true if there is any such lock in it: this
+ * process has one itself, so a list without one is not to be trusted. */
+static enum lent_answer lent_search(uint64_t lock, bool *listed)
+{
+	static const char kind[] = ": OFDLCK ";
+	char line[64], text[2048];
+	size_t size = (size_t)snprintf(line, sizeof line, " %llu %llu\n", (unsigned long long)lock, (unsigned long long)lock), rest = 0;
+	ssize_t n = -1;
+	unsigned pieces = 0;
+	bool found = false;
+	int list = region_open_fd("/proc/locks", O_RDONLY, 0);
+	while (list >= 0 && !found && pieces++ < LENT_PIECES && (n = read(list, text + rest, sizeof text - rest)) > 0) {
+		size_t have = rest + (size_t)n;
+		found = memmem(text, have, line, size);
+		*listed = *listed || memmem(text, have, kind, sizeof kind - 1);
+		/* What is found may begin in this piece and end in the next. */
+		rest = have < sizeof line ? have : sizeof line;
+		memmove(text, text + have - rest, rest);
+	}
+	if (list >= 0)
+		close(list);
+	return found ? LENT_OPEN : n != 0 ? LENT_UNKNOWN : LENT_CLOSED;
+}
+
+/* lent_ask_list asks by the kernel's list of locks whether an exported descriptor is open. The byte is
+ * random, so the file need not be known. */
+static enum lent_answer lent_ask_list(uint64_t lock)
+{
+	bool listed = false;
+	enum lent_answer answer = LENT_CLOSED;
+	for (unsigned i = 0; i < LENT_READINGS && answer == LENT_CLOSED; i++)
+		answer = lent_search(lock, &listed);
+	return answer == LENT_CLOSED && !listed ? LENT_UNKNOWN : answer;
+}
+
+/* lent_ask_file asks by a descriptor of the same file, if this process has one. A record lock conflicts
+ * with the exported descriptors' locks even if the process that asks has these descriptors itself
+ * (F_OFD_GETLK would not). */
+static enum lent_answer lent_ask_file(uint64_t file, uint64_t lock)
 {
 	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)lock, .l_len = 1};
-	int fd = lock >= RATION_EXPORT_LOCK_FIRST ? lent_descriptor(file) : -1;
+	int fd = file == RATION_EXPORT_FILES ? -1 : lent_descriptor(file);
 	if (fd < 0 || fcntl(fd, F_GETLK, &l) || region_export_file(fd) != file)
 		return LENT_UNKNOWN; /* also if another thread has closed the descriptor meanwhile */
 	if (l.l_type == F_UNLCK)
 		return LENT_CLOSED;
 	/* Another lock, of a range, may hide ours: the kernel names only one. */
 	return (uint64_t)l.l_start == lock && l.l_len == 1 ? LENT_OPEN : LENT_UNKNOWN;
+}
+
+/* lent_ask asks the kernel whether an exported descriptor is open, in any process or in a message. */
+static enum lent_answer lent_ask(uint64_t file, uint64_t lock)
+{
+	if (lock < RATION_EXPORT_LOCK_FIRST)
+		return LENT_UNKNOWN;
+	enum lent_answer answer = lent_ask_file(file, lock);
+	return answer == LENT_UNKNOWN ? lent_ask_list(lock) : answer;
 }
 
 /* lent_neighbour returns true if a living process of the job is in the PID namespace of a slot's

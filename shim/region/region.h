@@ -207,7 +207,7 @@ void region_reap_lent(struct region *r);
 /* Memory of this process on one device that may outlive it. Atomic. */
 struct region_exports {
 	uint64_t bytes; /* exported and not returned */
-	uint64_t file;  /* region_export_file of the descriptors; 0: none yet */
+	uint64_t file;  /* region_export_file of the descriptors; 0: none yet; RATION_EXPORT_FILES: of different files */
 	uint64_t lock;  /* the locked byte, or RATION_EXPORT_LOCK_UNKNOWN; 0: none yet. Set after file */
 };
 

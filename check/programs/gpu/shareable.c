@@ -1,6 +1,6 @@
 /* Memory that one process makes and releases, while another can still reach it:
  *
- *   shareable BYTES
+ *   shareable BYTES [dma-buf]
  *
  * The program starts a second process, the maker, which makes BYTES of shareable memory. Only the
  * first one, the importer, talks to the tester. Both have a context. The steps (see steps.h),
@@ -18,7 +18,10 @@
  *   gone       nothing
  *   kept       as sent, once more, and the maker has ended before it released anything
  *   orphan     as mapped
- *   ended      nothing */
+ *   ended      nothing
+ *
+ * With dma-buf the memory is linear, and the descriptor is a dma-buf of a part of it, which cannot be
+ * imported: the steps from imported to unmapped, and orphan, are left out. */
 #define _GNU_SOURCE
 #include "driver.h"
 #include "partner.h"
@@ -71,6 +74,42 @@ static void unmap(CUdeviceptr at)
 {
 	MUST(cuMemUnmap, at, size);
 	MUST(cuMemAddressFree, at, size);
+}
+
+static CUdeviceptr allocate(void)
+{
+	CUdeviceptr at;
+	MUST(cuMemAlloc_v2, &at, size);
+	driver_use(at, size);
+	return at;
+}
+
+static int dma_buf(CUdeviceptr at)
+{
+	int fd = -1;
+	CAN(cuMemGetHandleForAddressRange, &fd, at, size / 2, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+	return fd;
+}
+
+/* make, with a dma-buf. */
+static void make_linear(void)
+{
+	CUdeviceptr at = allocate(), second;
+	step("made ");
+	int fd = dma_buf(at);
+	step("exported ");
+	MUST(cuMemFree_v2, at);
+	*again = cuMemAlloc_v2(&second, size);
+	if (*again == CUDA_SUCCESS)
+		MUST(cuMemFree_v2, second);
+	step("released ");
+	send_descriptor(fd);
+	close(fd);
+	step("sent ");
+	fd = dma_buf(allocate());
+	send_descriptor(fd);
+	close(fd);
+	step("orphan ");
 }
 
 static int export(CUmemGenericAllocationHandle handle)
@@ -129,6 +168,40 @@ static void report_next(struct partner *maker, const char *name)
 	report(maker, name, true);
 }
 
+/* sent lets the maker send its descriptor, and reports that. */
+static int sent(struct partner *maker)
+{
+	report_next(maker, "made");
+	report_next(maker, "exported");
+	report_next(maker, "released");
+	partner_next(maker);
+	partner_at(maker, "sent");
+	int fd = receive_descriptor();
+	report(maker, "sent", true);
+	return fd;
+}
+
+/* kept lets the maker send another descriptor and end, and reports that. */
+static int kept(struct partner *maker)
+{
+	partner_next(maker);
+	partner_at(maker, "orphan");
+	int fd = receive_descriptor();
+	partner_end(maker);
+	reap();
+	report(maker, "kept", true);
+	return fd;
+}
+
+static void share_linear(struct partner *maker)
+{
+	close(sent(maker));
+	report(maker, "gone", false);
+	close(kept(maker));
+	reap();
+	report(maker, "ended", false);
+}
+
 static CUmemGenericAllocationHandle import(int fd)
 {
 	CUmemGenericAllocationHandle handle;
@@ -140,13 +213,7 @@ static void share(struct partner *maker)
 {
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr at;
-	report_next(maker, "made");
-	report_next(maker, "exported");
-	report_next(maker, "released");
-	partner_next(maker);
-	partner_at(maker, "sent");
-	int fd = receive_descriptor();
-	report(maker, "sent", true);
+	int fd = sent(maker);
 	handle = import(fd);
 	report(maker, "imported", true);
 	close(fd);
@@ -157,12 +224,7 @@ static void share(struct partner *maker)
 	report(maker, "unmapped", true);
 	MUST(cuMemRelease, handle);
 	report(maker, "gone", false);
-	partner_next(maker);
-	partner_at(maker, "orphan");
-	fd = receive_descriptor();
-	partner_end(maker);
-	reap();
-	report(maker, "kept", true);
+	fd = kept(maker);
 	handle = import(fd);
 	close(fd);
 	at = map(handle);
@@ -177,9 +239,10 @@ int main(int count, char **arguments)
 {
 	struct partner maker;
 	size_t granule;
-	size = count == 2 ? steps_size(arguments[1]) : 0;
+	bool linear = count == 3 && !strcmp(arguments[2], "dma-buf");
+	size = count == 2 || linear ? steps_size(arguments[1]) : 0;
 	if (!size) {
-		fprintf(stderr, "usage: shareable BYTES\n");
+		fprintf(stderr, "usage: shareable BYTES [dma-buf]\n");
 		return STEPS_USAGE;
 	}
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, post))
@@ -192,9 +255,9 @@ int main(int count, char **arguments)
 	CAN(cuMemGetAllocationGranularity, &granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 	size = (size + granule - 1) / granule * granule;
 	if (making)
-		make();
+		linear ? make_linear() : make();
 	else
-		share(&maker);
+		linear ? share_linear(&maker) : share(&maker);
 	MUST(cuDevicePrimaryCtxRelease_v2, prop.location.id);
 	return 0;
 }

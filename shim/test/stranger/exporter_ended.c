@@ -4,6 +4,7 @@
 #include "descriptor.h"
 #include "stranger.h"
 
+#include <stdarg.h>
 #include <sys/resource.h>
 
 #define SIZE (300 * MIB)
@@ -20,24 +21,58 @@ struct maker {
 	int control, mail; /* mail gets descriptors, and nothing else */
 };
 
-static _Noreturn void maker_run(int control, int mail, unsigned copies, bool release)
+/* What the library finds as the kernel's list of locks. A program's own open comes before the C
+ * library's. */
+static const char *list_of_locks = "/proc/locks";
+
+__attribute__((visibility("default"))) int open(const char *path, int flags, ...)
+{
+	va_list more;
+	va_start(more, flags);
+	unsigned mode = va_arg(more, unsigned);
+	va_end(more);
+	return (int)syscall(SYS_openat, AT_FDCWD, strcmp(path, "/proc/locks") ? path : list_of_locks, flags, mode);
+}
+
+/* How makers export: by shareable handles, by dma-bufs of linear memory, or by dma-bufs after there was
+ * a descriptor of another file. */
+static enum { BY_HANDLE, BY_DMA_BUF, BY_BOTH } exported_by;
+
+/* A shareable handle whose descriptor is closed. */
+static void export_and_close(void)
 {
 	CUmemGenericAllocationHandle h;
+	int fd = -1;
+	OK(cuMemCreate(&h, 2 * MIB, &prop, 0));
+	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	close(fd);
+	OK(cuMemRelease(h));
+}
+
+static _Noreturn void maker_run(int control, int mail, unsigned copies, bool release)
+{
+	CUmemGenericAllocationHandle h = 0;
+	CUdeviceptr p = 0;
 	char byte;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (read(control, &byte, 1) != 1)
 		_exit(0);
 	start();
-	int result = cuMemCreate(&h, SIZE, &prop, 0);
+	if (exported_by == BY_BOTH)
+		export_and_close();
+	int result = exported_by == BY_HANDLE ? cuMemCreate(&h, SIZE, &prop, 0) : cuMemAlloc_v2(&p, SIZE);
 	if (result == CUDA_SUCCESS) {
 		for (unsigned i = 0; i < copies; i++) {
 			int fd = -1;
-			OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+			if (exported_by == BY_HANDLE)
+				OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+			else
+				OK(cuMemGetHandleForAddressRange(&fd, p, SIZE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
 			descriptor_send(mail, fd);
 			close(fd);
 		}
 		if (release)
-			OK(cuMemRelease(h));
+			OK(exported_by == BY_HANDLE ? cuMemRelease(h) : cuMemFree_v2(p));
 	}
 	byte = (char)(result == CUDA_SUCCESS ? 'y' : 'n');
 	EQ(write(control, &byte, 1), 1);
@@ -136,6 +171,56 @@ static void killed(void) { passed_on(true, false); }
 static void ended(void) { passed_on(false, false); }
 static void released(void) { passed_on(true, true); }
 
+/* No process that asks has a descriptor of the dma-buf's file. */
+static void dma_buf(void)
+{
+	exported_by = BY_DMA_BUF;
+	passed_on(true, false);
+}
+
+static void dma_buf_freed(void)
+{
+	exported_by = BY_DMA_BUF;
+	passed_on(false, true);
+}
+
+static void both(void)
+{
+	exported_by = BY_BOTH;
+	passed_on(true, false);
+}
+
+/* Where the kernel's list of locks cannot be read, a file of the driver is enough for its own
+ * descriptors. */
+static void no_list(void)
+{
+	list_of_locks = "/nonexistent";
+	passed_on(true, false);
+}
+
+/* A dma-buf about which the kernel cannot be asked may be open as long as a process of the job lives. */
+static void unknown(const char *list)
+{
+	exported_by = BY_DMA_BUF;
+	list_of_locks = list;
+	struct maker m = make(1, false);
+	begin(&m);
+	int fd = made(&m);
+	end(&m, true);
+	start();
+	KEPT(SIZE);
+	close(fd);
+	later();
+	OK(cuCtxSynchronize());
+	EQ(region_used(region_here(), 0), CONTEXT + SIZE);
+	list_of_locks = "/proc/locks";
+	RETURNED();
+}
+
+static void dma_buf_no_list(void) { unknown("/nonexistent"); }
+static void dma_buf_empty_list(void) { unknown("/dev/null"); }
+static void dma_buf_endless_list(void) { unknown("/dev/zero"); }
+
 /* A process without CUDA has it. It is this process's child, and has no slot. */
 static void by_stranger(void)
 {
@@ -156,10 +241,11 @@ static void by_stranger(void)
 }
 
 /* One after the other, they cannot have more than the limit together. */
-static void repeated(void)
+static void repeatedly(unsigned by)
 {
 	struct maker m[4];
 	int fd[4] = {-1, -1, -1, -1};
+	exported_by = by;
 	for (unsigned i = 0; i < 4; i++)
 		m[i] = make(1, i % 2);
 	for (unsigned i = 0; i < 4; i++) {
@@ -178,6 +264,9 @@ static void repeated(void)
 	close(fd[2]);
 	RETURNED();
 }
+
+static void repeated(void) { repeatedly(BY_HANDLE); }
+static void repeated_dma_bufs(void) { repeatedly(BY_DMA_BUF); }
 
 /* An importer is charged when the last descriptor is closed, and not before. */
 static void imported(void)
@@ -243,6 +332,7 @@ static void only_imports(void)
 static void many_descriptors(void)
 {
 	struct rlimit limit = {0, 0};
+	list_of_locks = "/nonexistent";
 	struct maker m = make(1, false);
 	EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
 	limit.rlim_cur = limit.rlim_max < 4000 ? limit.rlim_max : 4000;
@@ -281,8 +371,16 @@ int main(int argc, char **argv)
 	static const struct part parts[] = {{"killed", killed},
 					    {"ended", ended},
 					    {"released", released},
+					    {"dma_buf", dma_buf},
+					    {"dma_buf_freed", dma_buf_freed},
+					    {"both", both},
+					    {"no_list", no_list},
+					    {"dma_buf_no_list", dma_buf_no_list},
+					    {"dma_buf_empty_list", dma_buf_empty_list},
+					    {"dma_buf_endless_list", dma_buf_endless_list},
 					    {"by_stranger", by_stranger},
 					    {"repeated", repeated},
+					    {"repeated_dma_bufs", repeated_dma_bufs},
 					    {"imported", imported},
 					    {"by_reading", by_reading},
 					    {"many_descriptors", many_descriptors},

@@ -1,8 +1,10 @@
 /* A pool that grows although it seemed to have room, which was freed and cannot be used yet. The
  * growth does not fit. Where the device has come to it meanwhile, it goes back to the driver
  * before the call returns; and it is not this process's any more: not when that brings what it
- * holds to another slot either. */
+ * holds to another slot either. The library's clock stands still: a reading that is due would shrink
+ * the pool, too. */
 #include "../../elf.h"
+#include "../later.h"
 #include "park.h"
 
 static CUresult grow(struct task *t) { return cuMemAllocAsync(&t->p, t->bytes, NULL); }
