@@ -280,7 +280,7 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 		}
 	}()
 	if !p.standing && !j.Joined {
-		done := func() {}
+		var done func()
 		if limits, p.Placed, done, err = p.place(limits, driver); err != nil {
 			return err
 		}
