@@ -178,7 +178,7 @@ var unused = []string{
 	"NVMLPIDs.Namespace", "NVMLPIDs.Own", "Phase.Count",
 	"Limits.Round", "DeviceLimits.ComputeMax", "DeviceLimits.Hidden", "Limits.Priority", "PriorityHigh", "PriorityLow", "PriorityNormal", "Compute.Due", "Compute.Clock", "Compute.Parts", "Compute.Used", "Compute.Waited",
 	"Account.Work", "Account.Slice", "Account.TimeUsed", "Account.TimeWaited", "Account.Uncharged",
-	"Account.Exported", "Account.ExportLock", "Exported.Units", "Exported.File", "ExportLockUnknown", "ExportLockFirst",
+	"Account.Exported", "Account.ExportLock", "Exported.Units", "Exported.File", "ExportLockUnknown", "ExportLockFirst", "ExportFiles",
 	"Due.Time", "Due.Cap", "TimePart.Number", "TimePart.Used", "Work.Time", "Work.Contexts", "Work.Waiting", "Slice.Time", "Slice.State",
 	"DefaultRound", "MinRound", "MaxRound", "ComputeNone", "WorkLeaseUS", "UnchargedNS", "DueTimeBits", "DueCapBits", "PartUsedBits", "PartNumberBits", "PartNS", "Parts", "WorkTimeBits", "WorkContextBits", "WorkWaitingBit", "SliceTimeBits", "SliceStateBits",
 	"SliceNone", "SliceKept", "SliceUnseen", "SliceUnknown", "SliceRefused", "SliceLost", "SliceCrowded", "SliceReady",
