@@ -2,17 +2,16 @@ package cli
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/proc"
 )
 
@@ -43,8 +42,9 @@ func newQueueCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"waiting", "squeue"},
 		Short:      "Show the commands that wait for room",
 		Long: `Show the commands of ration run --wait that wait for room on the GPUs, in the
-order in which they will start. Each user has a queue. To take a command out of
-the queue, end its ration run: Ctrl-C, or kill PID.
+order in which they will start. Each user has a queue, root too, and this shows
+the caller's. To take a command out of the queue, end its ration run: Ctrl-C, or
+kill PID.
 
 Exit status: 0, also if none waits.`,
 		Example: "  ration queue\n  ration queue --json",
@@ -75,7 +75,7 @@ func (a *app) runQueue() error {
 	}
 	return a.print(out, func() {
 		if len(out.Waiting) == 0 {
-			a.out.printf("No command waits for room.\n")
+			a.out.printf("No command of %s waits for room.\n", user)
 			return
 		}
 		printTable(a.out, queueColumns, out.Waiting)
@@ -92,16 +92,16 @@ var queueColumns = []column[Queued]{
 		return strconv.Itoa(q.PID)
 	}, nil},
 	{"WAITS FOR", false, func(q Queued) string {
-		var parts []string
+		wants := map[int]uint64{}
 		for _, w := range q.Wants {
-			parts = append(parts, fmt.Sprintf("%s on GPU %d", humanfmt.Bytes(w.Bytes), w.Device))
+			wants[w.Device] = w.Bytes
 		}
-		return cmp.Or(strings.Join(parts, ", "), "-")
+		return cmp.Or(launch.WantsText(wants), "-")
 	}, nil},
 	{"SINCE", true, func(q Queued) string {
 		if q.Since.IsZero() {
 			return "-"
 		}
-		return humanfmt.Span(time.Since(q.Since))
+		return humanfmt.Span(time.Since(q.Since).Truncate(time.Second))
 	}, nil},
 }

@@ -242,7 +242,8 @@ func (a *app) showReport(r usage.Report) {
 		}
 	}
 	if all := r.To.Sub(r.From).Seconds(); r.Watched < 0.999*all {
-		a.out.printf("\nAn agent watched %s of this time; what happened in the rest is not known.\n", humanfmt.Percent(100*r.Watched/all))
+		a.out.printf("\nAn agent watched %s of these %s; what happened in the rest is not known.\n",
+			humanfmt.Span(time.Duration(r.Watched*float64(time.Second))), humanfmt.Span(r.To.Sub(r.From)))
 	}
 }
 

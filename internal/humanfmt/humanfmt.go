@@ -33,10 +33,18 @@ func Nanoseconds(ns float64) string { return Three(ns/scale(ns)) + " " + unit(ns
 // Duration is [Nanoseconds] of d.
 func Duration(d time.Duration) string { return Nanoseconds(float64(d)) }
 
-// Span renders a time without trailing zeros, for a sentence: 20 ms, 1.5 s, 0 s.
+// Span renders a time without trailing zeros, for a sentence: 20 ms, 1.5 s, 12 min, 3 days, 0 s.
 func Span(d time.Duration) string {
-	if d <= 0 { // a job can claim any time
+	const day = 24 * time.Hour
+	switch {
+	case d <= 0: // a job can claim any time
 		return "0 s"
+	case d >= 2*day:
+		return trim(Three(float64(d)/float64(day))) + " days"
+	case d >= 2*time.Hour:
+		return trim(Three(d.Hours())) + " h"
+	case d >= 2*time.Minute:
+		return trim(Three(d.Minutes())) + " min"
 	}
 	return trim(Three(float64(d)/scale(float64(d)))) + " " + unit(float64(d))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -99,7 +100,7 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 		return nil, err
 	}
 	if w.told {
-		w.tell(fmt.Sprintf("there is room for %s after %s: starting", wantsText(wants), humanfmt.Span(time.Since(w.began))))
+		w.tell(fmt.Sprintf("there is room for %s after %s: starting", WantsText(wants), humanfmt.Span(time.Since(w.began))))
 	}
 	return t, nil
 }
@@ -133,12 +134,27 @@ func (p Plan) wants(limits region.Limits, driver *gpu.Driver, missing error) (ma
 	return out, nil
 }
 
-func wantsText(wants map[int]uint64) string {
-	var parts []string
+// WantsText names the memory that a command waits for. Devices with the same size are named
+// together: 40 GiB on GPUs 0, 1.
+func WantsText(wants map[int]uint64) string {
+	var sizes []uint64
+	devices := map[uint64][]string{}
 	for _, d := range slices.Sorted(maps.Keys(wants)) {
-		parts = append(parts, fmt.Sprintf("%s on GPU %d", humanfmt.Bytes(wants[d]), d))
+		size := wants[d]
+		if devices[size] == nil {
+			sizes = append(sizes, size)
+		}
+		devices[size] = append(devices[size], strconv.Itoa(d))
 	}
-	return strings.Join(parts, ", ")
+	var parts []string
+	for _, size := range sizes {
+		gpus := "GPU "
+		if len(devices[size]) > 1 {
+			gpus = "GPUs "
+		}
+		parts = append(parts, humanfmt.Bytes(size)+" on "+gpus+strings.Join(devices[size], ", "))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // waiter waits for room, in the queue.
@@ -158,7 +174,7 @@ func (w *waiter) untilFirst(t *job.Ticket) error {
 	defer tick.Stop()
 	for before := 0; ; {
 		if ahead := t.Ahead(); ahead != before && ahead > 0 {
-			text := fmt.Sprintf("waiting for %s: place %d in the queue", wantsText(w.wants), ahead+1)
+			text := fmt.Sprintf("waiting for %s: place %d in the queue", WantsText(w.wants), ahead+1)
 			if before == 0 {
 				if m, err := machine.Read(); err == nil {
 					text += holdersText(&m, w.wants)
@@ -196,7 +212,7 @@ func (w *waiter) untilRoom() error {
 		}
 		if !told {
 			told, w.told = true, true
-			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", wantsText(w.wants), holdersText(&m, w.wants)))
+			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", WantsText(w.wants), holdersText(&m, w.wants)))
 		}
 		var again <-chan time.Time
 		if sure := watch.ends(&m, short); unasked {
@@ -214,7 +230,7 @@ func (w *waiter) untilRoom() error {
 }
 
 func (w *waiter) noRoom(why string) error {
-	return fmt.Errorf("%w for %s after %s%s", ErrNoRoom, wantsText(w.wants), humanfmt.Span(time.Since(w.began)), why)
+	return fmt.Errorf("%w for %s after %s%s", ErrNoRoom, WantsText(w.wants), humanfmt.Span(time.Since(w.began)), why)
 }
 
 // short returns the devices without enough room. unasked reports whether other programs than jobs hold

@@ -195,7 +195,7 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 	now, is := placed(uid)
 	switch {
 	case at != 0 && !r.suits(at, want, limits):
-		return 0, fmt.Errorf("%w: %v is not %s of this machine that it may use (nvidia-smi -L lists them)", ErrMove, at, humanfmt.Plural(want, "GPU", "GPUs"))
+		return 0, fmt.Errorf("%w: it needs %s that this machine has and your rule allows, not %v (ration ps lists the GPUs)", ErrMove, humanfmt.Plural(want, "GPU", "GPUs"), at)
 	case at == 0:
 		all := r.candidates(limits, bookedByOthers(uid), r.removable(map[int]bool{uid: true}))
 		all = slices.DeleteFunc(all, func(c launch.Candidate) bool { return is && now.Has(c.Device) })

@@ -59,7 +59,7 @@ func ParsePlace(list string) (p Place, err error) {
 	for part := range strings.SplitSeq(list, ",") {
 		d, err := strconv.Atoi(part)
 		if err != nil || d < 0 || d >= abi.Devices {
-			return 0, fmt.Errorf("%q: not the number of a GPU (nvidia-smi -L lists them)", part)
+			return 0, fmt.Errorf("%q: not the number of a GPU (ration ps lists them)", part)
 		}
 		p |= PlaceAt(d)
 	}

@@ -57,3 +57,12 @@ int init_enter_device(CUdevice ordinal, struct device **out)
 }
 
 bool init_read_only(void) { return attach_read_only(init_reset); }
+
+static bool shows_machine; /* ration_show_machine was called; atomic */
+
+/* ration_show_machine lets this process see the machine in NVML: all devices, with all their
+ * memory. Programs that show the whole machine call it. The sizes are no secret, and it gives no
+ * memory. */
+RATION_EXPORT void ration_show_machine(void) { __atomic_store_n(&shows_machine, true, __ATOMIC_RELAXED); }
+
+bool init_shows_machine(void) { return __atomic_load_n(&shows_machine, __ATOMIC_RELAXED); }

@@ -26,4 +26,7 @@ int init_enter_device(CUdevice ordinal, struct device **out);
  * whether the region is mapped. */
 bool init_read_only(void);
 
+/* init_shows_machine returns whether NVML shows this process the whole machine, not its job's part. */
+bool init_shows_machine(void);
+
 #endif

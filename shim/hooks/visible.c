@@ -4,17 +4,11 @@
 #include "place.h"
 #include "region/atomics.h"
 
-static bool visible_all; /* this process sees the machine (ration_show_machine); atomic */
-
-/* ration_show_machine lets this process see all devices in NVML. Programs that show the whole
- * machine call it. Hidden devices are no secret: it gives no memory of them. */
-RATION_EXPORT void ration_show_machine(void) { __atomic_store_n(&visible_all, true, __ATOMIC_RELAXED); }
-
 /* visible_place returns whether devices are hidden from this process; then *out has the others. */
 static bool visible_place(struct place *out)
 {
 	*out = (struct place){.some = false};
-	if (__atomic_load_n(&visible_all, __ATOMIC_RELAXED) || !init_read_only())
+	if (init_shows_machine() || !init_read_only())
 		return false;
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		const struct ration_device_limits *on = &attach_region()->limits->device[d];
