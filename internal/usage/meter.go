@@ -46,6 +46,7 @@ type counter struct {
 // Meter adds up what jobs use, from looks at the machine. It is safe for concurrent use.
 type Meter struct {
 	mu      sync.Mutex
+	first   time.Time // of the first look
 	at      time.Time // of the last look; zero before the first
 	jobs    map[Subject]held
 	counts  map[counter]counted
@@ -91,6 +92,9 @@ func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 			}
 		}
 	}
+	if m.first.IsZero() {
+		m.first = now
+	}
 	m.jobs, m.counts, m.at = jobs, counts, now
 }
 
@@ -117,6 +121,9 @@ func (m *Meter) note(jobs map[Subject]held, j *machine.Job, now time.Time) {
 	}
 }
 
+// firstRead is how long after it was made a job may be read for the first time, on a busy machine.
+const firstRead = 10 * time.Second
+
 // noteCounters adds what a job's own counters have counted since the last look. Deaths may be noticed after a job
 // has ended.
 func (m *Meter) noteCounters(counts map[counter]counted, j *machine.Job, now time.Time) {
@@ -131,7 +138,7 @@ func (m *Meter) noteCounters(counts map[counter]counted, j *machine.Job, now tim
 		}
 		key := counter{j.ID(), d.Device}
 		was, known := m.counts[key]
-		if counts[key] = is; m.at.IsZero() || !known && j.Created.Before(m.at) {
+		if counts[key] = is; m.at.IsZero() || !known && (j.Created.Before(m.first) || j.Created.Before(m.at.Add(-firstRead))) {
 			continue // what happened before was counted by an earlier agent, or by none
 		}
 		more := Sums{Refused: advance(was.refused, is.refused), Died: advance(was.died, is.died)}

@@ -234,6 +234,7 @@ func TestMeterCountsOnce(t *testing.T) {
 	}
 	m := NewMeter()
 	m.Look(&machine.Machine{}, monday)
+	m.Look(&machine.Machine{}, monday.Add(1500*time.Millisecond)) // it is there, and cannot be read yet
 	m.Look(with("", 2), monday.Add(2*time.Second))
 	m.Look(with("GPU-0", 3), monday.Add(3*time.Second))
 	m.Look(with("GPU-0", 1), monday.Add(4*time.Second))     // written back
