@@ -271,7 +271,7 @@ func TestReaderCannotBegin(t *testing.T) {
 	if os.Geteuid() != 0 || !mayMount() {
 		t.Skip("needs another user, and a mount")
 	}
-	cmd := exec.Command("sh", "-c", `mount -t tmpfs -o mode=755 tmpfs /run && exec split agent --listen 300.0.0.1:1`)
+	cmd := exec.Command("sh", "-c", `mount -t tmpfs -o mode=755 tmpfs /run && mount -t tmpfs -o mode=755 tmpfs /var/lib && exec split agent --listen 300.0.0.1:1`)
 	cmd.Env = append(os.Environ(), "RATION_DIR=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()

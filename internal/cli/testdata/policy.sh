@@ -10,6 +10,7 @@ mkdir -m 1777 "$dir/tmp"
 mount -t overlay -o "lowerdir=/etc,upperdir=$dir/etc,workdir=$dir/etc.work" overlay /etc
 mount -t overlay -o "lowerdir=/usr/lib,upperdir=$dir/lib,workdir=$dir/lib.work" overlay /usr/lib
 mount -t tmpfs -o mode=755 tmpfs /run
+mount -t tmpfs -o mode=755 tmpfs /var/lib
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 rm -f /etc/ld.so.preload
 cp -L "$DRIVER/libcuda.so.1" "$DRIVER/libnvidia-ml.so.1" /usr/lib
