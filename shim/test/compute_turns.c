@@ -210,10 +210,10 @@ int main(int argc, char **argv)
 		return work(argv[1]);
 	signal(SIGPIPE, SIG_IGN);
 	start_timed();
-	jobs(1, "busy", (struct expected){97, 97, "300", "450"});
-	jobs(3, "busy", (struct expected){90, 28, "300", "450"});
-	jobs(3, "pauses", (struct expected){85, 30, "300", "450"});
-	jobs(3, "dies", (struct expected){90, 42, "300", "450"});
+	jobs(1, "busy", (struct expected){97, 97, "350", "600"});
+	jobs(3, "busy", (struct expected){90, 28, "600", "1200"});
+	jobs(3, "pauses", (struct expected){85, 30, "600", "1200"});
+	jobs(3, "dies", (struct expected){90, 42, "600", "1200"});
 	/* As with longer slices, without turns. */
 	jobs(3, "lies", (struct expected){75, 35, "2500", "3500"});
 	return FINISH();
