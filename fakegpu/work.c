@@ -267,28 +267,30 @@ void work_wait(struct work *w, uint64_t entry)
 	pthread_mutex_unlock(&work_lock);
 }
 
-bool work_idle(struct work *w)
+/* Returns how many entries were submitted. Under the lock. */
+static uint64_t work_submitted(const struct work *w)
 {
 	struct engine_books *b;
 	uint64_t count = 0;
-	pthread_mutex_lock(&work_lock);
 	if (work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
 		count = b->context[w->index].tail;
 		books_close(w->device, b);
 	}
+	return count;
+}
+
+bool work_idle(struct work *w)
+{
+	pthread_mutex_lock(&work_lock);
+	uint64_t count = work_submitted(w);
 	pthread_mutex_unlock(&work_lock);
 	return work_done(w, count);
 }
 
 void work_wait_all(struct work *w)
 {
-	struct engine_books *b;
-	uint64_t count = 0;
 	pthread_mutex_lock(&work_lock);
-	if (work_enter(w, BOOKS_NOW_AND_THEN, &b)) {
-		count = b->context[w->index].tail;
-		books_close(w->device, b);
-	}
+	uint64_t count = work_submitted(w);
 	if (count > 0)
 		work_sleep_until(w, count - 1, true);
 	pthread_mutex_unlock(&work_lock);

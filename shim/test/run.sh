@@ -83,9 +83,8 @@ if [ -n "$emulated" ]; then
 	"$tests/proc_stat" || without="$without random no_descriptors forks "
 	echo "not in an emulator:$without"
 fi
-# Nor a sanitizer for cancelled threads, nor for what depends on how fast threads see the clock:
-# compute_short does not end in its time under one.
-[ -n "$san" ] && without=" cancelled compute_turns compute_short "
+# Nor a sanitizer for cancelled threads, nor for what depends on how fast threads see the clock.
+[ -n "$san" ] && without=" cancelled compute_turns "
 # left_out NAME says whether a test is not to be run; ONLY is a pattern of those that are.
 left_out() {
 	case $without in
