@@ -4,11 +4,7 @@
 #include <poll.h>
 
 #include "compute.h"
-
-struct worker {
-	pid_t pid;
-	int to, from;
-};
+#include "worker.h"
 
 /* A worker: l launches, c launches what takes a millisecond, w waits for a kernel that takes long, f
  * forks a child, which stays until nobody tells the worker anything any more. */
@@ -37,48 +33,9 @@ static int work(void)
 	return checks_failed > 0;
 }
 
-static struct worker begin(void)
-{
-	int to[2], from[2];
-	struct worker w;
-	char ready = 0;
-	EQ(pipe2(to, O_CLOEXEC), 0);
-	EQ(pipe2(from, O_CLOEXEC), 0);
-	w = (struct worker){fork(), to[1], from[0]};
-	if (w.pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		dup2(to[0], 0);
-		dup2(from[1], 1);
-		execl("/proc/self/exe", "compute_job", "work", (char *)NULL);
-		_exit(127);
-	}
-	close(to[0]);
-	close(from[1]);
-	EQ(read(w.from, &ready, 1), 1);
-	EQ(ready, 'r');
-	return w;
-}
-
-static void tell(const struct worker *w, char step, char until)
-{
-	char said = 0;
-	EQ(write(w->to, &step, 1), 1);
-	EQ(read(w->from, &said, 1), 1);
-	EQ(said, until);
-}
+static struct worker begin(void) { return worker_begin((const char *const[]){NULL}); }
 
 static uint64_t slice(const struct worker *w) { return books_of(0, w->pid, 0).slice_us; }
-
-static void finish_worker(struct worker *w, bool kill_it)
-{
-	int status;
-	if (kill_it)
-		kill(w->pid, SIGKILL);
-	close(w->to); /* which ends it, too */
-	waitpid(w->pid, &status, 0);
-	EQ(kill_it ? WTERMSIG(status) : status, kill_it ? SIGKILL : 0);
-	close(w->from);
-}
 
 /* pass lets so many milliseconds pass, in each few of which a worker launches. */
 static void pass(const struct worker *w, unsigned ms)

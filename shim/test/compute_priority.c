@@ -2,13 +2,9 @@
  * Each worker is a process in a job of its own. The processes do one step at a time, as they are
  * told, on a machine whose clock stands still meanwhile. */
 #include "compute.h"
+#include "worker.h"
 
 enum { OWN = 2048, HIGH = 5000, SHORT = 100, SEVERAL = 1000 }; /* slices, microseconds */
-
-struct worker {
-	pid_t pid;
-	int to, from;
-};
 
 static int change_priority(struct ration_limits *page, const void *arg)
 {
@@ -50,51 +46,12 @@ static int work(void)
 static struct worker begin_with(const char *priority, const char *variable, const char *percent)
 {
 	static unsigned jobs;
-	int to[2], from[2];
-	struct worker w;
-	char ready = 0, region[4200];
+	char region[4200];
 	snprintf(region, sizeof region, "%s/job%u", getenv("FAKEGPU_STATE"), jobs++);
-	EQ(pipe2(to, O_CLOEXEC), 0);
-	EQ(pipe2(from, O_CLOEXEC), 0);
-	w = (struct worker){fork(), to[1], from[0]};
-	if (w.pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		dup2(to[0], 0);
-		dup2(from[1], 1);
-		setenv("RATION_REGION", region, 1);
-		setenv("RATION_PRIORITY", priority, 1);
-		if (variable)
-			setenv(variable, percent, 1);
-		execl("/proc/self/exe", "compute_priority", "work", (char *)NULL);
-		_exit(127);
-	}
-	close(to[0]);
-	close(from[1]);
-	EQ(read(w.from, &ready, 1), 1);
-	EQ(ready, 'r');
-	return w;
+	return worker_begin((const char *const[]){"RATION_REGION", region, "RATION_PRIORITY", priority, variable, percent, NULL});
 }
 
 static struct worker begin(const char *priority) { return begin_with(priority, NULL, NULL); }
-
-static void tell(const struct worker *w, char step, char until)
-{
-	char said = 0;
-	EQ(write(w->to, &step, 1), 1);
-	EQ(read(w->from, &said, 1), 1);
-	EQ(said, until);
-}
-
-static void finish_worker(struct worker *w, bool kill_it)
-{
-	int status;
-	if (kill_it)
-		kill(w->pid, SIGKILL);
-	close(w->to); /* which ends it, too */
-	waitpid(w->pid, &status, 0);
-	EQ(kill_it ? WTERMSIG(status) : status, kill_it ? SIGKILL : 0);
-	close(w->from);
-}
 
 /* The slice of a worker's context after its next launch, a few milliseconds later. */
 static uint64_t slice(const struct worker *w)
