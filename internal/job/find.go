@@ -110,7 +110,7 @@ func identityIn(dir int, name string) (identity, error) {
 // Reserved reports whether users cannot choose that name for a job.
 func Reserved(name string) bool {
 	switch name {
-	case "lib", "job", AgentSocket, AgentLock, AgentJournal, AgentJournal + AgentJournalNew, UsageFile, PolicySocket, PolicyLock, PolicyRefused:
+	case "lib", "job", AgentSocket, AgentLock, AgentJournal, AgentJournal + AgentJournalNew, UsageFile, PolicySocket, PolicyLock, PolicyRefused, PriorityFile, HighFolder:
 		return true
 	}
 	return isOfPolicy(name)
@@ -131,6 +131,15 @@ const (
 const (
 	PolicySocket = "policy.sock"
 	PolicyLock   = "policy.lock"
+)
+
+// Names of the files by which jobs with a priority know of each other.
+const (
+	// PriorityFile is the file on which their processes have locks, without content
+	// (shim/compute/claims.c).
+	PriorityFile = "priority"
+	// HighFolder has a file for each user that a policy allows high priority, by UID.
+	HighFolder = "high-priority"
 )
 
 // Title returns the job's name, or its path if it has no name.
