@@ -133,15 +133,6 @@ const (
 	PolicyLock   = "policy.lock"
 )
 
-// Names of the files by which jobs with a priority know of each other.
-const (
-	// PriorityFile is the file on which their processes have locks, without content
-	// (shim/compute/claims.c).
-	PriorityFile = "priority"
-	// HighFolder has a file for each user that a policy allows high priority, by UID.
-	HighFolder = "high-priority"
-)
-
 // Title returns the job's name, or its path if it has no name.
 func (j Job) Title() string {
 	if j.Name != "" {

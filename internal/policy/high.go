@@ -8,10 +8,9 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/safepath"
 )
 
 // The folder job.HighFolder has an empty file for each user that may have high priority, by UID. The
@@ -30,7 +29,7 @@ func (rule *Rule) mayBeHigh() bool {
 // markHigh records whether a user may have high priority.
 func markHigh(uid int, may bool) (err error) {
 	if may {
-		err = makeOpenFile(highPath(uid))
+		err = safepath.Replace(highPath(uid), nil, 0o444)
 	} else if err = os.Remove(highPath(uid)); errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -61,14 +60,4 @@ func highUsers() (uids []int) {
 		}
 	}
 	return uids
-}
-
-// makeOpenFile makes an empty file that all users can read, if there is none.
-func makeOpenFile(path string) error {
-	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o444)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Chmod(0o444) // in case of another umask
 }

@@ -96,7 +96,7 @@ func makeRunFolder() error {
 		}
 	}
 	if err == nil {
-		err = makeOpenFile(filepath.Join(job.RootFolder, job.PriorityFile))
+		err = job.MakePriorityFile(job.RootFolder)
 	}
 	if err != nil {
 		return fmt.Errorf("making the folder of jobs: %w", err)
