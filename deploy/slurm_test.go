@@ -24,7 +24,7 @@ func newSlurmNode(t *testing.T) slurmNode {
 		expect.OK(t, err)
 		n.write(name, strings.NewReplacer("/etc/ration/slurm.conf", n.path("conf"), "/run/ration-slurm", n.path("state")).Replace(string(text)))
 	}
-	n.write("conf", "SHARDS=8\nPATH="+n.folder+":$PATH\n")
+	n.write("conf", "SHARDS=8\nPRIORITIES='serve=high batch=low'\nPATH="+n.folder+":$PATH\n")
 	n.write("ration", "#!/bin/sh\necho \"$*\" >>"+n.path("calls")+"\n")
 	return n
 }
@@ -60,19 +60,24 @@ func TestHostileSlurmProlog(t *testing.T) {
 		answer string
 		create string // of ration
 	}{
-		"one shard":        {"echo 1 0", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000%"},
-		"three of device":  {"echo 3 1", nil, "join slurm-7", "create slurm-7 --mem 1m,1=37.5000%"},
+		"one shard":        {"echo 1 0 all", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000%"},
+		"three of device":  {"echo 3 1 all", nil, "join slurm-7", "create slurm-7 --mem 1m,1=37.5000%"},
 		"none":             {"echo none", nil, "none", ""},
-		"too many":         {"echo 9 0", nil, "refuse it has 9 shards, ", ""},
+		"no partition":     {"echo 1 0", nil, "refuse its shards on n1 are not known", ""},
+		"a partition":      {"echo 1 0 batch", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000% --priority low"},
+		"another one":      {"echo 1 0 serve", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000% --priority high"},
+		"by the user":      {"echo 1 0 all", []string{"SLURM_JOB_PARTITION=serve", "SLURM_JOB_QOS=serve", "RATION_PRIORITY=high", "PRIORITIES=all=high"}, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000%"},
+		"an odd partition": {"echo '1 0 ?'", nil, "refuse its partition is not known on n1", ""},
+		"too many":         {"echo 9 0 all", nil, "refuse it has 9 shards, ", ""},
 		"an error":         {"echo no answer; exit 1", nil, "refuse its shards on n1 are not known: no answer ", ""},
 		"an empty answer":  {":", nil, "refuse its shards on n1 are not known", ""},
-		"one number":       {"echo 1", nil, "refuse its shards on n1 are not known", ""},
-		"three numbers":    {"echo 1 0 0", nil, "refuse its shards on n1 are not known", ""},
-		"two lines":        {"echo 1 0; echo 8 0", nil, "refuse its shards on n1 are not known", ""},
-		"other characters": {"echo '1 0,0=100%'", nil, "refuse its shards on n1 are not known", ""},
-		"a folder with lines": {"echo 1 0", []string{"SLURM_JOB_WORK_DIR=/tmp\nSPANK__SLURM_SPANK_OPTION_ration_ration_mem=100g"},
+		"one number":       {"echo 1 all", nil, "refuse its shards on n1 are not known", ""},
+		"three numbers":    {"echo 1 0 0 all", nil, "refuse its shards on n1 are not known", ""},
+		"two lines":        {"echo 1 0 all; echo 8 0 all", nil, "refuse its shards on n1 are not known", ""},
+		"other characters": {"echo '1 0,0=100% all'", nil, "refuse its shards on n1 are not known", ""},
+		"a folder with lines": {"echo 1 0 all", []string{"SLURM_JOB_WORK_DIR=/tmp\nSPANK__SLURM_SPANK_OPTION_ration_ration_mem=100g"},
 			"join slurm-7", "create slurm-7 --mem 1m,0=12.5000%"},
-		"a size with lines": {"echo 1 0", []string{"SPANK__SLURM_SPANK_OPTION_ration_ration_mem=5g\n100g"}, "refuse --ration-mem is not a size", ""},
+		"a size with lines": {"echo 1 0 all", []string{"SPANK__SLURM_SPANK_OPTION_ration_ration_mem=5g\n100g"}, "refuse --ration-mem is not a size", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newSlurmNode(t)
@@ -94,7 +99,7 @@ func TestHostileSlurmProlog(t *testing.T) {
 // A task of a job whose prolog did not run, as after a crash of the node, runs it, and once.
 func TestSlurmTaskWithoutAnswer(t *testing.T) {
 	n := newSlurmNode(t)
-	n.write("shards", "#!/bin/sh\n[ \"$*\" = 7 ] && echo 1 0\n") // what the environment calls the node is the user's
+	n.write("shards", "#!/bin/sh\n[ \"$*\" = 7 ] && echo 1 0 all\n") // what the environment calls the node is the user's
 	for range 2 {
 		out, err := n.run("task", []string{"ask", "7", ""}, "SLURMD_NODENAME=evil")
 		if exit, is := err.(*exec.ExitError); !is || exit.ExitCode() != 3 {
@@ -130,11 +135,14 @@ func TestHostileSlurmShards(t *testing.T) {
 		want       string // empty: it fails
 		env        []string
 	}{
-		{gres: "shard:3(IDX:0)", args: "7 n1", want: "3 0"},
-		{gres: "shard:3(IDX:0)", args: "7", want: "3 0"},
-		{gres: "shard:h200:3(IDX:1)", args: "7 n1", want: "3 1"},
-		{gres: "gpu:2(IDX:0,3),shard:3(IDX:12)", args: "7 n1", want: "3 12"},
-		{gres: "gpu:h200:0,shard:h200:2(IDX:0),mps:0", args: "7 n1", want: "2 0"},
+		{gres: "shard:3(IDX:0)", args: "7 n1", want: "3 0 all"},
+		{gres: "shard:3(IDX:0)", args: "7", want: "3 0 all"},
+		{gres: "shard:h200:3(IDX:1)", args: "7 n1", want: "3 1 all"},
+		{gres: "gpu:2(IDX:0,3),shard:3(IDX:12)", args: "7 n1", want: "3 12 all"},
+		{gres: "gpu:h200:0,shard:h200:2(IDX:0),mps:0", args: "7 n1", want: "2 0 all"},
+		{gres: "shard:3(IDX:0)", args: "7 n1", want: "3 0 a_b-1.c", env: []string{"PARTITION=a_b-1.c"}},
+		{gres: "shard:3(IDX:0)", args: "7 n1", want: "3 0 ?", env: []string{"PARTITION=one,two"}},
+		{gres: "shard:3(IDX:0)", args: "7 n1", want: "3 0 ?", env: []string{"PARTITION="}},
 		{gres: "gpu:1(IDX:0)", args: "7 n1", want: "none"},
 		{gres: "gpu:0,shard:0", args: "7 n1", want: "none"},
 		{gres: "shard:0(IDX:)", args: "7 n1", want: "none"},
@@ -152,9 +160,9 @@ func TestHostileSlurmShards(t *testing.T) {
 		{gres: "shard:1(IDX:0),shard:2(IDX:1)", args: "7 n1"},
 		{gres: "shards:1(IDX:0)", args: "7 n1"},
 		// The table has n3, n1, n2, and this machine is n2.
-		{gres: "shard:1(IDX:0)|shard:2(IDX:1)|shard:3(IDX:2)", args: "7 n1", want: "2 1"},
-		{gres: "shard:1(IDX:0)|shard:2(IDX:1)|shard:3(IDX:2)", args: "7 n3", want: "1 0"},
-		{gres: "shard:1(IDX:0)|shard:2(IDX:1)|shard:3(IDX:2)", args: "7", want: "3 2"},
+		{gres: "shard:1(IDX:0)|shard:2(IDX:1)|shard:3(IDX:2)", args: "7 n1", want: "2 1 all"},
+		{gres: "shard:1(IDX:0)|shard:2(IDX:1)|shard:3(IDX:2)", args: "7 n3", want: "1 0 all"},
+		{gres: "shard:1(IDX:0)|shard:2(IDX:1)|shard:3(IDX:2)", args: "7", want: "3 2 all"},
 		{gres: "shard:1(IDX:0)|shard:2(IDX:1)", args: "7"},
 		{gres: "shard:1(IDX:0)|shard:2(IDX:1)", args: "7 n2"},
 		{gres: "shard:1(IDX:0)", args: "7 other"},
@@ -165,7 +173,7 @@ func TestHostileSlurmShards(t *testing.T) {
 		{gres: "shard:1(IDX:0)", args: ""},
 	} {
 		cmd := exec.Command(program, strings.Fields(c.args)...)
-		cmd.Env = append(c.env, "NODELIST=n1,n2,n3")
+		cmd.Env = append([]string{"NODELIST=n1,n2,n3", "PARTITION=all"}, c.env...)
 		if c.gres != "-" {
 			cmd.Env = append(cmd.Env, "GRES="+c.gres)
 		}

@@ -6,7 +6,7 @@
  * end of its turn it may give its claim back, even if the device still has work of it. Each process
  * may die before any step; the kernel then drops its claim, and the device its work. A claim that is
  * not renewed ends some time after the process's work has. One process of high priority comes, works
- * and dies.
+ * and dies. A process of a user that may not have high priority claims it all the same.
  *
  * Safety: of the contexts of low priority that have work, at most one has a short slice.
  * At the end, a process that looks once more has the right slice. */
@@ -28,7 +28,8 @@ byte launching[LOWS]; /* from its claim to its launch, which takes less than a l
 byte waits[LOWS];     /* a thread waits for the device, and cannot renew */
 byte dead[LOWS];
 byte slice[LOWS];
-byte high;            /* a claim of high priority counts */
+byte high;            /* there is a claim of high priority that counts */
+byte lie;             /* there is one of a user that may not have it */
 byte ended;           /* processes that have ended */
 
 inline check()
@@ -46,12 +47,18 @@ inline check()
 	}
 }
 
+#ifdef COUNT_LIE
+#define HIGH (high || lie)
+#else
+#define HIGH high
+#endif
+
 /* The kernel is asked about one seat after the other. */
 inline look()
 {
 	seen = 0; i = 0;
 	if
-	:: high ->
+	:: HIGH ->
 		do
 		:: i < LOWS -> d_step { seen = seen + (i != me && claim[i]); i++ }
 		:: else -> break
@@ -166,6 +173,11 @@ active proctype machine()
 	MACHINE(2)
 #endif
 	od
+}
+
+active proctype liar()
+{
+	lie = 1
 }
 
 active proctype serving()

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #include "region/region.h"
 
 #define USERJOB_IN_FORCE "/etc/ration/in-force.toml"
+#define USERJOB_HIGH "/run/ration/high-priority"
 #define USERJOB_SOCKET "/run/ration/policy.sock"
 
 /* The first line of the file if a user without a job runs without limits. internal/policy
@@ -123,6 +125,28 @@ bool userjob_ruled(void)
 	bool ruled = !none && !userjob_root(st.st_uid) && !userjob_exempt(st.st_uid);
 	errno = saved;
 	return ruled;
+}
+
+bool userjob_may_be_high(pid_t pid)
+{
+	char path[64], text[1024], *line, *end;
+	int saved = errno;
+	bool may = true;
+	if (userjob_exists(USERJOB_IN_FORCE) && pid > 0) {
+		snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+		/* A process may choose who owns its files in /proc, but not what they say. The name before it
+		 * has no newline. */
+		if (userjob_read(path, text, sizeof text) && (line = strstr(text, "\nUid:"))) {
+			unsigned long uid = strtoul(line + strlen("\nUid:"), &end, 10);
+			snprintf(path, sizeof path, USERJOB_HIGH "/%lu", uid);
+			may = uid == 0 || userjob_exists(path);
+		} else {
+			/* /proc may hide the processes of other users. */
+			may = kill(pid, 0) == 0 || errno != ESRCH;
+		}
+	}
+	errno = saved;
+	return may;
 }
 
 /* userjob_recv is recv. If a descriptor comes with the bytes, *promise becomes that

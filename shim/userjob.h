@@ -7,6 +7,7 @@
  *                                  a run: a job with a part of the user's ration
  *   /run/ration/user-UID/exempt    the policy does not ration this user; a dangling link,
  *                                  which the user owns
+ *   /run/ration/high-priority/UID  exists if this user may have high priority
  *   /run/ration/policy.sock        makes a job for the user who connects
  *
  * Root owns all other files, and no name of a file comes from the environment. None of them is
@@ -17,9 +18,14 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 /* userjob_ruled reports whether a policy is in force that rations this process's user. */
 bool userjob_ruled(void);
+
+/* userjob_may_be_high reports whether the policy in force, if there is one, allows a process high
+ * priority. It does so if the kernel does not tell whose process that is. */
+bool userjob_may_be_high(pid_t pid);
 
 /* userjob_is_run reports whether a path is the region of a run of this process's user: a job
  * beside the user's main job, with limits that are taken out of that job's limits. The file

@@ -29,6 +29,7 @@ int slurm_load_job(job_info_msg_t **out, uint32_t id, uint16_t flags)
 	jobs[1] =
 		(job_info_t){.job_id = 7, .array_job_id = 7, .nodes = getenv("NODELIST"), .name = lines, .comment = lines, .node_inx = inx};
 	jobs[1].tres_per_node = getenv("ASKED");
+	jobs[1].partition = getenv("PARTITION");
 	uint32_t n = 0;
 	for (char *at = getenv("GRES"); at && n < NODES; n++) {
 		char *next = strchr(at, '|');

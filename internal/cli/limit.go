@@ -74,11 +74,6 @@ func (f *limitFlags) addPriority(flags *pflag.FlagSet) {
 	flags.StringVar(&f.priority, "priority", "", "which jobs come first on a GPU: `high`, normal or low")
 }
 
-// parsePriority returns the priority in the flags; 0 if there is none.
-func (f *limitFlags) parsePriority() (limit.Priority, error) {
-	return limit.ParsePriority("--priority", f.priority)
-}
-
 func (f *limitFlags) addDevice(flags *pflag.FlagSet) {
 	flags.IntVarP(&f.device, "device", "d", allDevices, "only this device, counted from 0 as the job sees them")
 	flags.Lookup("device").DefValue = "0" // hides the default, -1, from the help text
@@ -97,6 +92,9 @@ func (f *limitFlags) parse(flags *pflag.FlagSet) (l limit.Limits, err error) {
 	}
 	if err == nil && flags.Changed("devices") {
 		l.Devices, err = limit.ParseDevices("--devices", f.devices)
+	}
+	if err == nil && flags.Changed("priority") {
+		l.Priority, err = limit.ParsePriority("--priority", f.priority)
 	}
 	return l, err
 }
@@ -175,10 +173,8 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	priority, err := f.parsePriority()
-	if err != nil {
-		return err
-	}
+	priority := change.Priority
+	change.Priority = 0
 	j, err := lookUpJob(args[0], job.Find)
 	if err != nil {
 		return err

@@ -110,7 +110,7 @@ func changeError(s machine.Job, err error) error {
 	if errors.Is(err, region.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
 		hint := "run it as the owner of that file"
 		if s.Path == job.OfUserPath(os.Getuid()) {
-			hint = "ration policy ask --mem asks the policy for another ration"
+			hint = "ration policy ask --mem asks the policy for another ration, and --priority for another priority"
 		}
 		err = fmt.Errorf("%w (%s)", err, hint)
 	}

@@ -40,11 +40,13 @@ env -i. Only root can change the limits.
   [groups.students]            # the first group in the file applies
   memory = "4g"
   compute_max = "50%"
+  priority = "low"             # get out of the way of jobs of high priority
 
   [users.anna]
   memory = "20g"
   compute = "30%"
   largest = { memory = "40g" } # anna may ask for more, up to this
+  max_priority = "high"        # and for high priority; without it, for normal
 
 Limits are written as for ration run. A rule with exempt = true leaves its users
 out. Root is never rationed.`,

@@ -142,6 +142,15 @@ func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)
 				_, ration, _ := of(r)
 				return ration.Devices.IsSet()
 			}},
+		{title: "PRIORITY",
+			text: func(r T) string {
+				_, ration, _ := of(r)
+				return partText(ration.Priority)
+			},
+			needed: func(r T) bool {
+				_, ration, _ := of(r)
+				return ration.Priority != 0
+			}},
 		{title: "LARGEST",
 			text: func(r T) string {
 				_, ration, most := of(r)
@@ -165,6 +174,9 @@ func mostText(ration, most limit.Limits) string {
 	}
 	if ration.ComputeMax != most.ComputeMax {
 		parts = append(parts, "cap "+most.ComputeMax.String())
+	}
+	if ration.Priority != most.Priority {
+		parts = append(parts, most.Priority.String()+" priority")
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
@@ -209,11 +221,12 @@ func newPolicyAskCommand(a *app) *cobra.Command {
 		Long: `Ask for another ration for all your programs, up to the largest that the policy
 allows you (ration policy show). It applies at once, until you ask again, the
 policy changes so that it is too much, or the machine boots. Limits that you do
-not give are those of the policy.
+not give are those of the policy. --priority says which jobs come first on a GPU,
+as in ration run, up to the highest that the policy allows you.
 
 Exit status: 0 if you have it; 1 if it is too much, or does not fit beside the
 rations of others.`,
-		Example: "  ration policy ask --mem 30g",
+		Example: "  ration policy ask --mem 30g\n  ration policy ask --priority low",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := f.parse(cmd.Flags())
@@ -229,6 +242,7 @@ rations of others.`,
 	}
 	f.addMemory(cmd.Flags())
 	f.addCompute(cmd.Flags())
+	f.addPriority(cmd.Flags())
 	return cmd
 }
 

@@ -73,6 +73,7 @@ that an error of the program.
 of high priority that has work, a job of low priority gets very short turns, so
 that the first hardly waits for it, and at least 1 % of the time. Normal is as
 if there were no priorities. Without the flag ` + limit.EnvPriority + ` counts.
+Under a policy it needs --mem, and the policy says which is the highest.
 
 The limits are in a file, so no process can lose them. How a process finds that
 file is in its environment, which some programs clear: env -i, su -, sudo. With
@@ -204,12 +205,6 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 		if plan.Settings.Round, err = limit.ParseRound("--compute-round", f.round); err != nil {
 			return err
 		}
-	}
-	if p, err := f.limits.parsePriority(); err != nil || p != 0 {
-		if err != nil {
-			return err
-		}
-		plan.Settings.Priority = p
 	}
 	if err := checkCompute(plan.Settings.Limits); err != nil {
 		return err

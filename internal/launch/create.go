@@ -39,7 +39,12 @@ func (p Plan) Create() error {
 	if err := p.make(j); err != nil {
 		return err
 	}
-	return j.standAfter(makeMountPoints(j.Lock.Folder))
+	priority := p.forAllUsers() && p.Settings.Priority != 0
+	err := makeMountPoints(j.Lock.Folder, priority)
+	if err == nil && priority {
+		err = job.MakePriorityFile(job.Folder())
+	}
+	return j.standAfter(err)
 }
 
 // standAfter lets processes join a new job, unless err says that an earlier step failed. Then it
@@ -61,7 +66,9 @@ func (j *Job) standAfter(err error) error {
 // root in a container could otherwise rename a folder with a mount in it.
 const mountPoints = "mounts"
 
-func makeMountPoints(folder string) error {
+// makeMountPoints makes mountPoints. The containers of a job with a priority see the machine's file by
+// which jobs with a priority know of each other; others cannot claim one.
+func makeMountPoints(folder string, priority bool) error {
 	points := filepath.Join(folder, mountPoints)
 	folders := []string{points, filepath.Join(points, "job"), filepath.Join(points, "lib")}
 	files := []string{"job/" + job.RegionName, "job/" + job.CreatedName, "lib/libration.so"}
@@ -70,6 +77,9 @@ func makeMountPoints(folder string) error {
 	}
 	if isFolder(filepath.Join(folder, job.MachineName)) {
 		folders = append(folders, filepath.Join(points, "job", job.MachineName), filepath.Join(points, "lib", fakeFolder))
+	}
+	if priority {
+		files = append(files, job.PriorityFile)
 	}
 	var err error
 	for _, path := range folders {
@@ -120,6 +130,9 @@ func FindStanding(name string) (*Standing, error) {
 	s := &Standing{Name: found.Name, Mappings: []Mapping{{From: filepath.Join(folder, mountPoints), To: runFolder}, accounts}}
 	if _, err := os.Lstat(limits.From); err == nil {
 		s.Mappings = append(s.Mappings, limits)
+	}
+	if _, err := os.Lstat(filepath.Join(folder, mountPoints, job.PriorityFile)); err == nil {
+		s.Mappings = append(s.Mappings, Mapping{From: filepath.Join(job.Folder(), job.PriorityFile), To: runFolder + "/" + job.PriorityFile})
 	}
 	s.Mappings = append(s.Mappings, own(job.CreatedName),
 		Mapping{From: filepath.Join(libraries, "libration.so"), To: containerLibrary, Programs: true},

@@ -103,16 +103,17 @@ func (t namespaceTask) mount() error {
 		{filepath.Join(t.Job, "region"+region.LimitsSuffix), job.WellKnown + "/region" + region.LimitsSuffix},
 		{filepath.Join(t.Job, job.MachineName), job.WellKnown + "/" + job.MachineName},
 		{t.Lib, LibraryFolder},
+		{t.priorityFile(), runFolder + "/" + job.PriorityFile},
 	} {
 		fd, err := unix.Open(s.from, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENOENT) {
-			continue // the limits file and the stand-in driver are optional
+			continue // the limits file, the stand-in driver and the file of priorities are optional
 		}
 		if err != nil {
 			return fmt.Errorf("opening %s: %w", s.from, err)
 		}
 		binds = append(binds, bindMount{fd, s.to})
-		if strings.HasSuffix(s.to, region.LimitsSuffix) { // read-only even for root in the job
+		if strings.HasSuffix(s.to, region.LimitsSuffix) || strings.HasSuffix(s.to, job.PriorityFile) { // read-only even for root in the job
 			readOnly = append(readOnly, s.to)
 		}
 	}
@@ -150,6 +151,16 @@ func (t namespaceTask) mount() error {
 		}
 	}
 	return nil
+}
+
+// priorityFile returns the path of the file by which jobs with a priority know of each other: beside the
+// job, or else root's.
+func (t namespaceTask) priorityFile() string {
+	beside := filepath.Join(filepath.Dir(t.Job), job.PriorityFile)
+	if _, err := os.Lstat(beside); err == nil {
+		return beside
+	}
+	return filepath.Join(runFolder, job.PriorityFile)
 }
 
 // bindMount is a bind mount of an open file or folder.

@@ -117,6 +117,12 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	if err := p.make(j); err != nil {
 		return nil, err
 	}
+	if p.forAllUsers() && p.Settings.Priority != 0 {
+		if err := job.MakePriorityFile(job.Folder()); err != nil { // which the job cannot do, in its namespace
+			j.Discard()
+			return nil, err
+		}
+	}
 	j.region = j.Lock.Job.Path
 	return j, nil
 }

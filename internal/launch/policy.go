@@ -53,10 +53,10 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, ruledError("--fake-gpu")
 	case p.Settings.Round != 0:
 		return nil, ruledError("a round of its own")
-	case p.Settings.Priority != 0:
-		return nil, ruledError("a priority of its own")
 	case !limited && (p.Settings.Compute.IsSet() || p.Settings.ComputeMax.IsSet()):
 		return nil, ruledError("a share of its own and no --mem")
+	case !limited && p.Settings.Priority != 0:
+		return nil, ruledError("a priority of its own and no --mem")
 	case !limited && p.Settings.Devices.IsSet():
 		return nil, ruledError("a number of devices and no --mem")
 	}

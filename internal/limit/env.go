@@ -36,9 +36,8 @@ func IsVariable(key string) bool {
 // Settings are all settings that a job's processes read from their environment.
 type Settings struct {
 	Limits
-	Round    Round    // of which shares are slices; 0 if it is not set
-	Priority Priority // of the job, on all its devices
-	Strict   bool     // a share that cannot be enforced is an error of the program
+	Round  Round // of which shares are slices; 0 if it is not set
+	Strict bool  // a share that cannot be enforced is an error of the program
 }
 
 // FromEnv reads settings from an environment in the form of [os.Environ]. It reports all errors at

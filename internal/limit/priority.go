@@ -1,6 +1,9 @@
 package limit
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // Priority says which jobs come first on a device that they share. Zero means that it is not set,
 // which is [PriorityNormal].
@@ -46,6 +49,11 @@ func (p Priority) String() string {
 		return priorityNames[PriorityNormal]
 	}
 	return priorityNames[p]
+}
+
+// Above reports whether a job with p comes before a job with other.
+func (p Priority) Above(other Priority) bool {
+	return cmp.Or(p, PriorityNormal) < cmp.Or(other, PriorityNormal)
 }
 
 // MarshalText renders p in JSON.

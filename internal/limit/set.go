@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -161,9 +162,10 @@ func (s Set[L]) CheckDevices(devices int) error {
 // unchanged.
 type Limits struct {
 	Memory     Set[Memory]  `json:"memory"`
-	Compute    Set[Compute] `json:"compute"`          // shares: least part of a device's time
-	ComputeMax Set[Compute] `json:"compute_max"`      // caps: largest part of a device's time
-	Devices    Devices      `json:"devices,omitzero"` // number of devices that the job has; not set if the default applies
+	Compute    Set[Compute] `json:"compute"`           // shares: least part of a device's time
+	ComputeMax Set[Compute] `json:"compute_max"`       // caps: largest part of a device's time
+	Devices    Devices      `json:"devices,omitzero"`  // number of devices that the job has; not set if the default applies
+	Priority   Priority     `json:"priority,omitzero"` // of the job, on all its devices
 }
 
 // IsSet reports whether any limit is set.
@@ -187,6 +189,7 @@ func (l Limits) On(device int) (out Limits, err error) {
 		}
 	}
 	out.Memory.Device[device], out.Compute.Device[device], out.ComputeMax.Device[device] = l.Memory.Default, l.Compute.Default, l.ComputeMax.Default
+	out.Priority = l.Priority // which has no device: its caller refuses it
 	return out, nil
 }
 
@@ -204,6 +207,7 @@ func (l Limits) Or(other Limits) Limits {
 	if !l.Devices.IsSet() {
 		l.Devices = other.Devices
 	}
+	l.Priority = cmp.Or(l.Priority, other.Priority)
 	return l
 }
 
@@ -212,6 +216,9 @@ func (l Limits) String() string {
 	text := fmt.Sprintf("memory=%s compute=%s compute_max=%s", l.Memory, l.Compute, l.ComputeMax)
 	if l.Devices.IsSet() {
 		text += " devices=" + l.Devices.String()
+	}
+	if l.Priority != 0 {
+		text += " priority=" + l.Priority.String()
 	}
 	return text
 }
@@ -233,6 +240,8 @@ func ParseLimits(text string) (l Limits, err error) {
 			l.ComputeMax, err = ParseComputeSet(key, value)
 		case "devices":
 			l.Devices, err = ParseDevices(key, value)
+		case "priority":
+			l.Priority, err = ParsePriority(key, value)
 		default:
 			err = fmt.Errorf("%q: no part of a ration", field)
 		}

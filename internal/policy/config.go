@@ -6,6 +6,7 @@
 //	/etc/ration/in-force.toml      the policy in force: a copy of the last valid file
 //	/etc/ld.so.preload             names the library, for every program
 //	/run/ration/user-UID           the job of a user; a standing job of root's (package launch)
+//	/run/ration/high-priority/UID  a user that may have high priority
 //	/run/ration/policy.sock        where the service makes the job of a user without one (Keep)
 //
 // The library decides by these paths and by the UID that the kernel has for the process: shim/userjob.c.
@@ -237,9 +238,10 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 			r.problem(path+"\x00devices", "%v", err)
 		}
 	}
+	out.Default.Priority = r.priority(path, "priority", t.Priority)
 	out.Largest = out.Default
 	switch {
-	case t.Exempt && (t.rationText != rationText{} || t.Devices != nil || t.Largest != nil):
+	case t.Exempt && (t.rationText != rationText{} || t.Devices != nil || t.Priority != nil || t.MaxPriority != nil || t.Largest != nil):
 		r.problem(path, "%s: exempt, and a ration as well (leave one of them out)", source)
 	case t.Exempt:
 	case t.Memory == nil && r.incomplete[path]:
@@ -255,7 +257,26 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 			r.problem(inside+"\x00"+e.key, "%s: the largest %s, %s, is less than what the user has, %s", source, e.name, e.most, e.has)
 		}
 	}
+	out.Largest.Priority = cmp.Or(r.priority(path, "max_priority", t.MaxPriority), out.Default.Priority)
+	if out.Default.Priority.Above(out.Largest.Priority) {
+		r.problem(path+"\x00max_priority", "%s: the highest priority, %s, is below the one that the user has, %s", source, out.Largest.Priority, cmp.Or(out.Default.Priority, limit.PriorityNormal))
+	}
 	return out
+}
+
+// priority returns the priority that a key of a rule sets; 0 if the rule does not have the key.
+func (r *reader) priority(path, key string, value *string) limit.Priority {
+	if value == nil {
+		return 0
+	}
+	p, err := limit.ParsePriority(key, *value)
+	if err == nil && p == 0 {
+		err = fmt.Errorf("%s: empty (high, normal or low)", key)
+	}
+	if err != nil {
+		r.problem(path+"\x00"+key, "%v", err)
+	}
+	return p
 }
 
 func (r *reader) ration(path string, t rationText) (out limit.Limits) {

@@ -26,7 +26,7 @@ func TestParseProblems(t *testing.T) {
 		{"[everybody]\nmemory = 5\n", []string{`2:1: memory = 5: a unit and quotes are missing (as memory = "5g")`}},
 		{"[everybody]\nmemory = 8\ncompute = 30\nexempt = \"no\"\ncolor = 1\n[users.anna]\nmemory = \"lots\"\n[groups]\nstaff = 3\n[users.bob]\n", []string{
 			`2:1: memory = 8: a unit and quotes are missing (as memory = "8g")`, `3:1: compute = 30: a unit and quotes are missing (as compute = "30%")`,
-			`4:1: exempt = "no": true or false is needed, without quotes`, "5:1: everybody.color: no such key (compute, compute_max, devices, exempt, largest, memory)",
+			`4:1: exempt = "no": true or false is needed, without quotes`, "5:1: everybody.color: no such key (compute, compute_max, devices, exempt, largest, max_priority, memory, priority)",
 			`7:1: memory="lots": not a size`, "9:1: staff = 3: a section is needed (as [groups.staff], and below it memory", "10:8: users.bob: no memory"}},
 		{"[everybody]\nmemory = 1g\n[users.anna\nmemory = \"lots\"\n[users.bob]\nmemory = \"more\"\n", []string{"2:11: strings must be quoted", "3:12: ", `6:1: memory="more": not a size`}},
 		{"missing = 3\neverybody = \"8g\"\n", []string{`1:1: missing = 3: text in quotes is needed (as missing = "closed")`, `2:1: everybody = "8g": a section is needed (as [everybody]`}},
@@ -53,6 +53,14 @@ func TestParseProblems(t *testing.T) {
 		{head + "devices = [1]\n", []string{`3:1: everybody.devices: a number or "all" is needed`}},
 		{head + "largest.devices = 2\n", []string{"3:9: everybody.largest.devices: no such key"}},
 		{head + "[users.anna]\nexempt = true\ndevices = 1\n", []string{"3:8: users.anna: exempt, and a ration as well"}},
+		{head + "priority = \"low\"\nmax_priority = \"high\"\n", nil},
+		{head + "priority = \"low\"\nmax_priority = \"low\"\n", nil},
+		{head + "priority = \"urgent\"\nmax_priority = 1\n", []string{`3:1: priority="urgent": not a priority (use high, normal or low)`, `4:1: max_priority = 1: text in quotes is needed (as max_priority = "high")`}},
+		{head + "priority = \"\"\n", []string{"3:1: priority: empty"}},
+		{head + "priority = \"high\"\nmax_priority = \"normal\"\n", []string{"4:1: everybody: the highest priority, normal, is below the one that the user has, high"}},
+		{head + "max_priority = \"low\"\n", []string{"3:1: everybody: the highest priority, low, is below the one that the user has, normal"}},
+		{head + "largest.priority = \"high\"\n", []string{"3:9: everybody.largest.priority: no such key"}},
+		{head + "[users.anna]\nexempt = true\nmax_priority = \"high\"\n", []string{"3:8: users.anna: exempt, and a ration as well"}},
 		{head + head, []string{"3:2: "}},
 	} {
 		_, err := Parse("f", []byte(c.text))
@@ -96,6 +104,35 @@ largest = { memory = "4g", compute = "30%" }`))
 		expect.Equal(t, (err == nil), want, text, err)
 		again, err := limit.ParseLimits(asked.String())
 		expect.True(t, err == nil && again == asked, text, "rendered as", asked.String())
+	}
+}
+
+// A user takes no priority above the highest: the rule's max_priority, or else its priority, or else
+// normal.
+func TestAllowsPriority(t *testing.T) {
+	for _, c := range []struct {
+		rule    string
+		highest limit.Priority
+	}{
+		{"", limit.PriorityNormal},
+		{`priority = "low"`, limit.PriorityLow},
+		{`priority = "high"`, limit.PriorityHigh},
+		{`max_priority = "high"`, limit.PriorityHigh},
+		{"priority = \"low\"\nmax_priority = \"normal\"", limit.PriorityNormal},
+		{"priority = \"low\"\nmax_priority = \"high\"\nlargest.memory = \"4g\"", limit.PriorityHigh},
+	} {
+		p, err := Parse("f", []byte("[everybody]\nmemory = \"2g\"\n"+c.rule))
+		expect.OK(t, err)
+		for asked := limit.PriorityHigh; asked <= limit.PriorityLow; asked++ {
+			want := asked >= c.highest
+			l, err := limit.ParseLimits("memory=1g priority=" + asked.String())
+			expect.OK(t, err)
+			err = p.Everybody.allows(l, nil)
+			expect.True(t, (err == nil) == want && (err == nil || errors.Is(err, ErrTooMuch)), c.rule, asked, err)
+			again, err := limit.ParseLimits(l.String())
+			expect.True(t, err == nil && again == l, "rendered as", l.String())
+		}
+		expect.Equal(t, p.Everybody.mayBeHigh(), c.highest == limit.PriorityHigh, c.rule)
 	}
 }
 

@@ -22,9 +22,11 @@ type rationText struct {
 
 type ruleText struct {
 	rationText
-	Devices any         `toml:"devices"` // a number, or "all"
-	Exempt  bool        `toml:"exempt"`
-	Largest *rationText `toml:"largest"`
+	Devices     any         `toml:"devices"` // a number, or "all"
+	Priority    *string     `toml:"priority"`
+	MaxPriority *string     `toml:"max_priority"`
+	Exempt      bool        `toml:"exempt"`
+	Largest     *rationText `toml:"largest"`
 }
 
 type configText struct {
@@ -37,7 +39,7 @@ type configText struct {
 }
 
 // examples has a value for each key with text, for messages.
-var examples = map[string]string{"memory": "8g", "compute": "30%", "compute_max": "50%", "missing": MissingClosed,
+var examples = map[string]string{"memory": "8g", "compute": "30%", "compute_max": "50%", "missing": MissingClosed, "priority": "low", "max_priority": "high",
 	"events": notify.GPUFailed, "format": notify.Slack, "command": "/usr/local/bin/page", "url": "https://example.com/hook", "url_file": "/etc/ration/slack.url",
 	"to": "admin@example.com", "from": "ration@example.com", "sendmail": sendmail}
 

@@ -80,6 +80,9 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 		return Result{}, err
 	}
 	defer r.close()
+	if err := p.keepHigh(); err != nil {
+		return Result{}, err
+	}
 	todo := append(Users(), more...)
 	if uid, is := agentUser(); is {
 		todo = append(todo, uid) // it may need the exemption before the service starts
@@ -195,6 +198,9 @@ func Disable() (left []int, err error) {
 	}
 	if err := removeLibrary(); err != nil {
 		return nil, fmt.Errorf("removing the library: %w", err)
+	}
+	for _, uid := range highUsers() {
+		_ = markHigh(uid, false) // without a policy, no process reads it
 	}
 	for _, run := range job.RunsOf(-1) {
 		_ = job.Remove(run, true) // runs with processes stay until these end

@@ -85,11 +85,18 @@ func (r *rations) close() {
 	}
 }
 
-// makeRunFolder makes the folder of root's jobs, which all users can enter.
+// makeRunFolder makes the folder of root's jobs, which all users can enter, and its files for jobs
+// with a priority.
 func makeRunFolder() error {
-	err := os.MkdirAll(job.RootFolder, 0o755)
+	high := filepath.Join(job.RootFolder, job.HighFolder)
+	err := os.MkdirAll(high, 0o755)
+	for _, folder := range []string{job.RootFolder, high} {
+		if err == nil {
+			err = os.Chmod(folder, 0o755) // in case of another umask, or if the folder existed
+		}
+	}
 	if err == nil {
-		err = os.Chmod(job.RootFolder, 0o755) // in case of another umask, or if the folder existed
+		err = job.MakePriorityFile(job.RootFolder)
 	}
 	if err != nil {
 		return fmt.Errorf("making the folder of jobs: %w", err)
@@ -164,10 +171,13 @@ func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place
 	if err != nil {
 		return fmt.Errorf("%s: %w", rule.Source, err)
 	}
+	if err := markHigh(uid, rule.mayBeHigh()); err != nil {
+		return err
+	}
 	asked, _ := os.ReadFile(askedPath(uid))
 	limits, why, err := r.place(uid, ration, limits, at)
 	if err == nil {
-		limits, err = r.divide(uid, limits)
+		limits, err = r.divide(uid, rule, limits)
 	}
 	if err != nil {
 		return err
@@ -236,7 +246,7 @@ func (r *rations) exempt(uid int) error {
 		err = nil
 	}
 	if err == nil {
-		err = errors.Join(os.Chmod(folder, 0o755), linkExempt(filepath.Join(folder, job.ExemptName), uid))
+		err = errors.Join(os.Chmod(folder, 0o755), linkExempt(filepath.Join(folder, job.ExemptName), uid), markHigh(uid, true))
 	}
 	if err != nil {
 		return fmt.Errorf("exempting user %d: %w", uid, err)
@@ -295,6 +305,9 @@ func setLimitsAt(path string, l region.Limits) error {
 			return err
 		}
 	}
+	if priority := abi.PriorityOf(l.Priority); priority != o.Priority() {
+		return o.SetPriority(priority)
+	}
 	return nil
 }
 
@@ -313,7 +326,16 @@ func (rule *Rule) allows(asked limit.Limits, totals []limit.Size) error {
 	for _, e := range excesses(asked, rule.Largest, totals) {
 		return fmt.Errorf("%w: %s %s, where %s is the largest (%s in %s)", ErrTooMuch, e.name, e.has, e.most, rule.Source, ConfigFile)
 	}
-	return nil
+	return rule.allowsPriority(asked.Priority)
+}
+
+// allowsPriority returns an error for a priority above the rule's highest.
+func (rule *Rule) allowsPriority(asked limit.Priority) error {
+	if !asked.Above(rule.Largest.Priority) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s priority, where %s is the highest (max_priority of %s in %s)",
+		ErrTooMuch, asked, cmp.Or(rule.Largest.Priority, limit.PriorityNormal), rule.Source, ConfigFile)
 }
 
 // askedName is the file, in the folder of a user's job, with the ration that the user asked for.

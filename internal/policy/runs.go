@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -75,6 +76,7 @@ func readLimits(path string) (out region.Limits, err error) {
 		out.Memory[d], out.Compute[d], out.ComputeMax[d] = memory, uint64(c.Share), uint64(c.Max)
 		out.Hidden[d] = o.HiddenBy(d)
 	}
+	out.Priority = o.Priority()
 	return out, nil
 }
 
@@ -104,8 +106,9 @@ func take(left *region.Limits, run region.Limits) region.Limits {
 }
 
 // divide returns the rest of a ration for the user's own job, after the user's runs. If the runs
-// exceed the ration, it lowers the limits of the youngest.
-func (r *rations) divide(uid int, ration region.Limits) (left region.Limits, err error) {
+// exceed the ration, it lowers the limits of the youngest. It lowers a priority that the rule does not
+// allow any more.
+func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region.Limits, err error) {
 	left = ration
 	for _, run := range job.RunsOf(uid) {
 		// The service died while it created or removed this run, which may have limits.
@@ -122,6 +125,9 @@ func (r *rations) divide(uid int, ration region.Limits) (left region.Limits, err
 		}
 		if err != nil {
 			return left, fmt.Errorf("reading the limits of run %s: %w", run.Name, err)
+		}
+		if limit.Priority(has.Priority).Above(rule.Largest.Priority) {
+			has.Priority = uint64(rule.Largest.Priority)
 		}
 		if err := setLimitsAt(run.Path, take(&left, has)); err != nil {
 			return left, err
@@ -173,6 +179,10 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 	}
 	if rule.Exempt {
 		return nil, 0, fmt.Errorf("%w: %s is exempt", ErrRun, rule.Source)
+	}
+	asked.Priority = cmp.Or(asked.Priority, ration.Priority)
+	if err := rule.allowsPriority(asked.Priority); err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
 	}
 	run := runOf(uid, name)
 	if err := limit.CheckName("--name", run.Name); err != nil {

@@ -123,6 +123,9 @@ func (l *OperatorLimits) SetComputeMax(device int, most uint64) error {
 	return l.set(device, most, computeMaxWord)
 }
 
+// Priority returns the job's priority as of the last read or change.
+func (l *OperatorLimits) Priority() uint64 { return abi.PriorityOf(l.page.Priority) }
+
 // SetPriority changes the job's priority: abi.PriorityHigh to abi.PriorityLow.
 func (l *OperatorLimits) SetPriority(priority uint64) error {
 	return l.change(changePriority(priority))

@@ -14,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"ration/internal/limit"
 	"ration/kube/slices"
 )
 
@@ -25,6 +26,8 @@ type Plan struct {
 	Pods      []Pod    `json:"pods"` // pods that it is reserved for
 	Rations   []Ration `json:"rations"`
 	Results   []Result `json:"results"`
+
+	Priority limit.Priority `json:"priority,omitzero"` // the highest that the claim itself asks for, not its class
 }
 
 // Pod is a pod that a claim is reserved for.
@@ -37,6 +40,8 @@ type Pod struct {
 type Ration struct {
 	Request string  `json:"request,omitempty"` // request that it belongs to; empty for all requests
 	Shares  []Share `json:"shares"`
+
+	Priority limit.Priority `json:"priority,omitzero"` // of the job; the lowest of its requests
 }
 
 // Share is a part of a device.
@@ -88,6 +93,7 @@ func Read(c *resourceapi.ResourceClaim, node string, gpus []slices.GPU) (Plan, e
 	if err != nil {
 		return p, fmt.Errorf("claim %s/%s: %w", c.Namespace, c.Name, err)
 	}
+	p.Priority = settings.asked
 	for _, r := range devices.Results {
 		if r.Driver != slices.Driver {
 			continue // another driver's plugin prepares it
@@ -96,13 +102,17 @@ func Read(c *resourceapi.ResourceClaim, node string, gpus []slices.GPU) (Plan, e
 		if err != nil {
 			return p, fmt.Errorf("claim %s/%s, request %s: %w", c.Namespace, c.Name, r.Request, err)
 		}
-		share.ComputeMax = settings.computeMax(r.Request)
+		share.ComputeMax = valueFor(settings.caps, r.Request)
 		result := Result{Request: r.Request, Pool: r.Pool, Device: r.Device, Ration: p.ration(settings, r.Request)}
 		if r.ShareID != nil {
 			result.ShareID = string(*r.ShareID)
 		}
 		p.Results = append(p.Results, result)
-		p.Rations[result.Ration].add(share)
+		ration := &p.Rations[result.Ration]
+		if priority := valueFor(settings.priorities, r.Request); len(ration.Shares) == 0 || ration.Priority.Above(priority) {
+			ration.Priority = priority
+		}
+		ration.add(share)
 	}
 	if len(p.Results) == 0 {
 		return p, fmt.Errorf("claim %s/%s has no device of %s (its device class has to select driver %s)", c.Namespace, c.Name, slices.Driver, slices.Driver)

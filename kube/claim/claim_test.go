@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"ration/check/expect"
+	"ration/internal/limit"
 	"ration/kube/slices"
 )
 
@@ -68,6 +69,44 @@ func TestReadPerRequest(t *testing.T) {
 	expect.True(t, a.ComputeMax == 50 && b.ComputeMax == 20 && b.Memory == 20*gib, a, b)
 }
 
+// A job has the lowest priority of its requests. The plan says what the claim itself asks for.
+func TestReadPriority(t *testing.T) {
+	type set struct {
+		source     resourceapi.AllocationConfigSource
+		parameters string
+		requests   []string
+	}
+	class, own := resourceapi.AllocationConfigSourceClass, resourceapi.AllocationConfigSourceClaim
+	const high, normal, low = limit.PriorityHigh, limit.PriorityNormal, limit.PriorityLow
+	for name, tt := range map[string]struct {
+		configs []set
+		asked   limit.Priority
+		want    []limit.Priority // of the rations
+	}{
+		"none":                 {nil, 0, []limit.Priority{0}},
+		"of the class":         {[]set{{class, `"priority":"high"`, nil}}, 0, []limit.Priority{high}},
+		"the claim's counts":   {[]set{{own, `"priority":"low"`, nil}, {class, `"priority":"high"`, nil}}, low, []limit.Priority{low}},
+		"of one class":         {[]set{{class, `"priority":"high"`, []string{"a"}}}, 0, []limit.Priority{0}},
+		"of two classes":       {[]set{{class, `"priority":"high"`, []string{"a"}}, {class, `"priority":"low"`, []string{"b"}}}, 0, []limit.Priority{low}},
+		"of requests":          {[]set{{own, `"sharing":"Request"`, nil}, {own, `"priority":"low"`, []string{"a"}}, {own, `"priority":"high"`, []string{"b"}}}, high, []limit.Priority{low, high}},
+		"normal, of a request": {[]set{{class, `"priority":"low"`, nil}, {own, `"sharing":"Request","computeMax":50`, nil}, {own, `"priority":"normal"`, []string{"b"}}}, normal, []limit.Priority{low, normal}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := allocated(result("a", 0, "10Gi", "0"), result("b/big", 1, "20Gi", "0"))
+			for _, s := range tt.configs {
+				config(c, s.source, head+","+s.parameters+"}", s.requests...)
+			}
+			p, err := Read(c, "n", gpus)
+			expect.OK(t, err)
+			expect.Must(t, len(p.Rations) == len(tt.want), p.Rations)
+			for i, want := range tt.want {
+				expect.Equal(t, p.Rations[i].Priority, want)
+			}
+			expect.Equal(t, p.Priority, tt.asked)
+		})
+	}
+}
+
 // Whatever is odd is refused, with what to do.
 func TestReadRefuses(t *testing.T) {
 	one := func(change func(r *resourceapi.DeviceRequestAllocationResult)) *resourceapi.ResourceClaim {
@@ -121,6 +160,9 @@ func TestReadRefuses(t *testing.T) {
 		"a cap beyond 100": {with(head + `,"computeMax":101}`), "computeMax 101"},
 		"unknown sharing":  {with(head + `,"sharing":"Pod"}`), `sharing "Pod"`},
 		"sharing in part":  {with(head+`,"sharing":"Request"}`, "a"), "for the whole claim"},
+		"unknown priority": {with(head + `,"priority":"urgent"}`), "not a priority"},
+		"in capitals":      {with(head + `,"priority":"High"}`), "write high"},
+		"priority in part": {with(head+`,"priority":"low"}`, "a"), "a priority is for the whole claim"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := Read(tt.claim, "n", gpus)

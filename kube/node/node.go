@@ -309,7 +309,7 @@ func (n *Node) makeJob(name string, ration claim.Ration) error {
 	var warnings []string
 	plan := launch.Plan{Name: name, FakeGPU: n.FakeGPU, Driver: n.Driver, Warn: func(text string) { warnings = append(warnings, text) },
 		Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "computeMax"}}
-	plan.Settings.Memory.Default = limit.MemorySize(closed)
+	plan.Settings.Memory.Default, plan.Settings.Priority = limit.MemorySize(closed), ration.Priority
 	for _, s := range ration.Shares {
 		plan.Present = append(plan.Present, s.UUID)
 		plan.Settings.Memory.Device[s.Index] = limit.MemorySize(limit.Size(s.Memory))

@@ -1,12 +1,14 @@
 package node
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +18,8 @@ import (
 	"ration/check/expect"
 	"ration/internal/embedded"
 	"ration/internal/job"
+	"ration/internal/limit"
+	"ration/internal/region"
 	"ration/internal/safepath"
 	"ration/kube/claim"
 	"ration/machine"
@@ -107,6 +111,32 @@ func checkNothingLeft(t *testing.T, n *Node) {
 		for _, e := range entries {
 			expect.True(t, e.Name() == "lock" || e.Name() == embedded.FolderName, e.Name(), "is left in", folder)
 		}
+	}
+}
+
+// The job of a claim has its priority, and its containers see the file by which jobs with a priority
+// know of each other. Others do not.
+func TestPreparePriority(t *testing.T) {
+	n := newNode(t)
+	for _, priority := range []limit.Priority{0, limit.PriorityLow} {
+		p := n.plan(uid, 10*gib)
+		p.Rations[0].Priority = priority
+		_, err := n.Prepare(p)
+		expect.OK(t, err)
+		limits, err := region.OpenOperatorLimits(filepath.Join(os.Getenv("RATION_DIR"), jobName(p, 0), job.RegionName))
+		expect.OK(t, err)
+		expect.Equal(t, limits.Priority(), uint64(cmp.Or(priority, limit.PriorityNormal)))
+		mounted := false
+		for _, m := range n.readSpec(t, uid).Devices[0].ContainerEdits.Mounts {
+			if m.ContainerPath == "/run/ration/"+job.PriorityFile {
+				mounted = true
+				expect.True(t, slices.Contains(m.Options, "ro"), m.Options)
+				st, err := os.Stat(m.HostPath)
+				expect.True(t, err == nil && st.Mode() == 0o444, st, err)
+			}
+		}
+		expect.Equal(t, mounted, priority != 0)
+		expect.OK(t, n.Unprepare(uid))
 	}
 }
 

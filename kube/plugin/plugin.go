@@ -8,6 +8,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/klog/v2"
 	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 
+	"ration/internal/limit"
 	"ration/kube/claim"
 	"ration/kube/node"
 	"ration/kube/slices"
@@ -41,7 +43,8 @@ type Config struct {
 	KubeletRoot string // /var/lib/kubelet
 	Client      kubernetes.Interface
 	Options     slices.Options
-	MaxMemory   uint64 // most bytes of a claim, all its devices together; 0 for no bound
+	MaxMemory   uint64         // most bytes of a claim, all its devices together; 0 for no bound
+	MaxPriority limit.Priority // highest that a claim may ask for; its class may give any. 0 for normal
 
 	// Sick returns the GPUs that do not work, by UUID, and why. With nil, all work.
 	Sick func(uuids []string) map[string]string
@@ -160,6 +163,10 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 	if memory := plan.Memory(); p.MaxMemory > 0 && memory > p.MaxMemory {
 		return nil, fmt.Errorf("claim %s/%s has %d bytes of memory, and a claim may have %d (ask for less, or raise policies.maxMemory of the chart)",
 			plan.Namespace, plan.Name, memory, p.MaxMemory)
+	}
+	if plan.Priority.Above(p.MaxPriority) {
+		return nil, fmt.Errorf("claim %s/%s asks for %s priority, and a claim may have at most %s (leave it out, use a device class that gives it, or change policies.maxPriority of the chart)",
+			plan.Namespace, plan.Name, plan.Priority, cmp.Or(p.MaxPriority, limit.PriorityNormal))
 	}
 	devices, err := p.Node.Prepare(plan)
 	if errors.Is(err, node.ErrOverbooked) {

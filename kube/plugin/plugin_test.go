@@ -30,6 +30,7 @@ import (
 	"ration/check/expect"
 	"ration/internal/embedded"
 	"ration/internal/job"
+	"ration/internal/limit"
 	"ration/kube/claim"
 	"ration/kube/node"
 	kubeslices "ration/kube/slices"
@@ -223,6 +224,27 @@ func TestMaxMemory(t *testing.T) {
 	got := c.prepare(within, beyond)
 	expect.Equal(t, got[string(within.UID)].Error, "")
 	expect.True(t, strings.Contains(got[string(beyond.UID)].Error, "a claim may have"), got[string(beyond.UID)].Error)
+}
+
+// A claim asks for high priority only where the operator allows it, even if admission let it pass. A
+// class may give it.
+func TestMaxPriority(t *testing.T) {
+	parameters := runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.ration/v1","kind":"RationConfig","priority":"high"}`)}
+	for _, highest := range []limit.Priority{0, limit.PriorityHigh} {
+		c := newCluster(t)
+		c.config.MaxPriority = highest
+		c.start()
+		asks, given := newClaim(c, 1, "1Gi"), newClaim(c, 2, "1Gi")
+		for claim, source := range map[*resourceapi.ResourceClaim]resourceapi.AllocationConfigSource{asks: resourceapi.AllocationConfigSourceClaim, given: resourceapi.AllocationConfigSourceClass} {
+			claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{Source: source, DeviceConfiguration: resourceapi.DeviceConfiguration{
+				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: kubeslices.Driver, Parameters: parameters}}}}
+		}
+		c.add(asks, given)
+		got := c.prepare(asks, given)
+		expect.Equal(t, got[string(given.UID)].Error, "")
+		refused := got[string(asks.UID)].Error
+		expect.True(t, (refused == "") == (highest != 0) && (refused == "" || strings.Contains(refused, "asks for high priority, and a claim may have at most normal")), refused)
+	}
 }
 
 // Two claims of one container are refused, since only one would count; two claims of two containers are not.

@@ -12,6 +12,7 @@
 #include "log.h"
 #include "region/atomics.h"
 #include "region/region.h"
+#include "userjob.h"
 
 /* A position in the file, from the highest bit: device, kind, seat, time. A process's claim is the
  * range from time 0 of its seat up to the time until which the claim counts. */
@@ -98,14 +99,14 @@ static int claims_open_at(const char *path, bool make)
 	return fd;
 }
 
-/* claims_search opens the machine's file: that of the folder of jobs, if the user has chosen one;
- * otherwise root's, or else the one that all users share. */
+/* claims_search opens the machine's file: that of the folder of jobs, if the user has chosen one and
+ * no policy rations this user; otherwise root's, or else the one that all users share. */
 static int claims_search(void)
 {
 	char path[512];
 	const char *dir = environment_get("RATION_DIR");
 	int fd;
-	if (dir && *dir) {
+	if (dir && *dir && !userjob_ruled()) {
 		int n = snprintf(path, sizeof path, "%s/%s", dir, claims_name);
 		return n > 0 && (size_t)n < sizeof path ? claims_open_at(path, true) : -1;
 	}
@@ -177,8 +178,24 @@ bool claims_hold(const uint64_t uuid[2], enum claims_kind kind, uint64_t until)
 static bool claims_counts(const struct flock *l, uint64_t seat, uint64_t now)
 {
 	uint64_t until = (uint64_t)l->l_len;
-	return (uint64_t)l->l_start == seat && until > 0 && until < CLAIMS_SEAT_SIZE &&
+	/* The library has no locks of open files, whose owner the kernel does not tell: pid -1. */
+	return l->l_pid >= 0 && (uint64_t)l->l_start == seat && until > 0 && until < CLAIMS_SEAT_SIZE &&
 	       (uint32_t)(until - now % CLAIMS_SEAT_SIZE) <= (uint32_t)CLAIMS_MOST_MS;
+}
+
+/* claims_allowed returns true if the owner of a lock may claim high priority. What was found out about
+ * a process counts for a second, so that many claims cost little. */
+static bool claims_allowed(const struct flock *l, uint64_t now)
+{
+	/* The process in the high half, the second and, in the lowest bit, the answer. Atomic. */
+	static uint64_t judged[CLAIMS_MANY];
+	uint64_t *word = &judged[(uint32_t)l->l_pid % CLAIMS_MANY], known = load_acquire(word);
+	uint64_t question = (uint64_t)(uint32_t)l->l_pid << 32 | (uint32_t)(now / 1000) << 1;
+	if (known >> 1 == question >> 1)
+		return known & 1;
+	bool may = userjob_may_be_high(l->l_pid);
+	store_release(word, question | may);
+	return may;
 }
 
 unsigned claims_others(const uint64_t uuid[2], enum claims_kind kind, uint64_t now)
@@ -212,7 +229,7 @@ unsigned claims_rank(const uint64_t uuid[2], enum claims_kind kind, uint64_t now
 		uint64_t start = (uint64_t)l.l_start;
 		unsigned seat = start < base ? from : (unsigned)((start - base) / CLAIMS_SEAT_SIZE);
 		seat = seat < from ? from : seat;
-		bool counts = claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now);
+		bool counts = claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now) && (kind != CLAIMS_HIGH || claims_allowed(&l, now));
 		count += counts;
 		*before += counts && seat < claims_seat;
 		if (++found >= CLAIMS_MANY)

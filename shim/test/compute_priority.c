@@ -1,6 +1,8 @@
 /* Jobs of high and low priority on one device: which slices their contexts have, by who has work.
  * Each worker is a process in a job of its own. The processes do one step at a time, as they are
  * told, on a machine whose clock stands still meanwhile. */
+#include <sys/mount.h>
+
 #include "compute.h"
 #include "worker.h"
 
@@ -208,6 +210,117 @@ static void liar(void)
 	finish_worker(&high, false);
 }
 
+/* Under a policy. */
+
+enum { ALLOWED = 4001, DENIED = 4002 };
+
+static void make_file(const char *path)
+{
+	int fd = open(path, O_CREAT | O_RDONLY | O_CLOEXEC, 0444);
+	CHECK(fd >= 0);
+	close(fd);
+}
+
+/* A machine of this process's own where a policy is in force that allows one user high priority; false
+ * if it may not make one. */
+static bool make_policy(void)
+{
+	if (geteuid() != 0 || unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+	    mount("tmpfs", "/run", "tmpfs", 0, "mode=755") != 0 || mount("tmpfs", "/etc", "tmpfs", 0, "mode=755") != 0)
+		return false;
+	EQ(mkdir("/etc/ration", 0755), 0);
+	make_file("/etc/ration/in-force.toml");
+	EQ(mkdir("/run/ration", 0755), 0);
+	EQ(mkdir("/run/ration/high-priority", 0755), 0);
+	make_file("/run/ration/high-priority/4001");
+	return true;
+}
+
+enum manner { LOCKS, BY_OPEN_FILE, UNDUMPABLE, INSIDE_NAMESPACE };
+
+/* Finds the claim of a process that is not that of its seat, from a position to another. The kernel tells
+ * of any lock there. */
+static bool find_claim(int fd, pid_t pid, off_t from, off_t to, struct flock *claim)
+{
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = from, .l_len = to - from};
+	if (from >= to || fcntl(fd, F_GETLK, &l) != 0 || l.l_type == F_UNLCK)
+		return false;
+	*claim = l;
+	return (l.l_pid == pid && l.l_len > 1) || find_claim(fd, pid, from, l.l_start, claim) ||
+	       find_claim(fd, pid, l.l_start + l.l_len, to, claim);
+}
+
+/* The slice of a job of low priority beside a process of a user that claims high priority. It copies the
+ * claim of a real job, which has ended by then: on another seat, and for half an hour. */
+static uint64_t beside(const struct worker *low, uid_t uid, enum manner how)
+{
+	char path[4200], ready = 0;
+	int to[2], from[2];
+	struct flock l;
+	struct worker high = begin("high");
+	EQ(slice(&high), HIGH);
+	snprintf(path, sizeof path, "%s/priority", getenv("RATION_DIR"));
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	EQ(find_claim(fd, high.pid, 0, INT64_MAX, &l), true);
+	finish_worker(&high, true);
+	EQ(pipe2(to, O_CLOEXEC), 0);
+	EQ(pipe2(from, O_CLOEXEC), 0);
+	if (how == INSIDE_NAMESPACE)
+		EQ(unshare(CLONE_NEWPID), 0);
+	pid_t pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(to[1]);
+		EQ(setresgid(uid, uid, uid) | setresuid(uid, uid, uid), 0);
+		prctl(PR_SET_DUMPABLE, how != UNDUMPABLE);
+		l = (struct flock){
+			.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = l.l_start ^ (off_t)1 << 32, .l_len = l.l_len + 1800000};
+		ready = fcntl(fd, how == BY_OPEN_FILE ? F_OFD_SETLK : F_SETLK, &l) == 0;
+		if (write(from[1], &ready, 1) != 1 || read(to[0], &ready, 1) != 0)
+			_exit(1);
+		_exit(0);
+	}
+	EQ(read(from[0], &ready, 1), 1);
+	EQ(ready, 1);
+	later(SECOND + 250 * MS);
+	uint64_t us = slice(low);
+	close(fd);
+	close(to[1]);
+	waitpid(pid, NULL, 0);
+	close(to[0]);
+	close(from[0]);
+	close(from[1]);
+	EQ(slice(low), OWN);
+	return us;
+}
+
+/* A claim of high priority counts if the policy allows it its user. */
+static void under_policy(void)
+{
+	struct worker low = begin("low");
+	EQ(slice(&low), OWN);
+	EQ(beside(&low, DENIED, LOCKS), SHORT); /* there is no policy */
+	finish_worker(&low, false);
+	if (!make_policy()) {
+		fprintf(stderr, "compute_priority: no policy: this needs root, and a mount namespace\n");
+		return;
+	}
+	low = begin("low");
+	EQ(slice(&low), OWN);
+	EQ(beside(&low, ALLOWED, LOCKS), SHORT);
+	EQ(beside(&low, 0, LOCKS), SHORT);
+	EQ(beside(&low, DENIED, LOCKS), OWN);
+	EQ(beside(&low, DENIED, UNDUMPABLE), OWN);
+	EQ(beside(&low, ALLOWED, BY_OPEN_FILE), OWN);
+	EQ(unlink("/run/ration/high-priority/4001"), 0);
+	EQ(beside(&low, ALLOWED, LOCKS), OWN);
+	finish_worker(&low, false);
+	low = begin("low");
+	EQ(slice(&low), OWN);
+	EQ(beside(&low, DENIED, INSIDE_NAMESPACE), OWN);
+	finish_worker(&low, false);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 1 && !strcmp(argv[1], "work"))
@@ -219,5 +332,6 @@ int main(int argc, char **argv)
 	others();
 	composed();
 	liar();
+	under_policy();
 	return FINISH();
 }

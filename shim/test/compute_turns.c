@@ -11,13 +11,36 @@ enum { JOBS = 16, REQUESTS = 60 };
 struct job {
 	pid_t pid;
 	int to, from;
-	uint64_t until; /* it sleeps until then */
+	uint64_t until;               /* it sleeps until then */
+	uint64_t got, since, longest; /* what it got of the device, since when no more, and the longest such time */
 };
+
+/* The threads of this process: one runs at a time, until it sleeps. When all do, the test is told the first instant
+ * that one of them sleeps until, and lets that one run. */
+enum { THREADS = 2 };
+static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
+static unsigned threads = 1, asleep, running;
+static uint64_t wakes[THREADS];
+static __thread unsigned self;
 
 static void sleeps(uint64_t until)
 {
-	if (write(1, &until, sizeof until) != sizeof until || read(0, &(char){0}, 1) != 1)
-		_exit(0); /* the test has ended */
+	pthread_mutex_lock(&one);
+	wakes[self] = until;
+	if (++asleep == threads) {
+		unsigned first = threads > 1 && wakes[1] < wakes[0];
+		if (write(1, &wakes[first], sizeof until) != sizeof until || read(0, &(char){0}, 1) != 1)
+			_exit(0); /* the test has ended */
+		running = first;
+		pthread_cond_broadcast(&woken);
+	} else {
+		running = threads; /* none, until all sleep */
+	}
+	while (running != self)
+		pthread_cond_wait(&woken, &one);
+	asleep--;
+	pthread_mutex_unlock(&one);
 }
 
 static void nap(uint64_t ns)
@@ -28,15 +51,15 @@ static void nap(uint64_t ns)
 
 static struct fakegpu_engine_context own(void) { return books_of(0, getpid(), 0); }
 
-/* A job that always has work for some milliseconds under way. One that pauses has 30 ms of work, and
+/* A job that always has work for so long under way, if it is let. One that pauses has 30 ms of work, and
  * then none for as long. One that dies does so when it has launched for a while. */
-static void busy(bool pauses, bool dies)
+static void busy(uint64_t ahead, bool pauses, bool dies)
 {
 	CUfunction f = kernel("quick");
 	for (unsigned i = 1;; i++) {
 		OK(launch(f, NULL));
 		if (i % 16 == 0)
-			while (own().submitted_ns - own().got_ns > 20 * MS)
+			while (own().submitted_ns - own().got_ns > ahead)
 				nap(MS);
 		if (dies && i == 1000)
 			raise(SIGKILL);
@@ -46,6 +69,26 @@ static void busy(bool pauses, bool dies)
 			nap(30 * MS);
 		}
 	}
+}
+
+/* A second thread that does the same in the same context. */
+static void *second(void *context)
+{
+	self = 1;
+	sleeps(machine_now(0) + 100 * US);
+	OK(cuCtxSetCurrent(context));
+	busy(20 * MS, false, false);
+	return NULL;
+}
+
+static void twice(void)
+{
+	pthread_t t;
+	CUcontext context;
+	OK(cuCtxGetCurrent(&context));
+	threads = THREADS;
+	EQ(pthread_create(&t, NULL, second, context), 0);
+	busy(20 * MS, false, false);
 }
 
 /* A process without work that claims whatever the processes of low priority do, for half an hour. A
@@ -107,7 +150,9 @@ static int work(const char *role)
 		return serving();
 	if (!strcmp(role, "lies"))
 		lies();
-	busy(!strcmp(role, "pauses"), !strcmp(role, "dies"));
+	if (!strcmp(role, "threads"))
+		twice();
+	busy(strcmp(role, "ahead") ? 20 * MS : 60 * MS, !strcmp(role, "pauses"), !strcmp(role, "dies"));
 	return 1;
 }
 
@@ -126,7 +171,7 @@ static struct job begin(const char *role, const char *priority)
 	snprintf(region, sizeof region, "%s/job%u", getenv("FAKEGPU_STATE"), jobs++);
 	EQ(pipe2(to, O_CLOEXEC), 0);
 	EQ(pipe2(from, O_CLOEXEC), 0);
-	j = (struct job){fork(), to[1], from[0], 0};
+	j = (struct job){.pid = fork(), .to = to[1], .from = from[0]};
 	if (j.pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		dup2(to[0], 0);
@@ -142,6 +187,17 @@ static struct job begin(const char *role, const char *priority)
 	return j;
 }
 
+/* Looks whether the device has worked for a job since the last look. */
+static void watch(struct job *j, uint64_t now)
+{
+	uint64_t got = books_of(0, j->pid, 0).got_ns;
+	if (got == j->got)
+		return;
+	j->longest = j->since && now - j->since > j->longest ? now - j->since : j->longest;
+	j->got = got;
+	j->since = now;
+}
+
 /* Lets the jobs run until this time, or until the first of them ends; then it returns its status. */
 static int run(struct job *jobs, unsigned n, uint64_t until)
 {
@@ -153,8 +209,11 @@ static int run(struct job *jobs, unsigned n, uint64_t until)
 		uint64_t now = machine_now(0);
 		if (next->until > until)
 			return -1;
-		if (next->until > now)
+		if (next->until > now) {
 			later(next->until - now);
+			for (unsigned i = 1; i < n; i++)
+				watch(&jobs[i], next->until);
+		}
 		EQ(write(next->to, "x", 1), 1);
 		report(next);
 		if (jobs->until == 0) {
@@ -170,21 +229,25 @@ struct expected {
 	uint64_t together; /* at least so many per cent of what one does alone */
 	uint64_t each;     /* at least so many per cent of the time for each of those that are always busy */
 	const char *median_us, *most_us;
+	uint64_t longest_ms; /* the longest time in which one of those got nothing */
 };
 
 /* So many jobs of low priority, the last of which has another role, beside one of high priority. */
 static void jobs(unsigned lows, const char *last, struct expected want)
 {
 	struct job j[JOBS];
-	uint64_t before[JOBS], sum = 0, begun;
+	uint64_t before[JOBS], sum = 0, begun, longest = 0;
+	bool alike = !strcmp(last, "busy");
 	setenv("MEDIAN_US", want.median_us, 1);
 	setenv("MOST_US", want.most_us, 1);
 	j[0] = begin("serving", "high");
 	for (unsigned i = 1; i <= lows; i++)
 		j[i] = begin(i == lows ? last : "busy", "low");
 	EQ(run(j, lows + 1, machine_now(0) + SETTLED), -1);
-	for (unsigned i = 1; i <= lows; i++)
+	for (unsigned i = 1; i <= lows; i++) {
 		before[i] = books_of(0, j[i].pid, 0).got_ns;
+		j[i].longest = 0;
+	}
 	begun = machine_now(0);
 	EQ(run(j, lows + 1, UINT64_MAX - 1), 0);
 	uint64_t passed = machine_now(0) - begun;
@@ -192,9 +255,12 @@ static void jobs(unsigned lows, const char *last, struct expected want)
 		uint64_t part = books_of(0, j[i].pid, 0).got_ns - before[i];
 		sum += part;
 		fprintf(stderr, "job %u: %lu of 1000\n", i, (unsigned long)(part * 1000 / passed));
-		CHECK(part * 100 >= want.each * passed || (i == lows && strcmp(last, "busy")));
+		longest = (i < lows || alike) && j[i].longest > longest ? j[i].longest : longest;
+		CHECK(part * 100 >= want.each * passed || (i == lows && !alike));
 	}
-	fprintf(stderr, "%u jobs, %s: %lu of 1000\n", lows, last, (unsigned long)(sum * 1000 / passed));
+	fprintf(stderr, "%u jobs, %s: %lu of 1000, waited for up to %lu ms\n", lows, last, (unsigned long)(sum * 1000 / passed),
+		(unsigned long)(longest / MS));
+	CHECK(longest <= want.longest_ms * MS);
 	CHECK(sum * 100 >= want.together * passed);
 	for (unsigned i = 0; i <= lows; i++) {
 		kill(j[i].pid, SIGKILL);
@@ -210,11 +276,14 @@ int main(int argc, char **argv)
 		return work(argv[1]);
 	signal(SIGPIPE, SIG_IGN);
 	start_timed();
-	jobs(1, "busy", (struct expected){97, 97, "350", "600"});
-	jobs(3, "busy", (struct expected){90, 28, "600", "1200"});
-	jobs(3, "pauses", (struct expected){85, 30, "600", "1200"});
-	jobs(3, "dies", (struct expected){90, 42, "600", "1200"});
+	jobs(1, "busy", (struct expected){97, 97, "350", "600", 1000});
+	/* A request that comes while a turn ends waits for two switches. */
+	jobs(3, "busy", (struct expected){90, 28, "600", "1200", 130});
+	jobs(3, "ahead", (struct expected){90, 28, "600", "1200", 130});
+	jobs(3, "threads", (struct expected){90, 28, "600", "1200", 130});
+	jobs(3, "pauses", (struct expected){85, 30, "600", "1200", 130});
+	jobs(3, "dies", (struct expected){90, 42, "600", "1200", 130});
 	/* As with longer slices, without turns. */
-	jobs(3, "lies", (struct expected){75, 35, "2500", "3500"});
+	jobs(3, "lies", (struct expected){75, 35, "2500", "3500", 1000});
 	return FINISH();
 }

@@ -114,7 +114,7 @@ func TestValues(t *testing.T) {
 		"api": map[string]any{"qps": 5}, "readyPort": 99})
 	args := find[*apps.DaemonSet](objects)[0].Spec.Template.Spec.Containers[0].Args
 	expect.True(t, slices.Contains(args, "--fake-gpu=h200x2") && !slices.Contains(args, "--driver-root=/driver-root"), args)
-	for _, want := range []string{"--max-memory=40Gi", "--api-qps=5", "--api-burst=100", "--ready-address=:99"} {
+	for _, want := range []string{"--max-memory=40Gi", "--max-priority=normal", "--api-qps=5", "--api-burst=100", "--ready-address=:99"} {
 		expect.True(t, slices.Contains(args, want), args)
 	}
 	has := rights(objects)
@@ -123,7 +123,7 @@ func TestValues(t *testing.T) {
 	expect.True(t, len(find[*admission.ValidatingAdmissionPolicy](bare)) == 0 && len(find[*resourceapi.DeviceClass](bare)) == 0,
 		len(bare), "objects")
 	for _, values := range []map[string]any{
-		{"fakegpu": "h200"}, {"driverRoot": "run"}, {"defaultMemory": "8 GB"}, {"policies": map[string]any{"maxCompute": 101}}, {"eventsPeriod": "often"}, {"image": map[string]any{"repository": ""}},
+		{"fakegpu": "h200"}, {"driverRoot": "run"}, {"defaultMemory": "8 GB"}, {"policies": map[string]any{"maxCompute": 101}}, {"policies": map[string]any{"maxPriority": "low"}}, {"eventsPeriod": "often"}, {"image": map[string]any{"repository": ""}},
 	} {
 		_, err := Render(folder, values)
 		expect.True(t, err != nil, values, "is allowed")

@@ -65,6 +65,33 @@ func TestClaimsPolicy(t *testing.T) {
 	}
 }
 
+// A claim cannot ask for high priority, unless the operator allows it.
+func TestPriorityPolicy(t *testing.T) {
+	for _, tt := range []struct {
+		highest, driver, parameters string
+		want                        string
+	}{
+		{"normal", "gpu.ration", "high", "cannot ask for high priority"},
+		{"normal", "gpu.ration", "low", ""},
+		{"normal", "gpu.ration", "", ""},
+		{"normal", "other", "high", ""},
+		{"high", "gpu.ration", "high", ""},
+	} {
+		parameters := map[string]any{"kind": "RationConfig"}
+		if tt.parameters != "" {
+			parameters["priority"] = tt.parameters
+		}
+		configs := []any{map[string]any{"opaque": map[string]any{"driver": "gpu.ration", "parameters": map[string]any{}}},
+			map[string]any{"opaque": map[string]any{"driver": tt.driver, "parameters": parameters}}}
+		spec := map[string]any{"devices": map[string]any{"config": configs}}
+		values := map[string]any{"policies": map[string]any{"maxPriority": tt.highest}}
+		for kind, object := range map[string]any{"ResourceClaim": map[string]any{"spec": spec}, "ResourceClaimTemplate": map[string]any{"spec": map[string]any{"spec": spec}}} {
+			got := refusal(t, values, kind, object)
+			expect.True(t, (got == "") == (tt.want == "") && strings.Contains(got, tt.want), tt, kind, "is refused:", got)
+		}
+	}
+}
+
 // refusal returns the message of the first validation of the policy for claims that an object does not pass.
 func refusal(t *testing.T, values map[string]any, kind string, object any) string {
 	t.Helper()

@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"ration/internal/gpu"
+	"ration/internal/limit"
 	"ration/kube/node"
 	"ration/kube/nvidia"
 	"ration/kube/plugin"
@@ -41,6 +42,7 @@ type flags struct {
 	kubeconfig, state, cdi, fakeGPU string
 	driver                          nvidia.Driver
 	defaultMemory, maxMemory        string
+	maxPriority                     string
 	ready                           string
 	qps                             float32
 	burst                           int
@@ -74,6 +76,7 @@ It runs as root on each node with GPUs; the Helm chart starts it.`,
 	flags.StringVar(&f.driver.Hook, "nvidia-cdi-hook", "/usr/bin/nvidia-cdi-hook", "NVIDIA's `program` for containers, as the container engine sees it")
 	flags.StringVar(&f.defaultMemory, "default-memory", "", "memory of a request that does not say how much, like 8Gi (default all of the device)")
 	flags.StringVar(&f.maxMemory, "max-memory", "", "most memory of a claim, all its devices together, like 40Gi (default no bound)")
+	flags.StringVar(&f.maxPriority, "max-priority", "normal", "highest `priority` that a claim may ask for: high, normal or low; its device class may give any")
 	flags.BoolVar(&f.config.Pods, "read-pods", false, "ask the API server for pods, to know which container uses a claim")
 	flags.DurationVar(&f.config.EventsPeriod, "events", 10*time.Second, "how often refused requests are looked for, which become events of the pod; 0: never")
 	flags.StringVar(&f.ready, "ready-address", "", "`address` of the readiness probe, like :8086; it answers 200 on /readyz when the kubelet has registered the plugin and the API server has the GPUs")
@@ -125,6 +128,9 @@ func (f *flags) complete() error {
 		return err
 	}
 	if f.config.MaxMemory, err = size("--max-memory", f.maxMemory); err != nil {
+		return err
+	}
+	if f.config.MaxPriority, err = limit.ParsePriority("--max-priority", f.maxPriority); err != nil {
 		return err
 	}
 	n := &node.Node{FakeGPU: f.fakeGPU, State: f.state, CDI: f.cdi}
