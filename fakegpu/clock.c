@@ -20,6 +20,9 @@ static uint64_t clock_wall(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+/* What a base needs to know of the time: nothing while the clock stands still. */
+static uint64_t clock_wall_for(const struct clock_base *b) { return b->rate ? clock_wall() : b->wall; }
+
 static struct clock_base clock_base(const struct clock *c)
 {
 	struct clock_base b;
@@ -41,7 +44,7 @@ static uint64_t clock_at(const struct clock_base *b, uint64_t wall)
 uint64_t clock_now(const struct clock *c)
 {
 	struct clock_base b = clock_base(c);
-	return clock_at(&b, clock_wall());
+	return clock_at(&b, clock_wall_for(&b));
 }
 
 uint64_t clock_rate(const struct clock *c) { return clock_base(c).rate; }
@@ -49,7 +52,7 @@ uint64_t clock_rate(const struct clock *c) { return clock_base(c).rate; }
 void clock_set(struct clock *c, uint64_t rate, uint64_t add)
 {
 	struct clock_base b = clock_base(c);
-	uint64_t wall = clock_wall();
+	uint64_t wall = rate ? clock_wall() : clock_wall_for(&b);
 	uint32_t turns = load_relaxed(&c->turns);
 	struct clock_base *to = &c->base[(turns + 1) % 2];
 
@@ -65,7 +68,7 @@ void clock_set(struct clock *c, uint64_t rate, uint64_t add)
 void clock_sleep(struct clock *c, uint32_t turns, uint64_t until)
 {
 	struct clock_base b = clock_base(c);
-	uint64_t now = clock_at(&b, clock_wall()), ns = CLOCK_NAP;
+	uint64_t now = clock_at(&b, clock_wall_for(&b)), ns = CLOCK_NAP;
 
 	if (until <= now)
 		return;
