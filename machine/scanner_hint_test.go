@@ -83,10 +83,12 @@ func TestChangedAndBack(t *testing.T) {
 	w.due = time.Now().Add(time.Hour)
 	w.sum++
 	r.Hint(w.folder)
+	forgetRest(r)
 	if mustScan(t, r); r.due.IsZero() || !w.wants(time.Now()) {
 		t.Fatalf("put off until %v", r.due)
 	}
 	w.sum--
+	forgetRest(r)
 	if mustScan(t, r); !r.due.IsZero() || w.wants(time.Now()) {
 		t.Errorf("put off until %v", r.due)
 	}

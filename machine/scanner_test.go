@@ -32,6 +32,13 @@ func scannerAt(t *testing.T) (*scanner, string) {
 	return r, dir
 }
 
+// forgetRest lets the next scan be a whole one, however much the scans before it have cost on a busy machine.
+func forgetRest(r *scanner) {
+	for _, u := range r.users {
+		u.state.rested = time.Time{}
+	}
+}
+
 func mustScan(t *testing.T, r *scanner) (Machine, bool) {
 	t.Helper()
 	m, changed, err := r.scan(true)
