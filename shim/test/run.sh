@@ -28,47 +28,13 @@ seconds=120
 [ -z "${RATION_TEST_EMULATED:-}" ] || seconds=900
 [ -z "$san" ] || seconds=400
 
-passed=0
-failed=0
-# add NAME STATUS OUTPUT counts the line "NAME: n passed, m failed" of a test, and keeps what one
-# that failed said, to say it again at the end.
-add() {
-	before=$failed
-	p=$(printf '%s\n' "$3" | sed -n 's/.*: \([0-9]*\) passed, .*/\1/p' | tail -n 1)
-	f=$(printf '%s\n' "$3" | sed -n 's/.* passed, \([0-9]*\) failed$/\1/p' | tail -n 1)
-	[ -n "$f" ] || echo "$1: said nothing of what failed"
-	passed=$((passed + ${p:-0}))
-	failed=$((failed + ${f:-1}))
-	if [ "$2" -ne 0 ] && [ "${f:-0}" -eq 0 ]; then
-		echo "$1: ended with status $2"
-		failed=$((failed + 1))
-	fi
-	cat "$work/stderr" >&2
-	[ "$failed" -eq "$before" ] || { echo "$1, status $2:"; printf '%s\n' "$3"; tail -n 20 "$work/stderr"; } >> "$work/failed"
-}
+results=$work/results
+mkdir "$results"
+export seconds results
 
-# program NAME runs a test program in a machine and a job of its own.
-program() {
-	[ -x "$tests/$1" ] || return 0
-	folder=$(mktemp -d "$work/$(basename "$1").XXXX")
-	out=$(
-		export FAKEGPU=h200x2:8g FAKEGPU_STATE="$folder" RATION_REGION="$folder/region"
-		[ -f "$here/$1.env" ] && . "$here/$1.env"
-		# A thread that is cancelled inside a sanitizer leaves its locks held, or its stack marked.
-		[ -n "$san" ] && export RATION_TEST_WALK="$(printf %s "${RATION_TEST_WALK:-}" | sed 's/cancel,//')"
-		timeout $seconds env LD_PRELOAD="$preload" "$tests/$1" 2> "$work/stderr"
-	)
-	status=$?
-	printf '%s\n' "$out"
-	add "$1" "$status" "$out"
-}
-
-script() {
-	out=$(timeout 600 sh "$here/$1" 2> "$work/stderr")
-	status=$?
-	printf '%s\n' "$out"
-	add "$1" "$status" "$out"
-}
+# program NAME and script NAME say what is to be run.
+program() { [ ! -x "$tests/$1" ] || echo "program $1" >> "$work/list"; }
+script() { echo "script $1" >> "$work/list"; }
 
 # What an emulator of the processor (make arm64) is not asked for. Some scripts preload the
 # library into programs of this machine, which are for another processor than the library.
@@ -93,9 +59,23 @@ left_out() {
 	! printf '%s\n' "$1" | grep -Eq "${ONLY:-.}"
 }
 
-# finish says what passed, and ends.
+# finish runs the tests, one on each processor, adds up the lines "NAME: n passed, m failed", says again what those
+# that failed have said, and ends.
 finish() {
-	[ ! -f "$work/failed" ] || cat "$work/failed"
+	passed=0
+	failed=0
+	: >> "$work/list"
+	xargs -P "${CORES:-$(nproc)}" -n 2 sh "$here/run_one.sh" < "$work/list"
+	while read -r kind name; do
+		said=$results/$(printf %s "$name" | tr / .)
+		status=$(cat "$said.status" 2> /dev/null)
+		p=$(sed -n 's/.*: \([0-9]*\) passed, .*/\1/p' "$said.out" | tail -n 1)
+		f=$(sed -n 's/.* passed, \([0-9]*\) failed$/\1/p' "$said.out" | tail -n 1)
+		[ "$status" = 0 ] || [ "${f:-0}" != 0 ] || f=1
+		passed=$((passed + ${p:-0}))
+		failed=$((failed + ${f:-1}))
+		[ "${f:-1}" -eq 0 ] || { echo "$kind $name ended with status $status:"; cat "$said.out"; tail -n 20 "$said.err"; }
+	done < "$work/list"
 	echo "shim: $passed passed, $failed failed"
 	[ "$failed" -eq 0 ]
 	exit
@@ -127,13 +107,5 @@ for path in "$here"/stranger/*.c "$here"/stranger/*_test.sh; do
 	*) script "stranger/$name" ;;
 	esac
 done
-
-# And those that break it still.
-if [ -n "${PENDING:-}" ]; then
-	export FAKEGPU_CONTEXT=100m CUDA_DEVICE_MEMORY_LIMIT=1g RATION_LOG=error
-	for path in "$here"/stranger/pending/*.c; do
-		left_out "$(basename "$path" .c)" || program "stranger/pending/$(basename "$path" .c)"
-	done
-fi
 
 finish
