@@ -21,7 +21,10 @@ enum { CONTROL_LIBCUDA_SLICE = 2048 }; /* the slice that libcuda sets, in us */
 /* FAKEGPU_SLICE=other: a driver whose libcuda and kernel module speak of slices in another way. */
 enum { CONTROL_OTHER_COMMAND = 0xa06c0113, CONTROL_OTHER_SIZE = 16 };
 
-static enum { CONTROL_PLAIN, CONTROL_REFUSE, CONTROL_IGNORE, CONTROL_OTHER } control_mode;
+static enum { CONTROL_PLAIN, CONTROL_REFUSE, CONTROL_IGNORE, CONTROL_PRETEND, CONTROL_OTHER } control_mode;
+
+/* FAKEGPU_SLICE=pretend: a driver that takes a slice, returns it when asked, and does not keep it. */
+static uint64_t control_pretended[16][64];
 
 static int control_device = -1; /* the descriptor; constant once it is open */
 static struct stat control_file;
@@ -36,10 +39,12 @@ static void control_open(void)
 		control_mode = CONTROL_REFUSE;
 	else if (strcmp(mode, "ignore") == 0)
 		control_mode = CONTROL_IGNORE;
+	else if (strcmp(mode, "pretend") == 0)
+		control_mode = CONTROL_PRETEND;
 	else if (strcmp(mode, "other") == 0)
 		control_mode = CONTROL_OTHER;
 	else
-		report_note("FAKEGPU_SLICE=%s is none of refuse, ignore, other", mode);
+		report_note("FAKEGPU_SLICE=%s is none of refuse, ignore, pretend, other", mode);
 	int fd = machine_control();
 	if (fd >= 0 && fstat(fd, &control_file) == 0)
 		store_release(&control_device, fd);
@@ -66,12 +71,20 @@ static uint32_t control_set(unsigned device, uint32_t number, const uint64_t *us
 		return CONTROL_NOT_SUPPORTED;
 	if (*us == 0 || *us > UINT32_MAX)
 		return CONTROL_INVALID_ARGUMENT;
+	if (control_mode == CONTROL_PRETEND) {
+		store_release(&control_pretended[device][number % 64], *us);
+		return 0;
+	}
 	return control_mode == CONTROL_IGNORE || work_slice_set(device, number, *us) ? 0 : CONTROL_INVALID_CLIENT;
 }
 
 static uint32_t control_get(unsigned device, uint32_t number, uint64_t *us)
 {
-	return work_slice_get(device, number, us) ? 0 : CONTROL_INVALID_CLIENT;
+	if (!work_slice_get(device, number, us))
+		return CONTROL_INVALID_CLIENT;
+	if (control_mode == CONTROL_PRETEND)
+		*us = load_acquire(&control_pretended[device][number % 64]);
+	return 0;
 }
 
 /* The kernel module's part. */

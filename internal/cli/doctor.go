@@ -19,8 +19,9 @@ func newDoctorCommand(a *app) *cobra.Command {
 		Long: `Check this machine. Can jobs be made, and does the kernel keep their locks?
 Does the library load? Where is the driver, and do its calls reach the library
 in each way that programs use? Does the driver keep the time slices of shares?
-For the last one, a context is made on device 0 for a moment. Then it checks
-the existing jobs, and the agent: its socket, its version, and its unit if
+For the last one, two small programs keep device 0 busy for a second; the
+answer is remembered for this driver and kind of GPU. Then it checks the
+existing jobs, and the agent: its socket, its version, and its unit if
 systemd runs. For each problem it says what to do.
 
 With a command, it runs that command with the library and without a limit, and
@@ -49,6 +50,7 @@ Exit status: 0 if no check failed, 1 if one did. A warning is not a failure.`,
 		},
 	}
 	cmd.Flags().BoolVar(&opt.Fix, "fix", false, "repair what is safe to repair")
+	cmd.Flags().BoolVar(&opt.Measure, "measure", false, "measure again whether the GPU keeps time slices")
 	cmd.Flags().StringVar(&opt.FakeGPU, "fake-gpu", "", "check a stand-in `machine` instead of the driver: h200")
 	return cmd
 }

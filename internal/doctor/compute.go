@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -19,7 +20,7 @@ import (
 )
 
 // checkCompute creates a context in a job with a share of device 0's time, and checks that the
-// driver has set its time slice.
+// driver has set its time slice. Then it measures whether the GPU keeps such slices.
 func (c *checker) checkCompute() {
 	const name = "compute shares"
 	if c.library == "" || c.bare["init"] != "0" || launch.Ruled() {
@@ -28,6 +29,7 @@ func (c *checker) checkCompute() {
 	}
 	h, result, err := c.tryShare()
 	driver := "driver " + orUnknown(c.bare["driver"])
+	const remedy = "caps (--compute-max) need no time slices; " + limit.EnvMode + "=strict refuses programs instead; report the driver's version"
 	switch {
 	case err != nil:
 		c.fail(name, "report it, with the output of ration doctor --json", "%v", err)
@@ -35,52 +37,93 @@ func (c *checker) checkCompute() {
 		c.skip(name, "no context could be made on device 0 to try it: error %s (2 is out of memory)", result)
 	case h == nil || h.State == "" || h.Reason == (region.ProcessCompute{}).NotEnforced():
 		c.skip(name, "the library reports no time slice")
-	case h.State == machine.Kept:
-		c.pass(name, "a context of device 0 has the time slice that it was given, %s (%s)", humanfmt.Span(time.Duration(h.Slice)*time.Microsecond), driver)
+	case h.State != machine.Kept:
+		c.warn(name, remedy, "shares (--compute) are not enforced on this machine: %s (%s)", h.Reason, driver)
 	default:
-		c.warn(name, "caps (--compute-max) need no time slices; "+limit.EnvMode+"=strict refuses programs instead; report the driver's version",
-			"shares (--compute) are not enforced on this machine: %s (%s)", h.Reason, driver)
+		slice := humanfmt.Span(time.Duration(h.Slice) * time.Microsecond)
+		m, remembered, err := c.measureSlices()
+		text := m.text(remembered)
+		switch {
+		case err != nil:
+			c.warn(name, "try again; report it if it stays so", "a context of device 0 has the time slice that it was given, %s (%s), but two programs that share it could not be run: %v", slice, driver, err)
+		case m.keeps() == ignored:
+			c.warn(name, remedy+"; ration doctor --measure measures again", "shares and priorities are not enforced on this machine: %s takes a time slice and does not keep it: %s", driver, text)
+		case m.keeps() == unclear:
+			c.warn(name, "run ration doctor --measure when the GPU has no other work", "a context of device 0 has the time slice that it was given, %s (%s); whether the GPU keeps it is not clear: %s", slice, driver, text)
+		default:
+			if text != "" {
+				text = ": " + text
+			}
+			c.pass(name, "a context of device 0 has the time slice that it was given, %s (%s)%s", slice, driver, text)
+		}
 	}
+}
+
+// aProbe is a probe that runs in a job with a share of each device's time.
+type aProbe struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
+	stderr bytes.Buffer
+	region string
+}
+
+// startProbe starts the probe in a role, and returns when it is ready. result is the driver's answer.
+func (c *checker) startProbe(ctx context.Context, role, percent string) (p *aProbe, result string, err error) {
+	dir, err := embedded.Probe.Unpack()
+	if err != nil {
+		return nil, "", err
+	}
+	p = &aProbe{cmd: exec.CommandContext(ctx, filepath.Join(dir, "probe"), role), region: filepath.Join(c.scratch, role+percent)}
+	p.cmd.Env = append(c.environ(), launch.PreloadVariable+"="+c.library, launch.EnvRegion+"="+p.region, limit.EnvCompute+"="+percent)
+	p.cmd.Stderr = &p.stderr
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, "", err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, "", err
+	}
+	p.out = bufio.NewReader(out)
+	if err := p.cmd.Start(); err != nil {
+		return nil, "", fmt.Errorf("starting the probe: %w", err)
+	}
+	if result, err = p.read(role); err != nil {
+		p.end()
+		return nil, "", err
+	}
+	return p, result, nil
+}
+
+// read reads the next line, which has a word and a value.
+func (p *aProbe) read(word string) (value string, err error) {
+	line, err := p.out.ReadString('\n')
+	is, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+	if is != word {
+		return "", fmt.Errorf("the probe ended before it said %s: %w %s", word, err, strings.TrimSpace(p.stderr.String()))
+	}
+	return value, nil
+}
+
+func (p *aProbe) end() {
+	_ = p.in.Close() // this ends the probe
+	_ = p.cmd.Wait() // its output has the result
 }
 
 // tryShare runs the probe in a job with half of each device's time, and reads the share of its
 // context from outside. result is the driver's answer.
 func (c *checker) tryShare() (has *machine.ProcessCompute, result string, err error) {
-	dir, err := embedded.Probe.Unpack()
-	if err != nil {
-		return nil, "", err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
-	path := filepath.Join(c.scratch, "compute")
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, "probe"), "context")
-	cmd.Env = append(c.environ(), launch.PreloadVariable+"="+c.library, launch.EnvRegion+"="+path, limit.EnvCompute+"=50")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	in, err := cmd.StdinPipe()
+	probe, result, err := c.startProbe(ctx, "context", "50")
 	if err != nil {
 		return nil, "", err
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, "", err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, "", fmt.Errorf("starting the probe: %w", err)
-	}
-	defer func() {
-		_ = in.Close() // this ends the probe
-		_ = cmd.Wait() // its output has the result
-	}()
-	line, err := bufio.NewReader(out).ReadString('\n')
-	word, result, _ := strings.Cut(strings.TrimSpace(line), " ")
-	if word != "context" {
-		return nil, "", fmt.Errorf("the probe ended before it had a context: %w %s", err, strings.TrimSpace(stderr.String()))
-	}
+	defer probe.end()
 	if result != "0" {
 		return nil, result, nil
 	}
-	j, err := machine.ReadJob(path)
+	j, err := machine.ReadJob(probe.region)
 	if err != nil {
 		return nil, result, err
 	}

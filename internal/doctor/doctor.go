@@ -36,6 +36,7 @@ type Report struct {
 // Options select the checks.
 type Options struct {
 	Fix     bool
+	Measure bool     // measure time slices although the answer is known
 	FakeGPU string   // check a stand-in machine instead of the driver
 	Command []string // a program to try
 	Version string   // of this ration
