@@ -56,7 +56,7 @@ static uint64_t compute_slice(const struct device *d, unsigned own, unsigned wor
 {
 	unsigned share = region_share(attach_region(), d->index);
 	uint64_t slice = region_round(attach_region()) * share / 100 / (workers ? workers : 1);
-	return priority_slice(d, own, workers, !share ? 0 : slice < COMPUTE_LEAST_SLICE ? COMPUTE_LEAST_SLICE : slice);
+	return priority_slice(d, own, workers, share, !share ? 0 : slice < COMPUTE_LEAST_SLICE ? COMPUTE_LEAST_SLICE : slice);
 }
 
 /* compute_adjust computes the slice of this process's contexts on a device, and sets it. It also

@@ -25,14 +25,14 @@
 #define PRIORITY_MOST_TURNS 16
 #define PRIORITY_NO_TURNS_MS UINT64_C(60000)
 
-/* Slices, in microseconds. Of a switch between contexts 180 are lost, and the first 40 of a slice.
- * With SHORT and HIGH, a context of low priority gets 1 % beside one of high priority that never
- * pauses: (100 - 40) / (100 + 5000 + 2 * 180). Each further one of high priority lengthens SHORT by
- * STEP, which keeps that. SEVERAL: what contexts of low priority need to do 82 % of the work
- * together, where they do not take turns. */
+/* Slices, in microseconds. Of a switch between contexts SWITCH are lost, and the first LOST of a
+ * slice. With SHORT and HIGH, a context of low priority gets 1 % beside one of high priority that
+ * never pauses: (100 - 40) / (100 + 5000 + 2 * 180). SEVERAL: what contexts of low priority need to
+ * do 82 % of the work together, where they do not take turns. */
 #define PRIORITY_HIGH 5000
 #define PRIORITY_SHORT 100
-#define PRIORITY_STEP 55
+#define PRIORITY_SWITCH 180
+#define PRIORITY_LOST 40
 #define PRIORITY_SEVERAL 1000
 #define PRIORITY_LEAST 100
 
@@ -148,7 +148,23 @@ static bool priority_take_turns(const struct device *d, unsigned others, uint64_
 	return turns;
 }
 
-uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, uint64_t slice)
+/* The part of a device that a job of low priority gets beside jobs of high priority that never
+ * pause, in per cent: its share, or FLOOR without one, and half at most. Jobs that
+ * take turns divide it. */
+#define PRIORITY_FLOOR 1
+#define PRIORITY_MOST 50
+
+/* priority_short returns the slice with which a context gets so many per cent beside contexts of
+ * high priority: (slice - LOST) / (slice + high * HIGH + switches). */
+static uint64_t priority_short(unsigned percent, unsigned high)
+{
+	uint64_t others = (uint64_t)high * (PRIORITY_HIGH + PRIORITY_SWITCH) + PRIORITY_SWITCH;
+	percent = percent < PRIORITY_FLOOR ? PRIORITY_FLOOR : percent > PRIORITY_MOST ? PRIORITY_MOST : percent;
+	uint64_t slice = (100 * PRIORITY_LOST + percent * others) / (100 - percent) + 1;
+	return slice < PRIORITY_SHORT ? PRIORITY_SHORT : slice;
+}
+
+uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, unsigned share, uint64_t slice)
 {
 	enum claims_kind kind = priority_kind();
 	if (kind == CLAIMS_HIGH && !slice) {
@@ -166,9 +182,9 @@ uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, uint
 	bool shown = load_acquire(&priority_devices[d->index].claim) >> PRIORITY_TIME_BITS == CLAIMS_LOW;
 	if (!priority_take_turns(d, claims_others(d->uuid, CLAIMS_LOW, now), now) && shown && !priority_is_busy(d, now))
 		priority_hold(d, priority_claimed(d));
-	return own > 1 || !priority_is_busy(d, now) || claims_others(d->uuid, CLAIMS_BUSY, now)
-		       ? PRIORITY_SEVERAL
-		       : PRIORITY_SHORT + (high - 1) * PRIORITY_STEP;
+	bool several = own > 1 || !priority_is_busy(d, now) || claims_others(d->uuid, CLAIMS_BUSY, now);
+	uint64_t least = priority_short(share, high);
+	return several && least < PRIORITY_SEVERAL ? PRIORITY_SEVERAL : least;
 }
 
 /* priority_try claims that this process is busy, in a turn, unless another process is. */

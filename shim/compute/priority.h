@@ -22,8 +22,8 @@ bool priority_unclaimed(const struct device *d);
 
 /* priority_slice returns the slice of a context in microseconds, or 0 for the driver's own. own is
  * the number of this process's contexts that have work, all that of the whole job, and slice what
- * the job's share gives (0: no share). */
-uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, uint64_t slice);
+ * the job's share, in per cent, gives (0: no share). */
+uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, unsigned share, uint64_t slice);
 
 /* priority_turns returns true if this process's launches on a device may have to wait for its turn. */
 bool priority_turns(const struct device *d);

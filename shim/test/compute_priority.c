@@ -155,7 +155,7 @@ static void others(void)
 	EQ(slice(&low), OWN);
 	EQ(slice(&high), HIGH);
 	EQ(slice(&second), HIGH);
-	EQ(slice(&low), SHORT + 55);
+	EQ(slice(&low), 147);
 	EQ(slice(&normal), OWN);
 	finish_worker(&low, false);
 	finish_worker(&normal, false);
@@ -166,14 +166,15 @@ static void others(void)
 /* The table of docs/compute.md, for shares and caps. */
 static void composed(void)
 {
-	enum { SHARE = 6000 };
+	enum { SHARE = 6000, FLOOR = 2355 };
 	struct worker low = begin_with("low", "CUDA_DEVICE_SM_LIMIT", "30"), capped = begin_with("low", "RATION_COMPUTE_MAX", "50");
 	EQ(slice(&low), SHARE);
 	EQ(slice(&capped), OWN);
 	later(250 * MS);
 	struct worker high = begin_with("high", "CUDA_DEVICE_SM_LIMIT", "30");
 	EQ(slice(&high), SHARE);
-	EQ(slice(&low), SHORT);
+	EQ(slice(&low), FLOOR);
+	later(250 * MS);
 	EQ(slice(&capped), SHORT);
 	later(250 * MS);
 	EQ(slice(&capped), SHORT);
@@ -188,6 +189,21 @@ static void composed(void)
 	finish_worker(&high, false);
 	finish_worker(&normal, false);
 	finish_worker(&hami, false);
+}
+
+/* The share of a job of low priority is what it gets beside one of high priority that never pauses. */
+static void floor_is_kept(void)
+{
+	static const char *const shares[] = {"1", "10", "30", "50", "90"};
+	for (unsigned i = 0; i < 5; i++) {
+		struct worker low = begin_with("low", "CUDA_DEVICE_SM_LIMIT", shares[i]), high = begin("high");
+		EQ(slice(&high), HIGH);
+		double us = (double)slice(&low), part = (us - 40) / (us + HIGH + 2 * 180), share = atof(shares[i]) / 100;
+		CHECK(part >= (share > 0.5 ? 0.5 : share) && part < share + 0.005);
+		finish_worker(&low, false);
+		finish_worker(&high, false);
+		later(11 * SECOND);
+	}
 }
 
 /* A process that locks all of the file makes jobs of low priority as fast as normal ones. */
@@ -331,6 +347,7 @@ int main(int argc, char **argv)
 	changes();
 	others();
 	composed();
+	floor_is_kept();
 	liar();
 	under_policy();
 	return FINISH();
