@@ -24,6 +24,10 @@ func main() {
 	dir := flag.String("dir", "build/mutants", "where the copies are; two runs at once need two")
 	verbose := flag.Bool("v", false, "print what the tests printed")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "mutants: %q: this takes no arguments (use -run=%s for some of them)\n", flag.Arg(0), flag.Arg(0))
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := all(ctx, *turn, *run, *dir, *jobs, *verbose); err != nil {
