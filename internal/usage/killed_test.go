@@ -39,7 +39,7 @@ func write(path string) {
 	}
 }
 
-// The writer is killed at any instruction: afterwards all levels have the same periods.
+// The writer is killed at any instruction: afterwards all levels and the totals have the same periods.
 func TestKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "usage.db")
 	exe, err := os.Executable()
@@ -60,6 +60,11 @@ func TestKilled(t *testing.T) {
 		if s.count[0] < levels[0].most && s.count[1] < levels[1].most { // nothing was dropped yet
 			expect.True(t, sumOf(t, s, 0) == hours && sumOf(t, s, 1) == hours, sumOf(t, s, 0), sumOf(t, s, 1), hours)
 		}
+		jobs, err := s.JobTotals([]Subject{train})
+		expect.OK(t, err)
+		users, err := s.UserTotals()
+		expect.OK(t, err)
+		expect.True(t, jobs[train] == hours && users[Subject{UID: train.UID, Owner: train.Owner}] == hours, "the totals differ:", jobs, users, hours)
 		expect.True(t, hours.Held >= before, "what was written is lost:", hours.Held, before)
 		before = hours.Held
 		expect.OK(t, s.Close())

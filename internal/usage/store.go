@@ -120,7 +120,7 @@ func (s *Store) Close() error {
 
 // prepare makes the buckets, and counts the periods.
 func (s *Store) prepare(tx *bbolt.Tx) error {
-	for _, name := range [][]byte{bucketSubjects, bucketNumbers} {
+	for _, name := range [][]byte{bucketSubjects, bucketNumbers, bucketJobTotals, bucketUserTotals} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
@@ -151,48 +151,62 @@ func numberOf(key []byte) uint32 { return binary.BigEndian.Uint32(key[4:]) }
 
 func timeOf(key []byte) time.Time { return time.Unix(int64(binary.BigEndian.Uint32(key)), 0).UTC() }
 
-// Add adds a period to all levels, in one transaction: whoever reads the file, and whenever the writer is
-// killed, the levels agree.
+// Add adds a period to all levels and to the totals, in one transaction: whenever the file is read, and whenever
+// the writer is killed, they agree.
 func (s *Store) Add(p Period) (err error) {
 	defer s.guard(&err, debug.SetPanicOnFault(true))
 	counts := slices.Clone(s.count)
-	err = s.db.Update(func(tx *bbolt.Tx) error {
-		numbers := make(map[Subject]uint32, len(p.Sums))
-		for subject := range p.Sums {
-			n, err := number(tx, subject)
-			if err != nil {
-				return err
-			}
-			numbers[subject] = n
-		}
-		for i, l := range levels {
-			b := tx.Bucket([]byte(l.name))
-			b.FillPercent = 1 // keys are mostly appended
-			at := p.At.Truncate(l.span)
-			known := b.Get(keyOf(at, watched)) != nil
-			if err := addTo(b, keyOf(at, watched), Sums{Held: uint64(p.Watched)}); err != nil {
-				return err
-			}
-			for subject, sums := range p.Sums {
-				if err := addTo(b, keyOf(at, numbers[subject]), sums); err != nil {
-					return err
-				}
-			}
-			if !known {
-				counts[i]++
-			}
-			for ; counts[i] > l.most; counts[i]-- {
-				if err := dropOldest(b); err != nil {
-					return err
-				}
-			}
-		}
-		return s.bound(tx, counts)
-	})
+	err = s.db.Update(func(tx *bbolt.Tx) error { return s.add(tx, p, counts) })
 	if err != nil {
 		return fmt.Errorf("writing the accounts: %w", err)
 	}
 	s.count = counts
+	return nil
+}
+
+func (s *Store) add(tx *bbolt.Tx, p Period, counts []int) error {
+	if err := addLevels(tx, p, counts); err != nil {
+		return err
+	}
+	if err := addTotals(tx, p); err != nil {
+		return err
+	}
+	return s.bound(tx, counts)
+}
+
+// addLevels adds a period to all levels, and drops the oldest period of a level that has too many. counts has the
+// number of periods by level.
+func addLevels(tx *bbolt.Tx, p Period, counts []int) error {
+	numbers := make(map[Subject]uint32, len(p.Sums))
+	for subject := range p.Sums {
+		n, err := number(tx, subject)
+		if err != nil {
+			return err
+		}
+		numbers[subject] = n
+	}
+	for i, l := range levels {
+		b := tx.Bucket([]byte(l.name))
+		b.FillPercent = 1 // keys are mostly appended
+		at := p.At.Truncate(l.span)
+		known := b.Get(keyOf(at, watched)) != nil
+		if err := addTo(b, keyOf(at, watched), Sums{Held: uint64(p.Watched)}); err != nil {
+			return err
+		}
+		for subject, sums := range p.Sums {
+			if err := addTo(b, keyOf(at, numbers[subject]), sums); err != nil {
+				return err
+			}
+		}
+		if !known {
+			counts[i]++
+		}
+		for ; counts[i] > l.most; counts[i]-- {
+			if err := dropOldest(b); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
@@ -245,7 +259,7 @@ func (s *Store) bound(tx *bbolt.Tx, counts []int) error {
 	return nil
 }
 
-// sweep removes subjects that no hour mentions.
+// sweep removes subjects that no hour mentions, and their totals.
 func sweep(tx *bbolt.Tx, hours *bbolt.Bucket) error {
 	used := map[uint32]bool{}
 	c := hours.Cursor()
@@ -267,7 +281,7 @@ func sweep(tx *bbolt.Tx, hours *bbolt.Bucket) error {
 			return err
 		}
 	}
-	return nil
+	return sweepTotals(tx)
 }
 
 // dropOldest removes the oldest period of a level.
