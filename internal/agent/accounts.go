@@ -115,6 +115,25 @@ func (a *accounts) write(failed *bool) {
 	*failed = err != nil
 }
 
+// errNoAccounts is returned by an agent that keeps no accounts.
+var errNoAccounts = errors.New("this agent keeps no accounts")
+
+// JobTotals implements metrics.Accounts.
+func (a *accounts) JobTotals(of []usage.Subject) (map[usage.Subject]usage.Sums, error) {
+	if store := a.store.Load(); store != nil {
+		return store.JobTotals(of)
+	}
+	return nil, errNoAccounts
+}
+
+// UserTotals implements metrics.Accounts.
+func (a *accounts) UserTotals() (map[usage.Subject]usage.Sums, error) {
+	if store := a.store.Load(); store != nil {
+		return store.UserTotals()
+	}
+	return nil, errNoAccounts
+}
+
 // serve answers with a report.
 func (a *accounts) serve(w http.ResponseWriter, r *http.Request) {
 	p, query := askerOf(r), r.URL.Query()
@@ -126,7 +145,7 @@ func (a *accounts) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	store := a.store.Load()
 	if store == nil {
-		http.Error(w, "this agent keeps no accounts", http.StatusServiceUnavailable)
+		http.Error(w, errNoAccounts.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	var report usage.Report

@@ -45,6 +45,12 @@ func (s *Sums) add(more Sums) {
 	}
 }
 
+// Plus returns the sums with others added.
+func (s Sums) Plus(more Sums) Sums {
+	s.add(more)
+	return s
+}
+
 // fields returns the sums in the order in which they are stored. New ones are appended.
 func (s *Sums) fields() [9]*uint64 {
 	return [...]*uint64{&s.Held, &s.Reserved, &s.Idle, &s.Error, &s.Measured, &s.Sampled, &s.Peak, &s.Refused, &s.Died}
