@@ -152,7 +152,11 @@ func (a *accounts) serve(w http.ResponseWriter, r *http.Request) {
 	var err error
 	w.Header().Set("Content-Type", "application/json")
 	_ = p.answer(w, func(out io.Writer) error { // fails if the client has disconnected, too
-		if report, err = store.Report(from, to, query.Get("by"), func(uid int) bool { return p.all || uid == p.uid }); err != nil {
+		read := store.Report
+		if query.Has("plot") {
+			read = store.ReportPlot
+		}
+		if report, err = read(from, to, query.Get("by"), func(uid int) bool { return p.all || uid == p.uid }); err != nil {
 			return err
 		}
 		return json.NewEncoder(out).Encode(report)

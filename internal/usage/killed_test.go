@@ -80,7 +80,7 @@ func sumOf(t *testing.T, s *Store, at int) (sum Sums) {
 			if a.Subject == train {
 				sum.add(a.Sums)
 			}
-		}, to: monday.AddDate(10, 0, 0)}
+		}, see: func(time.Time, time.Duration, time.Duration) {}, to: monday.AddDate(10, 0, 0)}
 		for from := firstOf(tx, levels[at]); from.Before(r.to) && !from.IsZero(); {
 			from = r.period(levels[at], from)
 		}

@@ -36,13 +36,10 @@ type Sums struct {
 
 // add adds another account, or the account of another period.
 func (s *Sums) add(more Sums) {
-	for i, field := range more.fields() {
-		if own := s.fields()[i]; own == &s.Peak {
-			s.Peak = max(s.Peak, more.Peak)
-		} else {
-			*own = saturate(*own, *field)
-		}
-	}
+	s.Held, s.Reserved, s.Idle, s.Error = saturate(s.Held, more.Held), saturate(s.Reserved, more.Reserved), saturate(s.Idle, more.Idle), saturate(s.Error, more.Error)
+	s.Measured, s.Sampled = saturate(s.Measured, more.Measured), saturate(s.Sampled, more.Sampled)
+	s.Peak = max(s.Peak, more.Peak)
+	s.Refused, s.Died = saturate(s.Refused, more.Refused), saturate(s.Died, more.Died)
 }
 
 // Plus returns the sums with others added.
