@@ -29,7 +29,11 @@ type usageView struct {
 	Hidden        int    // rows that are left out
 	Unwatched     string // how much of the time nobody watched; empty for none
 	Sampled       bool   // a time is from samples
+	Brush         *brush // nil if no time can be selected
 }
+
+// brush is the part of the plots that is not selected, in per cent of their width.
+type brush struct{ Before, AfterX, After string }
 
 // usageRow is a line of a report.
 type usageRow struct {
