@@ -121,6 +121,15 @@ func readReport(from, to time.Time, by string, plot bool) (usage.Report, error) 
 	return read(from, to, by, func(int) bool { return true })
 }
 
+// viewerReport returns a report for the page and for ration top: root's by user, an ordinary user's by job.
+func viewerReport(from, to time.Time, plot bool) (usage.Report, error) {
+	by := usage.ByUser
+	if !job.AllUsers() {
+		by = usage.ByJob
+	}
+	return readReport(from, to, by, plot)
+}
+
 // writeHTML writes a report as one file for a browser.
 func (a *app) writeHTML(r usage.Report, now time.Time) error {
 	scope := ""

@@ -19,7 +19,6 @@ import (
 	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/internal/proc"
-	"ration/internal/usage"
 	"ration/internal/web"
 	"ration/machine"
 )
@@ -126,7 +125,7 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 		opts.Viewer = proc.UserName(os.Geteuid())
 	}
 	if !f.noAgent {
-		opts.Usage = webUsage
+		opts.Usage = viewerReport
 	}
 	if !f.readOnly {
 		opts.MayChange, opts.SetLimit = mayChangeLimit, setLimit
@@ -150,15 +149,6 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	}
 	_ = server.Close() // its streams do not end by themselves
 	return nil
-}
-
-// webUsage returns a report for the page: root's by user, an ordinary user's by job.
-func webUsage(from, to time.Time, plot bool) (usage.Report, error) {
-	by := usage.ByUser
-	if !job.AllUsers() {
-		by = usage.ByJob
-	}
-	return readReport(from, to, by, plot)
 }
 
 // listenWeb listens at an address. Without one it uses the default port, or any free port.
