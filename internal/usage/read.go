@@ -84,10 +84,15 @@ func firstOf(tx *bbolt.Tx, l level) time.Time {
 	return time.Time{}
 }
 
-// has reports whether a level still has the time's periods.
+// has reports whether a level still has the time's periods: it begins before, or has never dropped one. After it has
+// dropped one, it has as many as it may.
 func has(tx *bbolt.Tx, l level, at time.Time) bool {
 	first := firstOf(tx, l)
-	return !first.IsZero() && !first.After(at)
+	if first.IsZero() || !first.After(at) {
+		return !first.IsZero()
+	}
+	last, _ := tx.Bucket([]byte(l.name)).Cursor().Last()
+	return timeOf(last).Sub(first) < time.Duration(l.most-1)*l.span
 }
 
 // reading is one Read.
