@@ -76,8 +76,8 @@ func TestKilled(t *testing.T) {
 func sumOf(t *testing.T, s *Store, at int) (sum Sums) {
 	t.Helper()
 	expect.OK(t, s.db.View(func(tx *bbolt.Tx) error {
-		r := reading{tx: tx, subjects: map[uint32]Subject{}, visit: func(a Account) {
-			if a.Subject == train {
+		r := reading{tx: tx, subjects: map[uint32]*Subject{}, visit: func(a *Account) {
+			if *a.Subject == train {
 				sum.add(a.Sums)
 			}
 		}, see: func(time.Time, time.Duration, time.Duration) {}, to: monday.AddDate(10, 0, 0)}

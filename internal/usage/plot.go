@@ -65,15 +65,15 @@ func (s *Store) ReportPlot(from, to time.Time, by string, visible func(uid int) 
 		}
 		return len(p.Lines)
 	})
-	_, err = s.read(from, to, step, func(a Account) {
-		line := index(&a)
+	_, err = s.read(from, to, step, func(a *Account) {
+		line := index(a)
 		if line < 0 {
 			return
 		}
 		spread(a.At.Sub(from), a.Span, step, n, func(at int, part float64) {
-			p.All[at].add(a.Sums, part)
+			p.All[at].add(&a.Sums, part)
 			if line < len(p.Lines) {
-				p.Lines[line][at].add(a.Sums, part)
+				p.Lines[line][at].add(&a.Sums, part)
 			}
 		})
 	}, func(at time.Time, span, seen time.Duration) {
@@ -87,6 +87,10 @@ func (s *Store) ReportPlot(from, to time.Time, by string, visible func(uid int) 
 // outside of all steps belongs to the first or the last one.
 func spread(begin, span, step time.Duration, n int, add func(at int, part float64)) {
 	end := begin + span
+	if i := int(begin / step); begin >= 0 && i < n && end <= time.Duration(i+1)*step {
+		add(i, 1)
+		return
+	}
 	for i := clamp(int(begin/step), n); ; i++ {
 		from, to := time.Duration(i)*step, time.Duration(i+1)*step
 		if i == 0 {
@@ -107,8 +111,12 @@ func spread(begin, span, step time.Duration, n int, add func(at int, part float6
 func clamp(i, n int) int { return min(max(i, 0), n-1) }
 
 // add adds a part of the sums of a period.
-func (p *Point) add(s Sums, part float64) {
+func (p *Point) add(s *Sums, part float64) {
+	p.Seconds += (float64(s.Measured) + float64(s.Sampled)) / 1e9 * part
+	if part == 1 {
+		p.Held, p.Idle = saturate(p.Held, s.Held), saturate(p.Idle, s.Idle)
+		return
+	}
 	p.Held = saturate(p.Held, uint64(float64(s.Held)*part))
 	p.Idle = saturate(p.Idle, uint64(float64(s.Idle)*part))
-	p.Seconds += (float64(s.Measured) + float64(s.Sampled)) / 1e9 * part
 }

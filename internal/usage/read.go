@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -11,9 +10,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Account is the account of a subject for one period.
+// Account is the account of a subject for one period. It is valid during a visit.
 type Account struct {
-	Subject
+	*Subject
 	Sums
 	At   time.Time
 	Span time.Duration
@@ -23,7 +22,7 @@ type Account struct {
 
 // Read visits all accounts between two times, and returns how much of that time was watched. Of a time that is
 // kept in hours only, it visits whole hours: it begins up to an hour earlier, and returns when.
-func (s *Store) Read(from, to time.Time, visit func(Account)) (began time.Time, seen time.Duration, err error) {
+func (s *Store) Read(from, to time.Time, visit func(*Account)) (began time.Time, seen time.Duration, err error) {
 	began, err = s.read(from, to, time.Hour, visit, func(_ time.Time, _, d time.Duration) { seen += d })
 	if err != nil {
 		return began, 0, err
@@ -33,12 +32,12 @@ func (s *Store) Read(from, to time.Time, visit func(Account)) (began time.Time, 
 
 // read is Read in periods that are as short as resolution, where they are still kept. see is called with the time that was
 // watched of each period.
-func (s *Store) read(from, to time.Time, resolution time.Duration, visit func(Account), see func(at time.Time, span, seen time.Duration)) (began time.Time, err error) {
+func (s *Store) read(from, to time.Time, resolution time.Duration, visit func(*Account), see func(at time.Time, span, seen time.Duration)) (began time.Time, err error) {
 	defer s.guard(&err, debug.SetPanicOnFault(true))
 	from = from.Truncate(Step)
 	began = from
 	err = s.db.View(func(tx *bbolt.Tx) error {
-		r := reading{tx: tx, subjects: map[uint32]Subject{}, visit: visit, see: see, to: to}
+		r := reading{tx: tx, subjects: map[uint32]*Subject{}, visit: visit, see: see, to: to}
 		hour, minute := levels[2], levels[1]
 		at := firstOf(tx, hour)
 		if at.IsZero() {
@@ -98,8 +97,8 @@ func has(tx *bbolt.Tx, l level, at time.Time) bool {
 // reading is one Read.
 type reading struct {
 	tx       *bbolt.Tx
-	subjects map[uint32]Subject
-	visit    func(Account)
+	subjects map[uint32]*Subject
+	visit    func(*Account)
 	see      func(at time.Time, span, seen time.Duration)
 	to       time.Time
 	err      error
@@ -107,40 +106,38 @@ type reading struct {
 
 // period visits the accounts of one period, and returns the beginning of the next.
 func (r *reading) period(l level, at time.Time) time.Time {
-	c, begin := r.tx.Bucket([]byte(l.name)).Cursor(), keyOf(at, 0)
-	k, v := c.Seek(begin)
+	k, text := r.tx.Bucket([]byte(l.name)).Cursor().Seek(keyOf(at))
 	if k == nil {
 		return r.to // nothing is later
 	}
 	if next := timeOf(k); next.After(at) {
 		return next.Truncate(l.span) // skip what was not watched at all
 	}
-	for ; k != nil && bytes.Equal(k[:4], begin[:4]); k, v = c.Next() {
-		sums, err := decode(v)
-		if err != nil {
-			r.err = err
-			return r.to
+	a := Account{At: at, Span: l.span}
+	seen, err := visitRecord(text, func(number uint32, sums *Sums) {
+		if a.Subject = r.subject(number); a.Subject != nil {
+			a.Sums, a.number = *sums, number
+			r.visit(&a)
 		}
-		if numberOf(k) == watched {
-			r.see(at, l.span, time.Duration(sums.Held))
-			continue
-		}
-		subject, known := r.subject(numberOf(k))
-		if known {
-			r.visit(Account{subject, sums, at, l.span, numberOf(k)})
-		}
+	})
+	if err != nil {
+		r.err = err
+		return r.to
 	}
+	r.see(at, l.span, seen)
 	return at.Add(l.span)
 }
 
-func (r *reading) subject(n uint32) (s Subject, known bool) {
-	if s, known = r.subjects[n]; known {
-		return s, true
+// subject returns the subject with a number, or nil.
+func (r *reading) subject(n uint32) *Subject {
+	s, known := r.subjects[n]
+	if !known {
+		text := r.tx.Bucket(bucketSubjects).Get(binary.BigEndian.AppendUint32(nil, n))
+		s = &Subject{}
+		if text == nil || json.Unmarshal(text, s) != nil {
+			s = nil
+		}
+		r.subjects[n] = s
 	}
-	text := r.tx.Bucket(bucketSubjects).Get(binary.BigEndian.AppendUint32(nil, n))
-	if text == nil || json.Unmarshal(text, &s) != nil {
-		return s, false
-	}
-	r.subjects[n] = s
-	return s, true
+	return s
 }

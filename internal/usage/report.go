@@ -70,8 +70,8 @@ func (s *Store) Report(from, to time.Time, by string, visible func(uid int) bool
 		}
 		return at
 	})
-	began, seen, err := s.Read(from, to, func(a Account) {
-		if at := index(&a); at >= 0 {
+	began, seen, err := s.Read(from, to, func(a *Account) {
+		if at := index(a); at >= 0 {
 			sums[at].add(a.Sums)
 		}
 	})
@@ -97,7 +97,7 @@ func indexed(by string, visible func(uid int) bool, place func(key Line) int) fu
 		if !known {
 			at = -1
 			if visible(a.UID) {
-				at = place(keyLine(by, a.Subject))
+				at = place(keyLine(by, *a.Subject))
 			}
 			of[a.number] = at
 		}

@@ -48,8 +48,13 @@ func (s Sums) Plus(more Sums) Sums {
 	return s
 }
 
+const (
+	sumCount = 9
+	maxSums  = 64 // that a later version may have
+)
+
 // fields returns the sums in the order in which they are stored. New ones are appended.
-func (s *Sums) fields() [9]*uint64 {
+func (s *Sums) fields() [sumCount]*uint64 {
 	return [...]*uint64{&s.Held, &s.Reserved, &s.Idle, &s.Error, &s.Measured, &s.Sampled, &s.Peak, &s.Refused, &s.Died}
 }
 

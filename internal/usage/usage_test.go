@@ -41,8 +41,8 @@ func everybody(int) bool { return true }
 func heldBetween(t *testing.T, s *Store, from, to time.Time) (gibSeconds uint64, began time.Time, seen time.Duration) {
 	t.Helper()
 	var sum uint64
-	began, seen, err := s.Read(from, to, func(a Account) {
-		if a.Subject == train {
+	began, seen, err := s.Read(from, to, func(a *Account) {
+		if *a.Subject == train {
 			sum += a.Held
 		}
 	})
@@ -175,7 +175,7 @@ func TestDamaged(t *testing.T) {
 			expect.True(t, errors.Is(err, ErrBroken), "another error:", err)
 			continue
 		}
-		_, _, _ = s.Read(monday, monday.Add(200*time.Hour), func(Account) {})
+		_, _, _ = s.Read(monday, monday.Add(200*time.Hour), func(*Account) {})
 		_ = s.Add(step(monday, 1))
 		_ = s.Close()
 	}
