@@ -37,7 +37,9 @@ agent keeps for a year. Root's report is of all users; others see their own
 jobs.
 
   GPU TIME  hours of a device's time in which kernels ran. A job with a cap is
-            measured; of others the driver's samples are added up, marked ~
+            measured; if others may have worked on the device meanwhile, their
+            turns are in it, marked ≤. Of jobs without a cap the driver's
+            samples are added up, marked ~
   HELD      memory held over time: 10 GiB for 2 hours are 20 GiB·h
   IDLE      the part of HELD in which the job did no work on the device
   RESERVED  limits over time, while their jobs had not ended
@@ -260,11 +262,11 @@ func (a *app) showReport(r usage.Report) {
 
 func writeCSV(a *app, r usage.Report) error {
 	w := csv.NewWriter(a.out)
-	_ = w.Write([]string{"user", "project", "job", "gpu", "gpu_seconds", "sampled_gpu_seconds", "held_byte_seconds", "held_error_byte_seconds", "idle_byte_seconds", "reserved_byte_seconds", "peak_bytes", "refused", "died"})
+	_ = w.Write([]string{"user", "project", "job", "gpu", "gpu_seconds", "sampled_gpu_seconds", "shared_gpu_seconds", "held_byte_seconds", "held_error_byte_seconds", "idle_byte_seconds", "reserved_byte_seconds", "peak_bytes", "refused", "died"})
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	seconds := func(s float64) string { return strconv.FormatFloat(s, 'f', 3, 64) }
 	for _, l := range r.Lines {
-		_ = w.Write([]string{l.User, l.Project, l.Job, l.GPU, seconds(l.Seconds), seconds(l.Sampled), number(l.Held), number(l.Error), number(l.Idle), number(l.Reserved), number(l.Peak), number(l.Refused), number(l.Died)})
+		_ = w.Write([]string{l.User, l.Project, l.Job, l.GPU, seconds(l.Seconds), seconds(l.Sampled), seconds(l.Shared), number(l.Held), number(l.Error), number(l.Idle), number(l.Reserved), number(l.Peak), number(l.Refused), number(l.Died)})
 	}
 	w.Flush()
 	return w.Error()

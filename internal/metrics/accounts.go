@@ -21,7 +21,8 @@ type Accounts interface {
 	UserTotals() (map[usage.Subject]usage.Sums, error)
 }
 
-// Metrics from the accounts. The label source is measured (by the library) or sampled (by the driver).
+// Metrics from the accounts. The label source is measured (by the library), shared (measured by the library while others
+// may have worked on the device) or sampled (by the driver).
 var (
 	jobHeld     = desc("job_memory_byte_seconds_total", "Memory of the device that the user's jobs of this name held, over time, by the agent's accounts.", "user", "job_name", "device")
 	jobHeldIdle = desc("job_memory_idle_byte_seconds_total", "The part of it that was held while the job did no work on the device.", "user", "job_name", "device")
@@ -67,8 +68,9 @@ func (e emitter) jobTotals(a Accounts, all []series) {
 func (e emitter) totals(held, idle, time *prometheus.Desc, s usage.Sums, labels ...string) {
 	e.counter(held, float64(s.Held), labels...)
 	e.counter(idle, float64(s.Idle), labels...)
-	e.counter(time, float64(s.Measured)/1e9, append(slices.Clip(labels), "measured")...)
-	e.counter(time, float64(s.Sampled)/1e9, append(slices.Clip(labels), "sampled")...)
+	for source, ns := range map[string]uint64{"measured": s.Measured - min(s.Measured, s.Shared), "shared": s.Shared, "sampled": s.Sampled} {
+		e.counter(time, float64(ns)/1e9, append(slices.Clip(labels), source)...)
+	}
 }
 
 // userTotals exports the totals of users: at most MaxUsers, those that held most first. As with jobs, delegated

@@ -37,7 +37,7 @@ func exampleAccounts() totals {
 			{Owner: "eve", Job: "elsewhere", Device: "GPU-b"}:  {Held: gib},
 		},
 		users: map[usage.Subject]usage.Sums{
-			{Owner: "lovelace"}:         {Held: 120 * gib, Idle: 25 * gib, Measured: 4e9, Sampled: 1.5e9},
+			{Owner: "lovelace"}:         {Held: 120 * gib, Idle: 25 * gib, Measured: 4e9, Shared: 1e9, Sampled: 1.5e9},
 			{UID: 7, Owner: "a\xffb\n"}: {Held: gib},
 			{UID: 8, Owner: "a\xfeb\n"}: {Held: gib}, // the same label
 		},

@@ -43,6 +43,7 @@ type Line struct {
 	Idle     uint64  `json:"idle_byte_seconds"`       // held while the job did no work on the device
 	Seconds  float64 `json:"gpu_seconds"`             // of the device's time
 	Sampled  float64 `json:"sampled_gpu_seconds"`     // the part of these from the driver's samples, which are not exact
+	Shared   float64 `json:"shared_gpu_seconds"`      // the part of these that was measured while others may have worked on the device: too much, since their turns are in it
 	Peak     uint64  `json:"peak"`                    // bytes on one device by one job
 	Refused  uint64  `json:"refused"`
 	Died     uint64  `json:"died"`
@@ -125,11 +126,12 @@ func (l Line) key() Line { return Line{User: l.User, Project: l.Project, Job: l.
 func (l Line) with(s Sums) Line {
 	seconds := func(ns uint64) float64 { return time.Duration(min(ns, 1<<62)).Seconds() }
 	l.Held, l.Error, l.Reserved, l.Idle, l.Peak, l.Refused, l.Died = s.Held, s.Error, s.Reserved, s.Idle, s.Peak, s.Refused, s.Died
-	l.Seconds, l.Sampled = seconds(s.Measured)+seconds(s.Sampled), seconds(s.Sampled)
+	l.Seconds, l.Sampled, l.Shared = seconds(s.Measured)+seconds(s.Sampled), seconds(s.Sampled), seconds(s.Shared)
 	return l
 }
 
-// Hours renders the line's time of devices; with ~ if a part is from samples.
+// Hours renders the line's time of devices; with ~ if a part is from samples, otherwise with ≤ if a part was measured
+// beside others.
 func (l Line) Hours() string {
 	if l.Seconds == 0 {
 		return "0 h"
@@ -137,6 +139,9 @@ func (l Line) Hours() string {
 	text := humanfmt.Three(l.Seconds/3600) + " h"
 	if l.Sampled > 0 {
 		return "~" + text
+	}
+	if l.Shared > 0 {
+		return "≤" + text
 	}
 	return text
 }

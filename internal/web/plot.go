@@ -29,6 +29,7 @@ type usageView struct {
 	Hidden        int    // rows that are left out
 	Unwatched     string // how much of the time nobody watched; empty for none
 	Sampled       bool   // a time is from samples
+	Shared        bool   // a time has turns of others in it
 	Brush         *brush // nil if no time can be selected
 }
 
@@ -78,7 +79,7 @@ func nameOf(by string, l usage.Line) (name, of string) {
 func viewUsage(r *usage.Report, col *colours, zone *time.Location) usageView {
 	const layout = "Mon 2 Jan 2006 15:04"
 	t := r.Total
-	v := usageView{Period: r.From.In(zone).Format(layout) + " – " + r.To.In(zone).Format(layout), Head: heads[r.By], Sampled: t.Sampled > 0,
+	v := usageView{Period: r.From.In(zone).Format(layout) + " – " + r.To.In(zone).Format(layout), Head: heads[r.By], Sampled: t.Sampled > 0, Shared: t.Shared > 0,
 		Figures: []figure{{t.Hours(), "of the GPUs’ time"}, {humanfmt.GiBHours(t.Held), "held"}, {t.IdlePart(), "of it idle"}, {humanfmt.GiBHours(t.Reserved), "reserved"}}}
 	if r.By == usage.ByJob {
 		v.OfHead = "User"
