@@ -21,6 +21,7 @@ require (
 	github.com/gobwas/ws v1.4.0 // indirect
 	github.com/lucasb-eyer/go-colorful v1.4.1 // indirect
 	github.com/mattn/go-runewidth v0.0.24 // indirect
+	go.etcd.io/bbolt v1.5.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 )
 

@@ -115,6 +115,25 @@ func (a *accounts) write(failed *bool) {
 	*failed = err != nil
 }
 
+// errNoAccounts is returned by an agent that keeps no accounts.
+var errNoAccounts = errors.New("this agent keeps no accounts")
+
+// JobTotals implements metrics.Accounts.
+func (a *accounts) JobTotals(of []usage.Subject) (map[usage.Subject]usage.Sums, error) {
+	if store := a.store.Load(); store != nil {
+		return store.JobTotals(of)
+	}
+	return nil, errNoAccounts
+}
+
+// UserTotals implements metrics.Accounts.
+func (a *accounts) UserTotals() (map[usage.Subject]usage.Sums, error) {
+	if store := a.store.Load(); store != nil {
+		return store.UserTotals()
+	}
+	return nil, errNoAccounts
+}
+
 // serve answers with a report.
 func (a *accounts) serve(w http.ResponseWriter, r *http.Request) {
 	p, query := askerOf(r), r.URL.Query()
@@ -126,14 +145,18 @@ func (a *accounts) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	store := a.store.Load()
 	if store == nil {
-		http.Error(w, "this agent keeps no accounts", http.StatusServiceUnavailable)
+		http.Error(w, errNoAccounts.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	var report usage.Report
 	var err error
 	w.Header().Set("Content-Type", "application/json")
 	_ = p.answer(w, func(out io.Writer) error { // fails if the client has disconnected, too
-		if report, err = store.Report(from, to, query.Get("by"), func(uid int) bool { return p.all || uid == p.uid }); err != nil {
+		read := store.Report
+		if query.Has("plot") {
+			read = store.ReportPlot
+		}
+		if report, err = read(from, to, query.Get("by"), func(uid int) bool { return p.all || uid == p.uid }); err != nil {
 			return err
 		}
 		return json.NewEncoder(out).Encode(report)

@@ -1,9 +1,13 @@
 package agent
 
 import (
+	"context"
+	"encoding/json"
 	"log/slog"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,4 +44,40 @@ func TestDamagedAccounts(t *testing.T) {
 	_, err = a.store.Load().Report(time.Now().Add(-time.Hour), time.Now(), usage.ByUser, func(int) bool { return true })
 	expect.OK(t, err)
 	expect.OK(t, a.store.Load().Close())
+}
+
+// A user gets a report and a plot of that user's accounts only; root gets all.
+func TestAccountsOfOthers(t *testing.T) {
+	a := openAccounts(filepath.Join(t.TempDir(), "usage.db"), slog.New(slog.DiscardHandler))
+	defer a.store.Load().Close()
+	now := time.Now()
+	expect.OK(t, a.store.Load().Add(usage.Period{At: now.Add(-time.Minute), Watched: usage.Step, Sums: map[usage.Subject]usage.Sums{
+		{UID: 1000, Owner: "ada", Job: "train", Device: "GPU-0"}:       {Held: 100},
+		{UID: 1001, Owner: "bob", Job: "secret-name", Device: "GPU-0"}: {Held: 7},
+	}}))
+	ask := func(p peer, query string) (r usage.Report, text string) {
+		request := httptest.NewRequest("GET", "/v1/usage?"+query+"&from="+now.Add(-time.Hour).UTC().Format(time.RFC3339)+"&to="+now.UTC().Add(time.Second).Format(time.RFC3339), nil)
+		answer := httptest.NewRecorder()
+		a.serve(answer, request.WithContext(context.WithValue(request.Context(), peerKey{}, p)))
+		expect.OK(t, json.Unmarshal(answer.Body.Bytes(), &r), answer.Body.String())
+		return r, answer.Body.String()
+	}
+	for _, by := range usage.Ways {
+		for _, query := range []string{"by=" + by, "by=" + by + "&plot"} {
+			r, text := ask(peer{uid: 1000}, query)
+			expect.True(t, r.Total.Held == 100 && len(r.Lines) == 1 && !strings.Contains(text, "bob") && !strings.Contains(text, "secret-name"), query, text)
+			if r.Plot != nil {
+				held := uint64(0)
+				for _, p := range r.Plot.All {
+					held += p.Held
+				}
+				expect.True(t, held >= 99 && held <= 100, query, held)
+			}
+			expect.Equal(t, r.Plot != nil, strings.HasSuffix(query, "plot"), query)
+			r, _ = ask(peer{uid: 0, all: true}, query)
+			expect.Equal(t, r.Total.Held, 107, query)
+			r, _ = ask(peer{uid: -1}, query)
+			expect.Equal(t, r.Total.Held, 0, query)
+		}
+	}
 }

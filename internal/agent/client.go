@@ -131,9 +131,12 @@ func (c *Client) History() (h node.History, err error) {
 	return h, c.get("/v1/history", &h)
 }
 
-// Report returns a report of usage.
-func (c *Client) Report(from, to time.Time, by string) (r usage.Report, err error) {
+// Report returns a report of usage, with a plot if that is wanted and the agent knows plots.
+func (c *Client) Report(from, to time.Time, by string, plot bool) (r usage.Report, err error) {
 	query := url.Values{"from": {from.Format(time.RFC3339)}, "to": {to.Format(time.RFC3339)}, "by": {by}}
+	if plot {
+		query.Set("plot", "")
+	}
 	return r, c.get("/v1/usage?"+query.Encode(), &r)
 }
 

@@ -142,7 +142,8 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 		p := askerOf(r)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_ = p.answer(w, func(out io.Writer) error { // fails if the client has disconnected
-			return metrics.Write(out, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true})
+			return metrics.Write(out, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true, Accounts: a.usage,
+				Visible: func(uid int) bool { return p.all || uid == p.uid }})
 		})
 	})
 	api := &http.Server{Handler: withVersion(a.opts.Version, byUser(a.afterFirstScan(mux))), ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: writeTimeout, IdleTimeout: requestTimeout,
@@ -240,7 +241,7 @@ func (a *Agent) afterFirstScan(next http.Handler) http.Handler {
 // publicHandler serves the data that every user may see.
 func (a *Agent) publicHandler(at net.Addr) http.Handler {
 	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(metrics.Collector(a.Machine, metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics}),
+	r.MustRegister(metrics.Collector(a.Machine, metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics, Accounts: a.usage}),
 		metrics.AgentCollector(a.Stats), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -15,13 +16,15 @@ import (
 	"ration/internal/agent"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/proc"
 	"ration/internal/usage"
+	"ration/internal/web"
 )
 
 type reportFlags struct {
 	since, until string
 	by           string
-	csv          bool
+	csv, html    bool
 }
 
 func newReportCommand(a *app) *cobra.Command {
@@ -34,7 +37,9 @@ agent keeps for a year. Root's report is of all users; others see their own
 jobs.
 
   GPU TIME  hours of a device's time in which kernels ran. A job with a cap is
-            measured; of others the driver's samples are added up, marked ~
+            measured; if others may have worked on the device meanwhile, their
+            turns are in it, marked ≤. Of jobs without a cap the driver's
+            samples are added up, marked ~
   HELD      memory held over time: 10 GiB for 2 hours are 20 GiB·h
   IDLE      the part of HELD in which the job did no work on the device
   RESERVED  limits over time, while their jobs had not ended
@@ -48,7 +53,7 @@ hour. What happened while no agent ran is not known; the last line says how
 much of the time that is.
 
 Exit status: 0; 3 if there are no accounts.`,
-		Example: "  ration report\n  ration report --since monday --by job\n  ration report --since 2026-10-01 --until 2026-11-01 --by project --csv > october.csv",
+		Example: "  ration report\n  ration report --since monday --by job\n  ration report --since 2026-10-01 --until 2026-11-01 --by project --csv > october.csv\n  ration report --since 7d --html > week.html",
 		Args:    noArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.runReport(f) },
 	}
@@ -56,6 +61,7 @@ Exit status: 0; 3 if there are no accounts.`,
 	cmd.Flags().StringVar(&f.until, "until", "", "report until this `time` (default now)")
 	cmd.Flags().StringVar(&f.by, "by", usage.ByUser, "add up by `user|project|job|gpu`")
 	cmd.Flags().BoolVar(&f.csv, "csv", false, "print a table of comma-separated values, in bytes and seconds")
+	cmd.Flags().BoolVar(&f.html, "html", false, "print a page with plots, in one file that needs no network")
 	return cmd
 }
 
@@ -76,23 +82,28 @@ func (a *app) runReport(f reportFlags) error {
 		return usageError("--by %s: there are %s", f.by, strings.Join(usage.Ways, ", "))
 	case !from.Before(to):
 		return usageError("--since %s: not before --until", f.since)
-	case f.csv && a.json:
-		return usageError("--csv and --json: choose one")
+	case f.csv && a.json, f.html && (f.csv || a.json):
+		return usageError("--csv, --html and --json: choose one")
+	case f.html && a.out.tty:
+		return usageError("--html writes a file for a browser, not for a terminal (use ration report --html > report.html)")
 	}
-	report, err := readReport(from, to, f.by)
+	report, err := readReport(from, to, f.by, f.html)
 	if err != nil {
 		return err
 	}
-	if f.csv {
+	switch {
+	case f.csv:
 		return writeCSV(a, report)
+	case f.html:
+		return a.writeHTML(report, now)
 	}
 	return a.print(report, func() { a.showReport(report) })
 }
 
 // readReport gets a report from the agent or, if none runs, from its file.
-func readReport(from, to time.Time, by string) (usage.Report, error) {
+func readReport(from, to time.Time, by string, plot bool) (usage.Report, error) {
 	if c, err := agent.Find(); err == nil {
-		report, err := c.Report(from, to, by)
+		report, err := c.Report(from, to, by, plot)
 		if err == nil || !errors.Is(err, agent.ErrSilent) {
 			return report, err
 		}
@@ -105,7 +116,36 @@ func readReport(from, to time.Time, by string) (usage.Report, error) {
 		return usage.Report{}, err
 	}
 	defer s.Close()
-	return s.Report(from, to, by, func(int) bool { return true })
+	read := s.Report
+	if plot {
+		read = s.ReportPlot
+	}
+	return read(from, to, by, func(int) bool { return true })
+}
+
+// viewerReport returns a report for the page and for ration top: root's by user, an ordinary user's by job.
+func viewerReport(from, to time.Time, plot bool) (usage.Report, error) {
+	by := usage.ByUser
+	if !job.AllUsers() {
+		by = usage.ByJob
+	}
+	return readReport(from, to, by, plot)
+}
+
+// writeHTML writes a report as one file for a browser.
+func (a *app) writeHTML(r usage.Report, now time.Time) error {
+	scope := ""
+	if !job.AllUsers() {
+		scope = "jobs of " + proc.UserName(os.Geteuid())
+	}
+	var text bytes.Buffer
+	if err := web.WriteReport(&text, r, version, scope, now); err != nil {
+		return err
+	}
+	out := a.out
+	out.ascii = false // the file says that it is UTF-8
+	_, err := out.Write(text.Bytes())
+	return err
 }
 
 // usagePath returns the file of the accounts of this user's agent.
@@ -158,33 +198,6 @@ func parseTime(flag, text string, now time.Time) (time.Time, error) {
 	return time.Time{}, usageError("%s %q: not a time (use 10m, 7d, monday, 2026-01-31, or 2026-01-31T15:04:05Z)", flag, text)
 }
 
-const hour = 3600
-
-// gibHours formats byte-seconds.
-func gibHours(byteSeconds uint64) string {
-	return humanfmt.Three(float64(byteSeconds)/(1<<30)/hour) + " GiB·h"
-}
-
-// gpuHours formats seconds of a device's time; ~ if a part is from samples.
-func gpuHours(l usage.Line) string {
-	if l.Seconds == 0 {
-		return "0 h"
-	}
-	text := humanfmt.Three(l.Seconds/hour) + " h"
-	if l.Sampled > 0 {
-		return "~" + text
-	}
-	return text
-}
-
-// part returns a share of a whole in per cent.
-func part(of, whole uint64) string {
-	if whole == 0 {
-		return "–"
-	}
-	return humanfmt.Percent(100 * float64(of) / float64(whole))
-}
-
 // reportColumns are the columns of a report.
 func reportColumns(by string, gpus map[string]int) []column[usage.Line] {
 	name := func(empty string, get func(usage.Line) string) func(usage.Line) string {
@@ -220,10 +233,10 @@ func reportColumns(by string, gpus map[string]int) []column[usage.Line] {
 	refused, anyRefused := count(func(l usage.Line) uint64 { return l.Refused })
 	died, anyDied := count(func(l usage.Line) uint64 { return l.Died })
 	return append(head,
-		column[usage.Line]{"GPU TIME", true, gpuHours, nil},
-		column[usage.Line]{"HELD", true, func(l usage.Line) string { return gibHours(l.Held) }, nil},
-		column[usage.Line]{"IDLE", true, func(l usage.Line) string { return part(l.Idle, l.Held) }, nil},
-		column[usage.Line]{"RESERVED", true, func(l usage.Line) string { return gibHours(l.Reserved) }, nil},
+		column[usage.Line]{"GPU TIME", true, usage.Line.Hours, nil},
+		column[usage.Line]{"HELD", true, func(l usage.Line) string { return humanfmt.GiBHours(l.Held) }, nil},
+		column[usage.Line]{"IDLE", true, usage.Line.IdlePart, nil},
+		column[usage.Line]{"RESERVED", true, func(l usage.Line) string { return humanfmt.GiBHours(l.Reserved) }, nil},
 		column[usage.Line]{"PEAK", true, func(l usage.Line) string { return humanfmt.Bytes(l.Peak) }, nil},
 		column[usage.Line]{"REFUSED", true, refused, anyRefused},
 		column[usage.Line]{"DIED", true, died, anyDied})
@@ -238,7 +251,7 @@ func (a *app) showReport(r usage.Report) {
 		printTable(a.out, reportColumns(r.By, nil), r.Lines)
 		if len(r.Lines) > 1 {
 			t := r.Total
-			a.out.printf("\nTogether %s of the GPUs' time; %s held, %s of it idle; %s reserved.\n", gpuHours(t), gibHours(t.Held), part(t.Idle, t.Held), gibHours(t.Reserved))
+			a.out.printf("\nTogether %s of the GPUs' time; %s held, %s of it idle; %s reserved.\n", t.Hours(), humanfmt.GiBHours(t.Held), t.IdlePart(), humanfmt.GiBHours(t.Reserved))
 		}
 	}
 	if all := r.To.Sub(r.From).Seconds(); r.Watched < 0.999*all {
@@ -249,11 +262,11 @@ func (a *app) showReport(r usage.Report) {
 
 func writeCSV(a *app, r usage.Report) error {
 	w := csv.NewWriter(a.out)
-	_ = w.Write([]string{"user", "project", "job", "gpu", "gpu_seconds", "sampled_gpu_seconds", "held_byte_seconds", "held_error_byte_seconds", "idle_byte_seconds", "reserved_byte_seconds", "peak_bytes", "refused", "died"})
+	_ = w.Write([]string{"user", "project", "job", "gpu", "gpu_seconds", "sampled_gpu_seconds", "shared_gpu_seconds", "held_byte_seconds", "held_error_byte_seconds", "idle_byte_seconds", "reserved_byte_seconds", "peak_bytes", "refused", "died"})
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	seconds := func(s float64) string { return strconv.FormatFloat(s, 'f', 3, 64) }
 	for _, l := range r.Lines {
-		_ = w.Write([]string{l.User, l.Project, l.Job, l.GPU, seconds(l.Seconds), seconds(l.Sampled), number(l.Held), number(l.Error), number(l.Idle), number(l.Reserved), number(l.Peak), number(l.Refused), number(l.Died)})
+		_ = w.Write([]string{l.User, l.Project, l.Job, l.GPU, seconds(l.Seconds), seconds(l.Sampled), seconds(l.Shared), number(l.Held), number(l.Error), number(l.Idle), number(l.Reserved), number(l.Peak), number(l.Refused), number(l.Died)})
 	}
 	w.Flush()
 	return w.Error()

@@ -11,6 +11,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/tui"
+	"ration/internal/usage"
 	"ration/machine"
 )
 
@@ -43,8 +44,9 @@ A process has its command, CPU, its share of one processor since the last look
 only of processes on the screen. g shows all GPUs where they do not fit.
 
 Enter shows all about a job, with its history: since ration top was started, and
-where an agent runs (ration agent) the 15 minutes before. u shows the users, e
-also ended jobs, t processes as a tree. / shows only what has a text in it, or
+where an agent runs (ration agent) the 15 minutes before. d shows who used the
+GPUs in a day and a week, as ration report does. u shows the users, e also ended
+jobs, t processes as a tree. / shows only what has a text in it, or
 what ration ps --filter takes: state=running gpu=0. --sort, --user and --filter
 are as for ration ps; Esc shows everything again.
 
@@ -120,11 +122,17 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 	}
 	path := tui.SettingsPath()
 	before := tui.LoadSettings(path)
-	after, err := tui.Run(source, (&node.HostMeter{}).Read, actions, f.interval, f.Selection, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
+	after, err := tui.Run(source, (&node.HostMeter{}).Read, topUsage, actions, f.interval, f.Selection, before, tui.Terminal{In: os.Stdin, Out: a.out.Writer, Environ: os.Environ()})
 	if path != "" && !reflect.DeepEqual(before, after) {
 		printError(a.err, after.Save(path)) // a failure here does not matter
 	}
 	return err
+}
+
+// topUsage returns a report of the time until now.
+func topUsage(span time.Duration) (usage.Report, error) {
+	now := time.Now()
+	return viewerReport(now.Add(-span), now, true)
 }
 
 // agentHistory returns the history of an agent, or nil.

@@ -46,9 +46,11 @@ func newWebCommand(a *app) *cobra.Command {
 		Short: "Show the machine in a browser, as it changes",
 		Long: `Serve a page that shows the machine as it changes, until it is ended by Ctrl-C
 or SIGTERM: its findings; its GPUs as bars, with the jobs in them, their limits,
-and what is held outside of jobs; the last 15 minutes; jobs with their processes
-as a tree; and refusals and deaths as they happen. Root's page shows the jobs of
-all users, others their own, and what is used and handed out of each GPU.
+and what is held outside of jobs; the last 15 minutes; who used the GPUs in a
+day and a week, from the accounts of an agent, of any part of that time that you
+select; jobs with their processes as a tree; and refusals and deaths as they
+happen. Root's page shows the jobs of all users, others their own, and what is
+used and handed out of each GPU.
 
 It prints the address to open. The address contains a secret token: with it,
 one sees everything that you may see. Every user of the machine can connect to
@@ -121,6 +123,9 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	opts := web.Options{Source: source, Version: version, Token: web.Secret(), ID: web.Secret()[:12], MaxStreams: maxWebStreams, Note: source.Note}
 	if !job.AllUsers() {
 		opts.Viewer = proc.UserName(os.Geteuid())
+	}
+	if !f.noAgent {
+		opts.Usage = viewerReport
 	}
 	if !f.readOnly {
 		opts.MayChange, opts.SetLimit = mayChangeLimit, setLimit

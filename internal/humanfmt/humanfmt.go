@@ -30,6 +30,11 @@ var timeUnits = []struct {
 // Nanoseconds renders a time: 61.8 ns, 9.24 ms.
 func Nanoseconds(ns float64) string { return Three(ns/scale(ns)) + " " + unit(ns) }
 
+// GiBHours renders memory over time, from byte-seconds: 10 GiB for two hours are 20 GiB·h.
+func GiBHours(byteSeconds uint64) string {
+	return Three(float64(byteSeconds)/(1<<30)/3600) + " GiB·h"
+}
+
 // Duration is [Nanoseconds] of d.
 func Duration(d time.Duration) string { return Nanoseconds(float64(d)) }
 

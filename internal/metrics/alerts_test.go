@@ -17,6 +17,7 @@ import (
 
 	"ration/check/expect"
 	"ration/check/testenv"
+	"ration/internal/usage"
 	"ration/machine"
 )
 
@@ -24,13 +25,14 @@ import (
 type scene struct {
 	machine *machine.Machine
 	agent   Agent
+	totals  totals
 	down    bool // Prometheus cannot reach it
 }
 
 // quiet returns a machine on which all is well.
 func quiet() scene {
 	up := true
-	return scene{agent: Agent{Events: map[string]uint64{}, PolicyUp: &up}, machine: &machine.Machine{
+	return scene{totals: totals{users: map[usage.Subject]usage.Sums{{UID: 1000, Owner: "lovelace"}: {Held: 100 * gib, Idle: 100 * gib}}}, agent: Agent{Events: map[string]uint64{}, PolicyUp: &up}, machine: &machine.Machine{
 		Devices: []machine.GPU{{Device: 0, UUID: "GPU-a", Total: 100 * gib, Used: 10 * gib, Rations: 40 * gib, Jobs: 1}},
 		Jobs: []machine.Job{{Name: "train", Owner: "lovelace", State: machine.Running, Created: time.Unix(0, 0), Path: "/a",
 			Devices: []machine.Device{{Device: 0, UUID: "GPU-a", Limited: true, Limit: 40 * gib, Used: 10 * gib, Peak: 10 * gib}}}},
@@ -59,6 +61,9 @@ var alerts = []alertCase{
 	{"RationJobNearLimit", func(s *scene) { s.device().Used = 39 * gib }},
 	{"RationJobIdle", func(s *scene) {
 		s.machine.Jobs[0].State, s.machine.Jobs[0].IdleSince = machine.Idle, time.Unix(-7200, 0)
+	}},
+	{"RationUserIdle", func(s *scene) {
+		s.totals.users = map[usage.Subject]usage.Sums{{UID: 1000, Owner: "lovelace"}: {Held: 1500 * gib * 3600, Idle: 1400 * gib * 3600}}
 	}},
 	{"RationProcessDied", func(s *scene) { s.machine.Jobs[0].Died = 2 }},
 	{"RationProcessDied", func(s *scene) { s.young().Died = 1 }},
@@ -99,7 +104,7 @@ func (s scene) samples(t *testing.T) map[string]float64 {
 		return map[string]float64{`up{instance="m:9410",job="ration"}`: 0}
 	}
 	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(Collector(func() *machine.Machine { return s.machine }, Options{Version: "1", Jobs: true}), AgentCollector(func() Agent { return s.agent }))
+	r.MustRegister(Collector(func() *machine.Machine { return s.machine }, Options{Version: "1", Jobs: true, Accounts: s.totals}), AgentCollector(func() Agent { return s.agent }))
 	families, err := r.Gather()
 	expect.OK(t, err)
 	for _, f := range families {

@@ -73,7 +73,7 @@ func TestDashboard(t *testing.T) {
 	}
 	err = json.Unmarshal(text, &dashboard)
 	expect.Must(t, err == nil && dashboard.UID == "ration" && len(dashboard.Panels) >= 5, dashboard, err)
-	bad := scene{machine: example(), agent: quiet().agent}
+	bad := scene{machine: example(), agent: quiet().agent, totals: exampleAccounts()}
 	exported := slices.Collect(maps.Keys(bad.samples(t)))
 	ids := map[int]bool{}
 	for _, p := range dashboard.Panels {

@@ -24,6 +24,9 @@ import (
 type Options struct {
 	Version string // version of ration
 	Jobs    bool   // export series of each job, with its name and its user
+	// Accounts has the totals of jobs and users, if Jobs is set; nil if none are kept.
+	Accounts Accounts
+	Visible  func(uid int) bool // users whose totals are exported; nil for all
 }
 
 // Write writes the metrics of a machine in the text format of Prometheus.
@@ -117,7 +120,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 		out <- d
 	}
 	if c.opts.Jobs {
-		for _, d := range ofJobs {
+		for _, d := range slices.Concat(ofJobs, ofAccounts) {
 			out <- d
 		}
 	}
@@ -135,6 +138,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		e.gauge(jobsWithoutSeries, float64(others))
 		for i := range series {
 			e.job(&series[i])
+		}
+		if c.opts.Accounts != nil {
+			e.jobTotals(c.opts.Accounts, series)
+			e.userTotals(c.opts.Accounts, c.opts.Visible)
 		}
 	}
 }

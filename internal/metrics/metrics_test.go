@@ -62,7 +62,7 @@ func scrape(t *testing.T, m *machine.Machine, opts Options) string {
 
 // The scrape is what it was. Its names and units are as Prometheus would have them.
 func TestGoldenScrape(t *testing.T) {
-	got := scrape(t, example(), Options{Version: "1.2.3", Jobs: true})
+	got := scrape(t, example(), Options{Version: "1.2.3", Jobs: true, Accounts: exampleAccounts()})
 	const path = "testdata/scrape.txt"
 	if *update {
 		expect.OK(t, os.WriteFile(path, []byte(got), 0o644))

@@ -10,6 +10,7 @@ import (
 
 	"ration/internal/proc"
 	"ration/internal/termtext"
+	"ration/internal/usage"
 	"ration/machine"
 )
 
@@ -70,6 +71,7 @@ type deviceSeries struct {
 	used, limit, peak, refused uint64
 	share, cap                 int
 	computeUsed, computeWaited uint64
+	subjects                   []usage.Subject // accounts; jobs of one name share one
 }
 
 // createdSeconds returns the creation time of the oldest job in Unix seconds; 0 if it is unknown.
@@ -171,6 +173,9 @@ func (s *series) add(j *machine.Job, number map[string]int) {
 		if out == nil {
 			out = &deviceSeries{}
 			s.devices[at] = out
+		}
+		if subject, known := subjectOf(j, d); known && !s.others && !slices.Contains(out.subjects, subject) {
+			out.subjects = append(out.subjects, subject)
 		}
 		out.used += d.Used
 		out.peak += d.Peak

@@ -49,6 +49,7 @@ func overviewKeys() []binding {
 		{[]string{"k"}, "", "send a signal to the process or, among jobs, to all of the job's", (*Model).pressSignal},
 		{[]string{"K"}, "", "send a signal to all processes of the job", func(m *Model) tea.Cmd { return m.askJob(0) }},
 		{[]string{"g"}, "", "all GPUs, with all that is known of them", open(func(m *Model) page { return &textPage{text: (*Model).gpusText} })},
+		{[]string{"d"}, "", "who used the GPUs in a day and a week", (*Model).openUsage},
 		{[]string{"f"}, "", "findings: what should be known of the machine", open(func(m *Model) page { return &textPage{text: (*Model).findingsText} })},
 		{[]string{"m"}, "", "leave the mouse to the terminal, or take it back", change(func(m *Model) { m.NoMouse = !m.NoMouse })},
 		{[]string{"space"}, "", "pause, and resume", change(func(m *Model) { m.paused = !m.paused })},

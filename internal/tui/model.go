@@ -24,6 +24,7 @@ type Model struct {
 	lastRead      map[string]machine.Job       // by path of the region: the last readable state, for its refusals and deaths
 	history       map[onDevice][]point
 	host          hostUse
+	usage         UsageReader // nil if there is none
 
 	page    page   // what the body shows
 	dialog  dialog // prompt or question at the bottom, or nil
@@ -96,7 +97,9 @@ func (m *Model) handle(msg tea.Msg) tea.Cmd {
 		if !m.paused { // paused after the sample was started
 			m.setSample(msg)
 		}
-		return m.wait()
+		return tea.Batch(m.wait(), m.refreshUsage())
+	case usageRead:
+		m.setUsage(msg)
 	case hostRead:
 		m.setHost(msg)
 	case tea.KeyPressMsg:

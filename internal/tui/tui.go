@@ -35,9 +35,9 @@ var running struct {
 
 // Run shows the samples of source until the user quits, at first the selected jobs. It returns the settings as they are
 // then; a selected order is not kept.
-func Run(source Source, host HostReader, actions Actions, interval time.Duration, selected node.Selection, settings Settings, t Terminal) (Settings, error) {
+func Run(source Source, host HostReader, accounts UsageReader, actions Actions, interval time.Duration, selected node.Selection, settings Settings, t Terminal) (Settings, error) {
 	m := New(source, actions, interval, NewTheme(t.Environ), settings)
-	m.host.reader, m.user, m.given = host, selected.User, selected.Filters
+	m.host.reader, m.usage, m.user, m.given = host, accounts, selected.User, selected.Filters
 	m.Jobs.Sort = cmp.Or(selected.Sort, m.Jobs.Sort)
 	m.setSample(source()) // so that the first frame has a sample
 	p := tea.NewProgram(m, tea.WithInput(t.In), tea.WithOutput(t.Out), tea.WithEnvironment(t.Environ), tea.WithoutSignalHandler())

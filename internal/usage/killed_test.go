@@ -39,7 +39,7 @@ func write(path string) {
 	}
 }
 
-// The writer is killed at any instruction: afterwards all levels have the same periods.
+// The writer is killed at any instruction: afterwards all levels and the totals have the same periods.
 func TestKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "usage.db")
 	exe, err := os.Executable()
@@ -60,6 +60,11 @@ func TestKilled(t *testing.T) {
 		if s.count[0] < levels[0].most && s.count[1] < levels[1].most { // nothing was dropped yet
 			expect.True(t, sumOf(t, s, 0) == hours && sumOf(t, s, 1) == hours, sumOf(t, s, 0), sumOf(t, s, 1), hours)
 		}
+		jobs, err := s.JobTotals([]Subject{train})
+		expect.OK(t, err)
+		users, err := s.UserTotals()
+		expect.OK(t, err)
+		expect.True(t, jobs[train] == hours && users[Subject{UID: train.UID, Owner: train.Owner}] == hours, "the totals differ:", jobs, users, hours)
 		expect.True(t, hours.Held >= before, "what was written is lost:", hours.Held, before)
 		before = hours.Held
 		expect.OK(t, s.Close())
@@ -71,11 +76,11 @@ func TestKilled(t *testing.T) {
 func sumOf(t *testing.T, s *Store, at int) (sum Sums) {
 	t.Helper()
 	expect.OK(t, s.db.View(func(tx *bbolt.Tx) error {
-		r := reading{tx: tx, subjects: map[uint32]Subject{}, visit: func(a Account) {
-			if a.Subject == train {
+		r := reading{tx: tx, subjects: map[uint32]*Subject{}, visit: func(a *Account) {
+			if *a.Subject == train {
 				sum.add(a.Sums)
 			}
-		}, to: monday.AddDate(10, 0, 0)}
+		}, see: func(time.Time, time.Duration, time.Duration) {}, to: monday.AddDate(10, 0, 0)}
 		for from := firstOf(tx, levels[at]); from.Before(r.to) && !from.IsZero(); {
 			from = r.period(levels[at], from)
 		}

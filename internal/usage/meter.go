@@ -51,6 +51,7 @@ type Meter struct {
 	jobs    map[Subject]held
 	counts  map[counter]counted
 	worked  map[Subject]bool // whether it worked in this step, for those of which it is known
+	outside map[string]bool  // by UUID: devices with processes of no job in this step
 	period  Period
 	day     time.Time
 	members map[int]map[Subject]bool // by UID: subjects with an account of this day
@@ -58,7 +59,7 @@ type Meter struct {
 
 // NewMeter returns a meter that has not looked yet.
 func NewMeter() *Meter {
-	return &Meter{jobs: map[Subject]held{}, worked: map[Subject]bool{}, members: map[int]map[Subject]bool{}, period: Period{Sums: map[Subject]Sums{}}}
+	return &Meter{jobs: map[Subject]held{}, worked: map[Subject]bool{}, outside: map[string]bool{}, members: map[int]map[Subject]bool{}, period: Period{Sums: map[Subject]Sums{}}}
 }
 
 // Look counts what was held since the last look, and notes what is held now. If memory changed in between,
@@ -75,6 +76,13 @@ func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 		m.noteCounters(counts, j, now)
 		if j.State != machine.Ended {
 			m.note(jobs, j, now)
+		}
+	}
+	for _, o := range mc.Outside {
+		for i := range mc.Devices {
+			if mc.Devices[i].Device == o.Device {
+				m.outside[mc.Devices[i].UUID] = true
+			}
 		}
 	}
 	if m.period.At.IsZero() {
@@ -263,6 +271,29 @@ func (m *Meter) Take() Period {
 			out.Sums[s] = sums
 		}
 	}
-	m.period, m.worked = Period{At: m.at, Sums: map[Subject]Sums{}}, map[Subject]bool{}
+	m.markShared()
+	m.period, m.worked, m.outside = Period{At: m.at, Sums: map[Subject]Sums{}}, map[Subject]bool{}, map[string]bool{}
 	return out
+}
+
+// markShared marks the measured time of jobs that may not have had their device for themselves in this period. The
+// library measures from the beginning of a kernel to its end, so the turns of others in between are in it. A job for
+// which it is unknown whether it worked may have worked.
+func (m *Meter) markShared() {
+	mayWork := map[string]int{} // by device
+	may := func(s Subject) bool {
+		worked, known := m.worked[s]
+		return worked || !known
+	}
+	for s := range m.period.Sums {
+		if may(s) {
+			mayWork[s.Device]++
+		}
+	}
+	for s, sums := range m.period.Sums {
+		if sums.Measured > 0 && (mayWork[s.Device] > 1 || m.outside[s.Device]) {
+			sums.Shared = sums.Measured
+			m.period.Sums[s] = sums
+		}
+	}
 }

@@ -27,13 +27,12 @@ type level struct {
 // levels, the finest first: seconds for an hour, minutes for a day, hours for a year.
 var levels = []level{{"10s", Step, 360}, {"1m", time.Minute, 24 * 60}, {"1h", time.Hour, 366 * 24}}
 
+// A level's bucket has a key for each period, its time, and all accounts of the period in one value (see record): a key
+// for each account would need twice the space, and a report three times as long.
 var (
 	bucketSubjects = []byte("subjects") // number: Subject as JSON
 	bucketNumbers  = []byte("numbers")  // Subject as JSON: number
 )
-
-// watched is the number in the place of a subject's for the time that was watched, in nanoseconds.
-const watched = 0
 
 // MaxSize bounds the file: when it is larger, the oldest hours go.
 const MaxSize = 200 << 20
@@ -120,7 +119,7 @@ func (s *Store) Close() error {
 
 // prepare makes the buckets, and counts the periods.
 func (s *Store) prepare(tx *bbolt.Tx) error {
-	for _, name := range [][]byte{bucketSubjects, bucketNumbers} {
+	for _, name := range [][]byte{bucketSubjects, bucketNumbers, bucketJobTotals, bucketUserTotals} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
@@ -132,67 +131,79 @@ func (s *Store) prepare(tx *bbolt.Tx) error {
 			return err
 		}
 		c := b.Cursor()
-		for k, _ := c.First(); k != nil; s.count[i]++ {
-			at := timeOf(k)
-			if k, _ = c.Seek(keyOf(at.Add(time.Second), 0)); k != nil && !timeOf(k).After(at) {
-				return ErrBroken // keys that are not in order would keep this loop, and others, going for ever
+		last := []byte(nil)
+		for k, _ := c.First(); k != nil; k, _ = c.Next() {
+			if len(k) != 4 || bytes.Compare(k, last) <= 0 {
+				return ErrBroken // keys that are not in order would keep other loops going for ever
 			}
+			last = k
+			s.count[i]++
 		}
 	}
 	return nil
 }
 
-// keyOf returns the key of a subject's account for the period that begins at a time.
-func keyOf(at time.Time, subject uint32) []byte {
-	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(max(0, at.Unix()))), subject)
+// keyOf returns the key of the period that begins at a time.
+func keyOf(at time.Time) []byte {
+	return binary.BigEndian.AppendUint32(nil, uint32(max(0, at.Unix())))
 }
-
-func numberOf(key []byte) uint32 { return binary.BigEndian.Uint32(key[4:]) }
 
 func timeOf(key []byte) time.Time { return time.Unix(int64(binary.BigEndian.Uint32(key)), 0).UTC() }
 
-// Add adds a period to all levels, in one transaction: whoever reads the file, and whenever the writer is
-// killed, the levels agree.
+// Add adds a period to all levels and to the totals, in one transaction: whenever the file is read, and whenever
+// the writer is killed, they agree.
 func (s *Store) Add(p Period) (err error) {
 	defer s.guard(&err, debug.SetPanicOnFault(true))
 	counts := slices.Clone(s.count)
-	err = s.db.Update(func(tx *bbolt.Tx) error {
-		numbers := make(map[Subject]uint32, len(p.Sums))
-		for subject := range p.Sums {
-			n, err := number(tx, subject)
-			if err != nil {
-				return err
-			}
-			numbers[subject] = n
-		}
-		for i, l := range levels {
-			b := tx.Bucket([]byte(l.name))
-			b.FillPercent = 1 // keys are mostly appended
-			at := p.At.Truncate(l.span)
-			known := b.Get(keyOf(at, watched)) != nil
-			if err := addTo(b, keyOf(at, watched), Sums{Held: uint64(p.Watched)}); err != nil {
-				return err
-			}
-			for subject, sums := range p.Sums {
-				if err := addTo(b, keyOf(at, numbers[subject]), sums); err != nil {
-					return err
-				}
-			}
-			if !known {
-				counts[i]++
-			}
-			for ; counts[i] > l.most; counts[i]-- {
-				if err := dropOldest(b); err != nil {
-					return err
-				}
-			}
-		}
-		return s.bound(tx, counts)
-	})
+	err = s.db.Update(func(tx *bbolt.Tx) error { return s.add(tx, p, counts) })
 	if err != nil {
 		return fmt.Errorf("writing the accounts: %w", err)
 	}
 	s.count = counts
+	return nil
+}
+
+func (s *Store) add(tx *bbolt.Tx, p Period, counts []int) error {
+	if err := addLevels(tx, p, counts); err != nil {
+		return err
+	}
+	if err := addTotals(tx, p); err != nil {
+		return err
+	}
+	return s.bound(tx, counts)
+}
+
+// addLevels adds a period to all levels, and drops the oldest period of a level that has too many. counts has the
+// number of periods by level.
+func addLevels(tx *bbolt.Tx, p Period, counts []int) error {
+	more, err := numbered(tx, p)
+	if err != nil {
+		return err
+	}
+	for i, l := range levels {
+		b := tx.Bucket([]byte(l.name))
+		b.FillPercent = 1 // keys are mostly appended
+		key := keyOf(p.At.Truncate(l.span))
+		text := b.Get(key)
+		known := text != nil
+		r, err := decodeRecord(text)
+		if err != nil {
+			return err
+		}
+		r.watched += p.Watched
+		r.add(more)
+		if err := b.Put(key, r.encode()); err != nil {
+			return err
+		}
+		if !known {
+			counts[i]++
+		}
+		for ; counts[i] > l.most; counts[i]-- {
+			if err := dropOldest(b); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
@@ -245,12 +256,14 @@ func (s *Store) bound(tx *bbolt.Tx, counts []int) error {
 	return nil
 }
 
-// sweep removes subjects that no hour mentions.
+// sweep removes subjects that no hour mentions, and their totals.
 func sweep(tx *bbolt.Tx, hours *bbolt.Bucket) error {
 	used := map[uint32]bool{}
-	c := hours.Cursor()
-	for k, _ := c.First(); k != nil; k, _ = c.Next() {
-		used[numberOf(k)] = true
+	if err := hours.ForEach(func(_, text []byte) error {
+		_, err := visitRecord(text, func(number uint32, _ *Sums) { used[number] = true })
+		return err
+	}); err != nil {
+		return err
 	}
 	numbers, subjects := tx.Bucket(bucketNumbers), tx.Bucket(bucketSubjects)
 	var unused [][]byte // deleting moves a cursor
@@ -267,25 +280,21 @@ func sweep(tx *bbolt.Tx, hours *bbolt.Bucket) error {
 			return err
 		}
 	}
-	return nil
+	return sweepTotals(tx)
 }
 
 // dropOldest removes the oldest period of a level.
 func dropOldest(b *bbolt.Bucket) error {
-	c := b.Cursor()
-	first, _ := c.First()
+	first, _ := b.Cursor().First()
 	if first == nil {
 		return nil
 	}
-	at, last := timeOf(first), []byte(nil)
-	for k, _ := c.First(); k != nil && timeOf(k).Equal(at); k, _ = c.First() {
-		if bytes.Equal(k, last) {
-			return ErrBroken // the library did not find it to delete it
-		}
-		last = slices.Clone(k)
-		if err := c.Delete(); err != nil {
-			return err
-		}
+	first = slices.Clone(first)
+	if err := b.Delete(first); err != nil {
+		return err
+	}
+	if next, _ := b.Cursor().First(); bytes.Equal(next, first) {
+		return ErrBroken // the library did not find it to delete it
 	}
 	return nil
 }

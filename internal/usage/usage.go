@@ -32,22 +32,31 @@ type Sums struct {
 	Peak     uint64 // bytes
 	Refused  uint64
 	Died     uint64
+	Shared   uint64 // the part of Measured in steps in which others may have worked on the device: their turns are in it
 }
 
 // add adds another account, or the account of another period.
 func (s *Sums) add(more Sums) {
-	for i, field := range more.fields() {
-		if own := s.fields()[i]; own == &s.Peak {
-			s.Peak = max(s.Peak, more.Peak)
-		} else {
-			*own = saturate(*own, *field)
-		}
-	}
+	s.Held, s.Reserved, s.Idle, s.Error = saturate(s.Held, more.Held), saturate(s.Reserved, more.Reserved), saturate(s.Idle, more.Idle), saturate(s.Error, more.Error)
+	s.Measured, s.Sampled = saturate(s.Measured, more.Measured), saturate(s.Sampled, more.Sampled)
+	s.Peak = max(s.Peak, more.Peak)
+	s.Refused, s.Died, s.Shared = saturate(s.Refused, more.Refused), saturate(s.Died, more.Died), saturate(s.Shared, more.Shared)
 }
 
+// Plus returns the sums with others added.
+func (s Sums) Plus(more Sums) Sums {
+	s.add(more)
+	return s
+}
+
+const (
+	sumCount = 10
+	maxSums  = 64 // that a later version may have
+)
+
 // fields returns the sums in the order in which they are stored. New ones are appended.
-func (s *Sums) fields() [9]*uint64 {
-	return [...]*uint64{&s.Held, &s.Reserved, &s.Idle, &s.Error, &s.Measured, &s.Sampled, &s.Peak, &s.Refused, &s.Died}
+func (s *Sums) fields() [sumCount]*uint64 {
+	return [...]*uint64{&s.Held, &s.Reserved, &s.Idle, &s.Error, &s.Measured, &s.Sampled, &s.Peak, &s.Refused, &s.Died, &s.Shared}
 }
 
 // saturate returns a+b, or the largest number.

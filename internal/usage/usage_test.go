@@ -41,8 +41,8 @@ func everybody(int) bool { return true }
 func heldBetween(t *testing.T, s *Store, from, to time.Time) (gibSeconds uint64, began time.Time, seen time.Duration) {
 	t.Helper()
 	var sum uint64
-	began, seen, err := s.Read(from, to, func(a Account) {
-		if a.Subject == train {
+	began, seen, err := s.Read(from, to, func(a *Account) {
+		if *a.Subject == train {
 			sum += a.Held
 		}
 	})
@@ -175,7 +175,7 @@ func TestDamaged(t *testing.T) {
 			expect.True(t, errors.Is(err, ErrBroken), "another error:", err)
 			continue
 		}
-		_, _, _ = s.Read(monday, monday.Add(200*time.Hour), func(Account) {})
+		_, _, _ = s.Read(monday, monday.Add(200*time.Hour), func(*Account) {})
 		_ = s.Add(step(monday, 1))
 		_ = s.Close()
 	}
@@ -318,4 +318,41 @@ func TestMeterBoundsSubjects(t *testing.T) {
 	}
 	expect.Equal(t, all.Held, uint64(3*maxSubjects*gib))
 	expect.Equal(t, sums[Subject{UID: 1000, Owner: "ada", Job: OtherJobs, Device: "GPU-0"}].Held, uint64(2*maxSubjects*gib))
+}
+
+// Time that was measured while another job, or a process of no job, may have worked on the device is marked: it is
+// too much.
+func TestMeterShared(t *testing.T) {
+	for name, tt := range map[string]struct {
+		jobs    []string
+		known   bool // whether it is known of the others that they did nothing
+		outside bool
+		want    uint64
+	}{
+		"alone":                      {[]string{"train"}, false, false, 0},
+		"beside an idle job":         {[]string{"train", "other"}, true, false, 0},
+		"beside an unknown job":      {[]string{"train", "other"}, false, false, 5e8},
+		"beside processes of no job": {[]string{"train"}, false, true, 5e8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := NewMeter()
+			for i := range 2 {
+				mc := machineWith(gib, 0, 0, tt.jobs...)
+				mc.Jobs[0].Devices[0].Compute = &machine.Compute{Max: 50, Used: uint64(i) * 5e8}
+				if tt.outside {
+					mc.Devices = []machine.GPU{{Device: 3, UUID: train.Device}}
+					mc.Outside = []machine.Outside{{Device: 3, Used: 1}}
+				}
+				m.Look(mc, monday.Add(time.Duration(i)*time.Second))
+				if tt.known {
+					mc.Jobs[1].Processes = []machine.Process{{Holdings: []machine.Holding{{Time: &machine.Time{About: true}}}}}
+					m.Times(mc.Jobs[1:], time.Second, monday)
+				}
+			}
+			got := m.Take().Sums[train]
+			expect.True(t, got.Measured == 5e8 && got.Shared == tt.want, got)
+		})
+	}
+	l := Line{}.with(Sums{Measured: 3600e9, Shared: 1800e9})
+	expect.True(t, l.Hours() == "≤1.00 h" && l.Shared == 1800, l)
 }

@@ -192,7 +192,7 @@ func TestDelegatedUsers(t *testing.T) {
 		m.Jobs = append(m.Jobs, j)
 	}
 	h := newHub(Options{})
-	u := h.usageOf(m)
+	u := h.holdingsOf(m)
 	expect.True(t, len(u.all) == 1 && u.jobs["alice"] == len(m.Jobs), u.jobs)
 }
 
@@ -201,7 +201,7 @@ func TestUsers(t *testing.T) {
 	m := webtest.Crowd(16, 30)
 	m.Outside = []machine.Outside{{Device: 3, PID: 7, UID: 2000, User: "zoe", Used: 10 * webtest.GiB}}
 	h := newHub(Options{})
-	u := h.usageOf(m)
+	u := h.holdingsOf(m)
 	h.colours.assign(u.held())
 	v := h.users(m, u)
 	expect.True(t, len(v.Users) == shownUsers && len(v.Users)+len(v.More) == 31 && len(v.Rest) == 2, len(v.Users), len(v.More), v.Rest)
@@ -223,11 +223,11 @@ func TestUsers(t *testing.T) {
 	}
 	// On a user's own page each job has a colour.
 	own := newHub(Options{Viewer: "alice"})
-	u = own.usageOf(m)
+	u = own.holdingsOf(m)
 	expect.True(t, u.all["alice"] == nil && u.all["notebook"] != nil && own.users(m, u).ByJob, u.jobs)
 	// A page for everybody has no user.
 	public := newHub(Options{Public: true})
-	expect.True(t, !strings.Contains(render("users", public.users(m, public.usageOf(m))), "alice"), "a user is on the public page")
+	expect.True(t, !strings.Contains(render("users", public.users(m, public.holdingsOf(m))), "alice"), "a user is on the public page")
 }
 
 // A chart is what was held, by layer, with gaps where nothing is known.
@@ -253,7 +253,7 @@ func TestChart(t *testing.T) {
 	h.addSample(m, now)
 	h.addSample(m, now)
 	expect.Must(t, !c.stale(now) && !c.isDue(now) && len(c.samples) >= slotCount-4, len(c.samples), "samples")
-	h.colours.assign(h.usageOf(m).held())
+	h.colours.assign(h.holdingsOf(m).held())
 	v := c.view(&m.Devices[0], h.colours)
 	expect.True(t, len(v.Areas) == 3 && v.Areas[0].Class == "rest" && !v.Empty, v.Areas) // two users, and what is not theirs
 	for _, a := range v.Areas[1:] {
@@ -277,7 +277,7 @@ func TestBar(t *testing.T) {
 	m.Devices[0].Used, m.Devices[0].Rations = 70*webtest.GiB, 280*webtest.GiB
 	h := newHub(Options{})
 	draw := func() gpuView {
-		u := h.usageOf(m)
+		u := h.holdingsOf(m)
 		h.colours.assign(u.held())
 		return h.gpu(m, &m.Devices[0], u, false)
 	}

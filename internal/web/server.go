@@ -45,6 +45,9 @@ func (s *server) routes() http.Handler {
 	if !s.opts.Public {
 		mux.Handle("POST "+s.prefix+"limit", s.allowed(s.serveLimit))
 	}
+	if s.opts.Usage != nil {
+		mux.Handle("GET "+s.prefix+"usage", s.allowed(s.serveUsage))
+	}
 	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"} {
 		text, err := files.ReadFile("files/" + name)
 		if err != nil {
@@ -174,6 +177,9 @@ type pageView struct {
 	Outside, Events           template.HTML
 	Answer                    string // answer to a form
 	Failed                    bool
+	HasUsage                  bool
+	UsageSpan                 string        // day, week, or empty
+	Usage                     template.HTML // if there is a span
 }
 
 func (s *server) servePage(w http.ResponseWriter, r *http.Request) { s.writePage(w, r, "", false) }
@@ -186,6 +192,9 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 		Top: html("top"), Findings: html("findings"), NoDevices: html("no-devices"), DevicesHead: html("devices-head"), Users: html("users"), JobsHead: html("jobs-head"), EndedHead: html("ended-head"), Outside: html("outside"), Events: html("events")}
 	if theme := r.URL.Query().Get("theme"); theme == "dark" || theme == "light" {
 		v.Theme = theme
+	}
+	if v.HasUsage = s.opts.Usage != nil; v.HasUsage && spans[r.URL.Query().Get("usage")] != 0 {
+		v.UsageSpan, v.Usage = r.URL.Query().Get("usage"), s.drawUsage(r.URL.Query(), time.Now())
 	}
 	for _, id := range lists["devices"] {
 		chart := "chart-" + strings.TrimPrefix(id, "gpu-")

@@ -65,16 +65,16 @@ type jobPart struct {
 // Bytes returns the size for the legend.
 func (p jobPart) Bytes() string { return humanfmt.Bytes(p.bytes) }
 
-// usage is the memory and the jobs of each user.
-type usage struct {
+// holdings are the memory and the jobs of each user.
+type holdings struct {
 	devices map[int]map[string]*share // by the device's number, and by name
 	all     map[string]*share
 	jobs    map[string]int // number of jobs by name
 }
 
-// usageOf adds up what each user (or job) has of each device.
-func (h *hub) usageOf(m *machine.Machine) *usage {
-	u := &usage{map[int]map[string]*share{}, map[string]*share{}, map[string]int{}}
+// holdingsOf adds up what each user (or job) has of each device.
+func (h *hub) holdingsOf(m *machine.Machine) *holdings {
+	u := &holdings{map[int]map[string]*share{}, map[string]*share{}, map[string]int{}}
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
 		if j.State == machine.Ended {
@@ -116,7 +116,7 @@ func (h *hub) usageOf(m *machine.Machine) *usage {
 	return u
 }
 
-func (u *usage) total(name string) *share {
+func (u *holdings) total(name string) *share {
 	s := u.all[name]
 	if s == nil {
 		s = &share{name: name}
@@ -125,7 +125,7 @@ func (u *usage) total(name string) *share {
 	return s
 }
 
-func (u *usage) on(device int, name string) *share {
+func (u *holdings) on(device int, name string) *share {
 	of := u.devices[device]
 	if of == nil {
 		of = map[string]*share{}
@@ -142,7 +142,7 @@ func (u *usage) on(device int, name string) *share {
 }
 
 // held returns the bytes that decide who gets a colour.
-func (u *usage) held() map[string]uint64 {
+func (u *holdings) held() map[string]uint64 {
 	out := map[string]uint64{}
 	for name, s := range u.all {
 		if u.jobs[name] > 0 {
@@ -176,7 +176,7 @@ type usersView struct {
 
 // users returns the legend: what each user has on all devices. Sizes are compared by powers of two,
 // so that two users of about the same size do not swap places all the time.
-func (h *hub) users(m *machine.Machine, u *usage) usersView {
+func (h *hub) users(m *machine.Machine, u *holdings) usersView {
 	v := usersView{ByJob: h.opts.Viewer != "", Hidden: h.opts.Public || len(u.all) == 0}
 	if v.Hidden {
 		return v
@@ -212,7 +212,7 @@ func (h *hub) users(m *machine.Machine, u *usage) usersView {
 	return v
 }
 
-func (h *hub) userLine(m *machine.Machine, u *usage, s *share) userView {
+func (h *hub) userLine(m *machine.Machine, u *holdings, s *share) userView {
 	st := h.colours.style(s.name)
 	v := userView{Name: s.name, Class: st.Class(), Pattern: st.Pattern(), Used: humanfmt.Bytes(s.used + s.outside), GPUs: deviceNumbers(s.devices, len(m.Devices))}
 	switch {

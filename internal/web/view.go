@@ -36,7 +36,7 @@ type findingView struct{ Text, Remedy, Href string }
 func (h *hub) view(m *machine.Machine, now time.Time) (fragments map[string]string, lists map[string][]string) {
 	fragments, lists = map[string]string{}, map[string][]string{}
 	m, derived := withDevices(m)
-	u := h.usageOf(m)
+	u := h.holdingsOf(m)
 	h.colours.assign(u.held())
 	fragments["top"] = render("top", h.top(m, u))
 	fragments["findings"] = render("findings", h.findings(m))
@@ -101,7 +101,7 @@ func withDevices(m *machine.Machine) (*machine.Machine, bool) {
 	return &out, len(out.Devices) > 0
 }
 
-func (h *hub) top(m *machine.Machine, u *usage) topView {
+func (h *hub) top(m *machine.Machine, u *holdings) topView {
 	v := topView{Host: h.host}
 	if h.opts.Note != nil {
 		v.Note = h.opts.Note()

@@ -69,7 +69,7 @@ type gpuView struct {
 	Summary                  string
 }
 
-func (h *hub) gpu(m *machine.Machine, g *machine.GPU, u *usage, derived bool) gpuView {
+func (h *hub) gpu(m *machine.Machine, g *machine.GPU, u *holdings, derived bool) gpuView {
 	v := gpuView{ID: fmt.Sprintf("gpu-%d", g.Device), ChartID: fmt.Sprintf("chart-%d", g.Device), Name: fmt.Sprintf("GPU %d", g.Device),
 		Open: len(m.Devices) <= openDevices, Model: modelOf(g), Total: humanfmt.Bytes(g.Total)}
 	if derived {

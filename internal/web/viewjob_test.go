@@ -54,7 +54,7 @@ func TestJobLine(t *testing.T) {
 	m.Jobs[at].Devices[1].Refused = 3
 	m.Jobs[at].Name = "alice/serve"
 	h := newHub(Options{})
-	h.colours.assign(h.usageOf(m).held())
+	h.colours.assign(h.holdingsOf(m).held())
 	v := h.job(m, &m.Jobs[at], h.colours.style("alice"), false)
 	expect.True(t, v.Owner == "alice" && v.Name == "serve" && len(v.Lines) == 1 && len(v.More) == 4, v.Name, v.Lines)
 	line := v.Lines[0]
@@ -81,5 +81,5 @@ func TestTotals(t *testing.T) {
 		},
 	}
 	h := newHub(Options{})
-	expect.Equal(t, fmt.Sprint(h.top(m, h.usageOf(m)).Figures), "[{3 GiB used of 20 GiB} {12 GiB handed out} {1 job} {3 processes} {5 refusals}]")
+	expect.Equal(t, fmt.Sprint(h.top(m, h.holdingsOf(m)).Figures), "[{3 GiB used of 20 GiB} {12 GiB handed out} {1 job} {3 processes} {5 refusals}]")
 }

@@ -23,10 +23,12 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"time"
 
 	"ration/internal/connlimit"
 	"ration/internal/limit"
 	"ration/internal/node"
+	"ration/internal/usage"
 	"ration/machine"
 )
 
@@ -57,6 +59,8 @@ type Options struct {
 	// returns the output of ration limit. Both are nil if no viewer may change limits.
 	MayChange func(j *machine.Job) bool
 	SetLimit  func(j machine.Job, change limit.Limits) (string, error)
+	// Usage returns a report of the viewer's accounts, with a plot if that is wanted; nil if none are shown.
+	Usage func(from, to time.Time, plot bool) (usage.Report, error)
 	// Note returns a remark on where the data comes from; nil for none.
 	Note func() string
 

@@ -255,13 +255,110 @@
     button.disabled = false;
   }
 
+  // The accounts of a day or a week: the server draws them, and the table of the time that the reader selects
+  // with the pointer on a plot, or with the two sliders.
+  const usage = () => document.querySelector(".usage-body");
+  const sliders = () => [...document.querySelectorAll(".brush input[type=range]")];
+  let asked = 0;
+  async function showUsage(span, from, to) {
+    const number = ++asked, query = new URLSearchParams({ usage: span });
+    if (from !== undefined) for (const [name, value] of Object.entries({ from, to })) query.set(name, value);
+    for (const a of document.querySelectorAll("[data-span].span")) {
+      if (a.dataset.span === span) a.setAttribute("aria-current", "true");
+      else a.removeAttribute("aria-current");
+    }
+    const at = new URL(location.href);
+    for (const name of ["usage", "from", "to"]) at.searchParams.delete(name);
+    for (const [name, value] of query) at.searchParams.set(name, value);
+    history.replaceState(null, "", at);
+    try {
+      const answer = await fetch("usage?" + query);
+      const text = await answer.text();
+      if (number !== asked) return; // the reader has gone on
+      if (!answer.ok) throw new Error(text);
+      const next = parse(text), old = usage();
+      if (old && old.dataset.span === span) morph(old, next);
+      else byId("usage-body").replaceChildren(next);
+      for (const s of sliders()) s.value = s.getAttribute("value");
+      brushed();
+      if (from !== undefined) byId("said").textContent = "Usage of " + document.querySelector(".period").textContent;
+    } catch {
+      if (number === asked && !usage()) byId("usage-body").textContent = "No answer: the page is not connected.";
+    }
+  }
+  // brushed shows the selected time before the server has answered.
+  function brushed() {
+    const [from, to] = sliders();
+    if (!from) return;
+    const { first, last } = usage().dataset, part = (v) => 100 * (v - first) / (last - first);
+    for (const r of document.querySelectorAll(".unselected")) {
+      const before = r.dataset.side === "before";
+      r.setAttribute("x", before ? "0" : part(to.value) + "%");
+      r.setAttribute("width", (before ? part(from.value) : 100 - part(to.value)) + "%");
+    }
+    for (const s of [from, to]) s.setAttribute("aria-valuetext", new Date(1000 * s.value).toLocaleString([], { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" }));
+  }
+  // select moves the sliders; a time of less than a step is everything.
+  function select(a, b) {
+    const [from, to] = sliders(), { first, last, step } = usage().dataset;
+    if (Math.abs(a - b) < step / 2) [a, b] = [Number(first), Number(last)];
+    from.value = Math.min(a, b);
+    to.value = Math.max(a, b);
+    brushed();
+  }
+  function selected() {
+    const [from, to] = sliders(), { first, last, span } = usage().dataset;
+    if (!from || from.value === first && to.value === last) showUsage(span);
+    else showUsage(span, from.value, to.value);
+  }
+  function startBrush(e) {
+    const plot = e.target.closest?.(".usage-body .plot > svg[role=img]");
+    if (!plot || e.button !== 0 || !sliders().length) return;
+    const box = plot.getBoundingClientRect(), { first, last, step } = usage().dataset;
+    const time = (x) => Math.min(Number(last), Number(first) + step * Math.round((last - first) / step * Math.max(0, Math.min(1, (x - box.left) / box.width))));
+    const start = time(e.clientX);
+    plot.setPointerCapture(e.pointerId);
+    const move = (m) => select(start, time(m.clientX));
+    plot.addEventListener("pointermove", move);
+    plot.addEventListener("lostpointercapture", () => {
+      plot.removeEventListener("pointermove", move);
+      selected();
+    }, { once: true });
+    select(start, start);
+    e.preventDefault();
+  }
+  function slide(e) {
+    if (!e.target.matches?.(".brush input[type=range]")) return;
+    const [from, to] = sliders(), step = Number(usage().dataset.step);
+    if (Number(from.value) >= Number(to.value)) { // the other end stays, and is never passed
+      if (e.target === from) from.value = Number(to.value) - step;
+      else to.value = Number(from.value) + step;
+    }
+    brushed();
+    if (e.type === "change") selected();
+  }
+
   const url = new URL(location.href);
   if (url.searchParams.has("token")) { // the cookie has it now
     url.searchParams.delete("token");
     history.replaceState(null, "", url);
   }
   document.addEventListener("submit", change);
+  document.addEventListener("pointerdown", startBrush);
+  document.addEventListener("input", slide);
+  document.addEventListener("change", slide);
   document.addEventListener("click", (e) => {
+    const span = e.target.closest(".span[data-span]");
+    if (span && !e.ctrlKey && !e.metaKey && !e.shiftKey) {
+      e.preventDefault();
+      showUsage(span.dataset.span);
+      return;
+    }
+    if (e.target.closest("[data-brush]")) {
+      select(0, 0);
+      selected();
+      return;
+    }
     const button = e.target.closest("[data-sort], [data-user]");
     if (!button) return;
     if (button.dataset.sort) press(button);
@@ -289,11 +386,15 @@
   });
   addEventListener("hashchange", openTarget);
   setInterval(tick, 5000);
+  setInterval(() => { // while the reader selects nothing
+    if (usage() && !document.hidden && !byId("usage").matches(":hover, :focus-within")) selected();
+  }, 60000);
   const chosen = url.searchParams.get("sort") || "";
   if (Object.hasOwn(columns, chosen.replace("-", ""))) sortBy(chosen.replace("-", ""), chosen.startsWith("-"));
   if (matchMedia("(max-width: 760px)").matches) for (const d of document.querySelectorAll(".gpu > details")) d.open = false; // a line for each
   tick();
   filter();
   openTarget();
+  brushed();
   connect();
 })();

@@ -1,0 +1,77 @@
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"ration/check/expect"
+	"ration/internal/usage"
+	"ration/machine"
+)
+
+// totals are accounts for tests.
+type totals struct {
+	jobs, users map[usage.Subject]usage.Sums
+	err         error
+}
+
+func (t totals) JobTotals(of []usage.Subject) (map[usage.Subject]usage.Sums, error) {
+	out := map[usage.Subject]usage.Sums{}
+	for _, s := range of {
+		if sums, known := t.jobs[s]; known {
+			out[s] = sums
+		}
+	}
+	return out, t.err
+}
+
+func (t totals) UserTotals() (map[usage.Subject]usage.Sums, error) { return t.users, t.err }
+
+// exampleAccounts are the accounts of example.
+func exampleAccounts() totals {
+	return totals{
+		jobs: map[usage.Subject]usage.Sums{
+			{Owner: "lovelace", Job: "train", Device: "GPU-b"}: {Held: 100 * gib, Idle: 25 * gib, Measured: 3e9, Sampled: 1.5e9},
+			{Owner: "eve", Job: "elsewhere", Device: "GPU-b"}:  {Held: gib},
+		},
+		users: map[usage.Subject]usage.Sums{
+			{Owner: "lovelace"}:         {Held: 120 * gib, Idle: 25 * gib, Measured: 4e9, Shared: 1e9, Sampled: 1.5e9},
+			{UID: 7, Owner: "a\xffb\n"}: {Held: gib},
+			{UID: 8, Owner: "a\xfeb\n"}: {Held: gib}, // the same label
+		},
+	}
+}
+
+// If the accounts cannot be read, their counters are missing: they do not begin at 0.
+func TestNoAccounts(t *testing.T) {
+	got := scrape(t, example(), Options{Jobs: true, Accounts: totals{err: errors.New("damaged")}})
+	expect.True(t, !strings.Contains(got, "byte_seconds") && !strings.Contains(got, "gpu_seconds") && strings.Contains(got, "ration_job_processes"), got)
+	got = scrape(t, example(), Options{Accounts: exampleAccounts()})
+	expect.True(t, !strings.Contains(got, "byte_seconds"), "with the series of jobs turned off", got)
+}
+
+// A user sees only that user's totals at the socket.
+func TestVisibleTotals(t *testing.T) {
+	got := scrape(t, &machine.Machine{}, Options{Jobs: true, Accounts: exampleAccounts(), Visible: func(uid int) bool { return uid == 0 }})
+	expect.True(t, strings.Contains(got, `ration_user_memory_byte_seconds_total{user="lovelace"}`) && strings.Count(got, "ration_user_memory_byte_seconds_total{") == 1, got)
+}
+
+// The users with series are bounded, and one who has thousands of delegated UIDs takes none from others.
+func TestBoundedUsers(t *testing.T) {
+	defer func(old func(int) int) { accountOf = old }(accountOf)
+	accountOf = func(uid int) int {
+		if uid >= 100_000 {
+			return 1000
+		}
+		return uid
+	}
+	users := map[usage.Subject]usage.Sums{{UID: 1001, Owner: "ada"}: {Held: 1}}
+	for i := range 3000 {
+		users[usage.Subject{UID: 100_000 + i, Owner: fmt.Sprint(100_000 + i)}] = usage.Sums{Held: 100}
+	}
+	got := scrape(t, &machine.Machine{}, Options{Jobs: true, Accounts: totals{users: users}})
+	expect.Equal(t, strings.Count(got, "ration_user_memory_byte_seconds_total{"), MaxUsers)
+	expect.True(t, strings.Contains(got, `ration_user_memory_byte_seconds_total{user="ada"} 1`))
+}
