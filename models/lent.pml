@@ -8,7 +8,11 @@
  * With EARLIER the maker has exported the other unit before, by a descriptor of another file, as a dma-buf's file is
  * another than that of a handle.
  *
- * The unit that was exported is the maker's while the maker lives, and the device's while the descriptor is open. */
+ * With IMPORTER the holder imports the memory before it closes the descriptor, and says so in the region. When it takes a
+ * reading, it is charged for what the driver lists with it, and says it no longer. It need not take any.
+ *
+ * The unit that was exported is the maker's while the maker lives, and the device's while the descriptor is open or it is
+ * imported. */
 
 #ifndef REAPERS
 #define REAPERS 2
@@ -33,9 +37,12 @@ bool dead;			/* the maker */
 bool holding = true;		/* the holder lives */
 bool free;			/* the slot is free */
 byte running;
+bool imported;			/* the holder has a handle */
+bool marked;			/* the holder has locked the byte of the region */
+bool own;			/* the holder is charged for it */
 
 /* The promise: what the device has is charged. */
-inline check() { assert(charged >= (dead -> open + earlier : HELD)) }
+inline check() { assert(charged + own >= (dead -> (open || imported) + earlier : HELD)) }
 
 /* The kernel closes the maker's own descriptor when the maker dies. */
 #define OR_DIE :: d_step { dead = true; if :: made && !given -> open = false; locked = false :: else fi }; goto ended
@@ -74,9 +81,52 @@ active proctype maker()
 ended:	skip
 }
 
+#ifdef IMPORTER
+/* Both questions and the reading are apart. */
+inline reading()
+{
+	bool ended;
+#ifdef ASK_AFTER_READING
+	own = imported && dead && !open;
+	ended = dead && !open;
+#else
+	ended = dead && !open;
+#ifndef DROP_FIRST
+	own = imported && dead && !open;
+#endif
+#endif
+	if :: ended -> marked = false :: else fi;
+#ifdef DROP_FIRST
+	own = imported && dead && !open
+#endif
+}
+
+inline import()
+{
+#ifndef UNMARKED
+	given -> marked = true;
+#endif
+	d_step { given -> imported = true };
+	d_step { open = false; locked = false };
+	do
+	:: reading()
+	:: break
+	od;
+	imported = false;
+	own = false;
+	marked = false
+}
+#endif
+
 /* Another process, which has the descriptor from the moment that the program had it. It may close it, and ends. */
 active proctype holder()
 {
+#ifdef IMPORTER
+	if
+	:: import()
+	:: dead
+	fi;
+#endif
 	if
 	:: d_step { earlier -> earlier = false }
 	:: true
@@ -91,7 +141,7 @@ active proctype holder()
 byte keep[REAPERS + 1];
 
 /* What a reaper finds out. One that cannot ask keeps it while a neighbour lives. */
-inline ask(i)
+inline ask_descriptors(i)
 {
 	d_step {
 		if
@@ -105,11 +155,32 @@ inline ask(i)
 			:: true -> keep[i] = (holding -> exported : 0)
 #endif
 #else
-			:: true -> keep[i] = ((files || !EARLIER) && locked || earlier -> exported : 0)
+			:: true -> keep[i] = ((files || !EARLIER) && locked || earlier -> exported : keep[i])
 #endif
 			fi
 		fi
 	}
+}
+
+inline ask_importers(i)
+{
+#if defined(IMPORTER) && !defined(BLIND)
+	d_step { if :: keep[i] == 0 && marked && lock_shown -> keep[i] = exported :: else fi }
+#else
+	skip
+#endif
+}
+
+inline ask(i)
+{
+	keep[i] = 0;
+#ifdef IMPORTERS_FIRST
+	ask_importers(i);
+	ask_descriptors(i)
+#else
+	ask_descriptors(i);
+	ask_importers(i)
+#endif
 }
 
 /* A reaper that dies leaves the words as they are, and the next one begins anew. */

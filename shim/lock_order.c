@@ -21,6 +21,7 @@ static const struct {
 	[LOCK_DEVICE] = {"device", LOCK_CALLS_DRIVER | LOCK_LOGS},
 	[LOCK_CONTEXT_TABLE] = {"context table", LOCK_LOGS},
 	[LOCK_RESERVE] = {"reserve", LOCK_LOGS},
+	[LOCK_IMPORT] = {"import", LOCK_LOGS},
 	[LOCK_ALLOC_TABLE] = {"alloc table", 0},
 	[LOCK_ATTACH] = {"attach", LOCK_LOGS},
 };

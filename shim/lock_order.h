@@ -21,6 +21,7 @@ enum lock_level {
 	LOCK_DEVICE,              /* device.c */
 	LOCK_CONTEXT_TABLE,       /* hooks/context_table.c */
 	LOCK_RESERVE,             /* hooks/reserve.c, one for each pool, and for each device's graphs */
+	LOCK_IMPORT,              /* import.c */
 	LOCK_ALLOC_TABLE,         /* alloc_table.c, one for each shard */
 	LOCK_ATTACH,              /* attach.c */
 	LOCK_LEVELS

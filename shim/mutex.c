@@ -13,6 +13,7 @@ static const char *const mutex_names[LOCK_LEVELS] = {
 	[LOCK_NVML] = "another thread's reading of the driver's list",
 	[LOCK_DEVICE] = "another thread that adds a device",
 	[LOCK_CONTEXT_TABLE] = "the table of contexts",
+	[LOCK_IMPORT] = "another thread that imports memory",
 	[LOCK_ATTACH] = "another thread that joins the job",
 };
 

@@ -4,6 +4,7 @@
 #include "capture.h"
 #include "charge.h"
 #include "hooks.h"
+#include "import.h"
 #include "log.h"
 #include "region/words.h"
 
@@ -142,6 +143,7 @@ static void overhead_settle_lent(struct device *d, uint64_t unlisted)
 static bool overhead_sync(struct device *d)
 {
 	struct overhead_reading r;
+	import_before_reading(d->index);
 	uint64_t unlisted = overhead_unlisted(d), charged = charge_held(d->index, RATION_OVERHEAD);
 	if (!overhead_read(d, &r)) {
 		overhead_settle_lent(d, unlisted);
@@ -169,6 +171,7 @@ static bool overhead_sync(struct device *d)
 		overhead_correct(d, less - back, exact);
 	if (!exact)
 		return true;
+	import_after_reading(d->index);
 	/* If a context took at least twice the remembered cost, forget that cost, so that the
 	 * next process measures. A smaller difference may be code that was loaded since. */
 	uint64_t unconfirmed = overhead_above(d->unconfirmed_bytes[RATION_CONTEXT], d->lowered_bytes);

@@ -68,6 +68,10 @@ const (
 	ExportLocked // the descriptor is locked; the program does not have it
 	ExportGiven  // the lock is in the account; the program does not have the descriptor
 
+	// of imported memory,
+	ImportShown   // the region shows the import; the driver has not been asked
+	ImportCharged // a reading has charged this process; the region still shows the import
+
 	// and of a device's time.
 	WorkShown   // a sign of work is shown
 	CapMeasured // a batch is measured; its time is not charged
@@ -93,6 +97,7 @@ var failpointNames = [Failpoints]string{
 	"limit-set",
 	"hostpid-taken", "hostpid-listed", "hostpid-read", "hostpid-checked", "hostpid-found", "hostpid-left",
 	"export-shown", "export-locked", "export-given",
+	"import-shown", "import-charged",
 	"work-shown", "cap-measured", "cap-counted", "cap-charged", "cap-waiting", "cap-taken", "cap-cleared",
 }
 

@@ -3,6 +3,7 @@
 
 #include "charge.h"
 #include "compute/compute.h"
+#include "import.h"
 #include "interpose.h"
 #include "log.h"
 #include "overhead.h"
@@ -14,6 +15,7 @@ static void init_reset(void)
 {
 	devices_reset();
 	charge_reset();
+	import_reset();
 	nvml_reset();
 	overhead_reset();
 	compute_reset();

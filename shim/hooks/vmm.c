@@ -1,8 +1,10 @@
 /* Virtual memory. Physical memory is charged until the last of its handles and mappings is
  * gone. A record's `other` counts both. It is lowered before the driver is asked: as soon as a
- * handle is free, it may belong to another thread's memory. */
+ * handle is free, it may belong to another thread's memory. Imported memory has a record of 0
+ * bytes. */
 #include "charge.h"
 #include "hooks/context_table.h"
+#include "import.h"
 #include "log.h"
 #include "overhead.h"
 #include "region/words.h"
@@ -11,7 +13,6 @@
 #define VMM_MAPPING (UINT64_C(1) << 32)
 
 static struct alloc_table vmm_handles;  /* bytes, device, references and mappings */
-static uint32_t vmm_imports;            /* 1: this process has imported memory; atomic */
 static struct alloc_table vmm_mappings; /* by address: bytes, and in `other` the handle */
 
 static bool vmm_add(struct alloc_record *r, void *by)
@@ -71,21 +72,23 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 	return result;
 }
 
-/* vmm_import_ended takes a reading after the end of a handle or a mapping that has no record:
- * imported memory may have been charged as driver overhead. */
+/* vmm_import_ended takes a reading after the last handle and mapping of imported memory are gone: it may
+ * have been charged as driver overhead. */
 static void vmm_import_ended(void)
 {
-	for (unsigned i = 0; i < RATION_DEVICES && __atomic_load_n(&vmm_imports, __ATOMIC_RELAXED); i++) {
+	for (unsigned i = 0; i < RATION_DEVICES; i++) {
 		struct device *d = device_at(i);
 		if (d && charge_held(i, RATION_OVERHEAD))
 			overhead_refresh(d);
 	}
+	import_end();
 }
 
 int cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct alloc_record r;
 	bool known = attach_on() && vmm_count(handle, -VMM_REFERENCE, &r), last = known && r.other == 0;
+	bool import = last && !r.bytes;
 	if (last)
 		charge_leaving(r.device, r.bytes);
 	int result = REAL(cuMemRelease, handle);
@@ -95,7 +98,7 @@ int cuMemRelease(CUmemGenericAllocationHandle handle)
 		charge_arrived(r.device, r.bytes);
 	if (known && result != CUDA_SUCCESS)
 		vmm_undo(handle, -VMM_REFERENCE, &r);
-	if (!known && attach_on())
+	if (import && result == CUDA_SUCCESS)
 		vmm_import_ended();
 	return result;
 }
@@ -113,11 +116,11 @@ int cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocation
 }
 
 /* A range may end many mappings, each of which begins where the one before it ended. Mappings
- * of imported memory have no record: a range that contains some is walked in steps of VMM_STEP,
+ * of memory without a record have none: a range that contains some is walked in steps of VMM_STEP,
  * to which mappings are aligned, and after VMM_STEPS steps without a record the next one is
  * searched for in the whole table. While the driver is called the records are in vmm_unmapping.
  * If the mapping was the last holder of its memory, the record's context field has the size of
- * that memory, in units. */
+ * that memory, in units; if the memory was imported, `moves` is 1 instead. */
 static const uint64_t VMM_STEP = 2 << 20;
 enum { VMM_STEPS = 1024 };
 
@@ -165,6 +168,7 @@ static uint64_t vmm_unmap_begin(CUdeviceptr at, bool ended)
 	m.context = 0;
 	if (vmm_count(m.other, -VMM_MAPPING, &r) && r.other == 0) {
 		m.context = (uint32_t)units_for(r.bytes);
+		m.moves = !r.bytes;
 		m.device = r.device;
 		m.flags = r.flags;
 		charge_leaving(m.device, r.bytes);
@@ -184,7 +188,10 @@ static uint64_t vmm_unmap_end(CUdeviceptr at, bool ended)
 	struct alloc_record r = {.key = m.other, .bytes = (uint64_t)m.context * RATION_UNIT, .device = m.device, .flags = m.flags};
 	if (ended) {
 		context_return(&r);
+		if (m.moves)
+			vmm_import_ended();
 	} else {
+		m.moves = 0;
 		charge_arrived(m.device, r.bytes);
 		vmm_undo(m.other, -VMM_MAPPING, &r);
 		alloc_table_put(&vmm_mappings, &m);
@@ -200,7 +207,6 @@ int cuMemUnmap(CUdeviceptr at, size_t bytes)
 	vmm_walk(&vmm_mappings, at, bytes, vmm_unmap_begin, false);
 	int result = REAL(cuMemUnmap, at, bytes);
 	vmm_walk(&vmm_unmapping, at, bytes, vmm_unmap_end, result == CUDA_SUCCESS);
-	vmm_import_ended();
 	return result;
 }
 
@@ -213,10 +219,28 @@ int cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at)
 	return result;
 }
 
+/* vmm_import adds a record of imported memory, or a reference if there is one. */
+static void vmm_import(CUmemGenericAllocationHandle handle)
+{
+	uint64_t by = VMM_REFERENCE;
+	struct alloc_record r = {.key = handle, .other = by};
+	bool added;
+	if (!alloc_table_add(&vmm_handles, &r, vmm_add, &by, &added))
+		log_warn("no memory to remember an import: it is shown in the region until this process ends");
+	else if (!added)
+		import_end(); /* a record is one import */
+}
+
 int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *handle, int type)
 {
+	bool on = attach_on();
+	if (on)
+		import_begin(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? (int)(intptr_t)handle : -1);
 	int result = REAL(cuMemImportFromShareableHandle, out, handle, type);
-	__atomic_store_n(&vmm_imports, 1, __ATOMIC_RELAXED);
+	if (on && result == CUDA_SUCCESS)
+		vmm_import(*out);
+	else if (on)
+		import_end();
 	overhead_tick();      /* earlier imports may count for this process, which perhaps makes no other call */
 	overhead_read_soon(); /* the driver may count it as the importer's when the descriptor is closed */
 	return result;
@@ -231,11 +255,11 @@ static bool vmm_export(struct alloc_record *r, void *first)
 
 /* vmm_mark_exported marks memory as exported, before the driver is asked: another thread may release it
  * meanwhile, and this process may be killed as soon as it has the descriptor. It returns false if there
- * is no record. */
+ * is no record, or the memory is imported. */
 static bool vmm_mark_exported(struct alloc_table *t, uint64_t key, struct alloc_record *r)
 {
-	bool first = false, known = alloc_table_change(t, key, vmm_export, &first, r);
-	if (first)
+	bool first = false, known = alloc_table_change(t, key, vmm_export, &first, r) && r->bytes;
+	if (known && first)
 		charge_export(r->device, r->bytes);
 	return known;
 }

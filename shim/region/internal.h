@@ -101,6 +101,10 @@ bool region_reap_slot(struct region *r, unsigned slot);                /* return
  * there may be a descriptor of the memory. The slot is condemned. */
 uint64_t region_lent_units(struct region *r, unsigned device, unsigned slot, uint64_t status);
 
+/* region_lent_by returns true if the process in a slot has exported by this byte, and has not been reaped,
+ * or there may be a descriptor of its memory. */
+bool region_lent_by(struct region *r, unsigned slot, uint64_t lock);
+
 /* refusal.c */
 void region_ring_write(uint64_t *to, uint64_t *words, unsigned n, uint64_t ticket);
 void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w, struct region_refusal *why);

@@ -1,9 +1,10 @@
-/* Exported memory outlives its maker while there is a descriptor of it. docs/protocols.md, *Lent
- * memory*. */
+/* Exported memory outlives its maker while there is a descriptor of it, or a process that has imported
+ * it. docs/protocols.md, *Lent memory*. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -148,6 +149,90 @@ static enum lent_answer lent_ask(uint64_t file, uint64_t lock)
 	return answer == LENT_UNKNOWN ? lent_ask_list(lock) : answer;
 }
 
+/* lent_imported returns whether a process has imported memory of the process that locked this byte, and
+ * has not been charged for it. This process's own locks count, too. */
+static enum lent_answer lent_imported(struct region *r, uint64_t lock)
+{
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)lock, .l_len = 1};
+	if (lock < RATION_EXPORT_LOCK_FIRST)
+		return LENT_CLOSED; /* importers do not know the byte */
+	if (fcntl(region_fd(r), F_GETLK, &l))
+		return LENT_UNKNOWN;
+	return l.l_type == F_UNLCK ? LENT_CLOSED : LENT_OPEN;
+}
+
+/* lent_names returns true if the text has the lock of a byte, as the kernel lists it. */
+static bool lent_names(const char *text, uint64_t lock)
+{
+	char line[64];
+	snprintf(line, sizeof line, " %llu %llu\n", (unsigned long long)lock, (unsigned long long)lock);
+	return strstr(text, line);
+}
+
+void region_find_exporters(struct region *r, int fd, void (*found)(uint64_t lock, unsigned device))
+{
+	char path[40], text[1024];
+	if (fd < 0)
+		return;
+	snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+	/* If the kernel cannot be asked which lock the descriptor has, it may have any. */
+	bool known = region_read_text(path, text, sizeof text) && strstr(text, "lock:");
+	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
+		uint64_t claim = load_acquire(&r->claim), status = load_acquire(&r->m->status[slot]);
+		if (!status_holds(status) || make_claim(slot, status) == claim)
+			continue;
+		for (unsigned d = 0; d < RATION_DEVICES; d++) {
+			/* Acquire: pairs with region_set_exports. The exporter set it before it gave the descriptor away. */
+			uint64_t lock = load_acquire(&account(r, d, slot)->export_lock);
+			if (lock >= RATION_EXPORT_LOCK_FIRST && (!known || lent_names(text, lock)))
+				found(lock, d);
+		}
+	}
+}
+
+/* lent_map locks these bytes of the region through an open file that only the returned mapping keeps. A
+ * fork child does not inherit it, as it takes no reading after which it could drop the locks. */
+static void *lent_map(struct region *r, const uint64_t *locks, unsigned n)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	int fd = region_file_again(r);
+	if (fd < 0)
+		return MAP_FAILED;
+	while (n && region_export_lock(fd, locks[n - 1]) == REGION_OK)
+		n--;
+	void *mem = n ? MAP_FAILED : mmap(NULL, page, PROT_NONE, MAP_PRIVATE, fd, 0);
+	if (mem != MAP_FAILED)
+		madvise(mem, page, MADV_DONTFORK);
+	close(fd);
+	region_lock_own(r); /* the close has dropped this process's record lock */
+	return mem;
+}
+
+bool region_show_imports(struct region *r, const uint64_t *locks, unsigned n)
+{
+	void *mem = n ? lent_map(r, locks, n) : NULL;
+	if (mem == MAP_FAILED)
+		return false;
+	/* After the new locks are set: a byte in both sets is locked all the time. */
+	if (r->imports)
+		munmap(r->imports, (size_t)sysconf(_SC_PAGESIZE));
+	r->imports = mem;
+	return true;
+}
+
+bool region_lent_by(struct region *r, unsigned slot, uint64_t lock)
+{
+	uint64_t status = load_acquire(&r->m->status[slot]);
+	for (unsigned d = 0; d < RATION_DEVICES && status_holds(status); d++) {
+		const struct ration_account *a = account(r, d, slot);
+		/* Acquire, in this order: pairs with region_set_exports. */
+		if (load_acquire(&a->export_lock) == lock &&
+		    (status_state(status) != RATION_SLOT_LENT || lent_ask(exported_file(load_acquire(&a->exported)), lock) != LENT_CLOSED))
+			return true;
+	}
+	return false;
+}
+
 /* lent_neighbour returns true if a living process of the job is in the PID namespace of a slot's
  * dead owner, and so may have its descriptors. A process that has no slot yet has not opened the
  * driver's files: it leaves the answer to the next reaper. */
@@ -174,6 +259,9 @@ uint64_t region_lent_units(struct region *r, unsigned device, unsigned slot, uin
 	if (!lock || !exported_units(exported) || load_acquire(&a->gen) != status_gen(status))
 		return 0;
 	enum lent_answer answer = lent_ask(exported_file(exported), lock);
+	/* After the descriptors: an importer sets its lock while it has one. */
+	if (answer == LENT_CLOSED)
+		answer = lent_imported(r, lock);
 	bool kept = answer == LENT_OPEN || (answer == LENT_UNKNOWN && lent_neighbour(r, slot));
 	return kept ? exported_units(exported) : 0;
 }

@@ -238,6 +238,18 @@ void region_reap_lent(struct region *r)
 			region_reap_slot(r, slot);
 }
 
+bool region_unlent(struct region *r, uint64_t lock)
+{
+	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
+		if (!region_lent_by(r, slot, lock))
+			continue;
+		region_reap_slot(r, slot); /* its owner may have ended, and may not have been reaped */
+		if (region_lent_by(r, slot, lock))
+			return false;
+	}
+	return true;
+}
+
 /* region_reap_device reaps only slots that may hold bytes on the device, so that a refusal does not
  * ask the kernel about every process. It sets *slots as region_reap does. */
 void region_reap_device(struct region *r, unsigned device, unsigned *slots)

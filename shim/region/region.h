@@ -78,6 +78,7 @@ struct region {
 	uint64_t status;      /* zero: none claimed */
 	uint64_t claim;       /* slot and status in one word, for threads that charge while another thread claims or leaves */
 	void *keep;           /* the mapping of region_keep */
+	void *imports;        /* the mapping of region_show_imports */
 	uint64_t clock_zero;  /* Unix time of the zero of the machine's monotonic clock, in ns; 0: not known yet */
 	uint64_t clock_shift; /* this process's monotonic clock less the machine's, in ns modulo 2^64 */
 	uint32_t former;      /* not zero: the bytes that this process held before an exec have been returned */
@@ -219,6 +220,19 @@ struct region_exports {
 int region_set_exports(struct region *r, unsigned device, const struct region_exports *e);
 uint64_t region_export_file(int fd);
 int region_export_lock(int fd, uint64_t lock);
+
+/* A process that imports memory of another process of the job locks the same byte of the region, until it
+ * is charged for that memory or has released it. docs/protocols.md, *Lent memory*.
+ *
+ *   region_find_exporters   calls found with the byte and the device of each process of the job that may have
+ *                           exported a descriptor
+ *   region_show_imports     locks these bytes, and then unlocks all others that it has locked so. It returns false if
+ *                           that fails: then nothing has changed
+ *   region_unlent           returns true if the process that exported by that byte has ended and has no slot, or
+ *                           there is no descriptor of its memory any more. This stays so */
+void region_find_exporters(struct region *r, int fd, void (*found)(uint64_t lock, unsigned device));
+bool region_show_imports(struct region *r, const uint64_t *locks, unsigned n);
+bool region_unlent(struct region *r, uint64_t lock);
 
 /* region_used returns the bytes that are granted on a device at this instant. */
 uint64_t region_used(const struct region *r, unsigned device);

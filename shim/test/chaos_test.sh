@@ -41,10 +41,10 @@ if [ -z "$san" ] && [ -f "$faults" ]; then
 	done
 fi
 
-# And at those of an export: no program has the descriptor, so nothing is kept. And a reaper that dies
-# leaves lent memory to the next.
+# And at those of an export: no program has the descriptor, so nothing is kept. And of an import, which
+# ends with its process. And a reaper that dies leaves lent memory to the next.
 if [ -z "$san" ] && [ -f "$faults" ]; then
-	for point in export-shown export-locked export-given reap-judged reap-applied reap-settled reap-freed; do
+	for point in export-shown export-locked export-given import-shown import-charged reap-judged reap-applied reap-settled reap-freed; do
 		where="killed at $point of an export"
 		fresh exports
 		(
@@ -52,6 +52,10 @@ if [ -z "$san" ] && [ -f "$faults" ]; then
 			case $point in
 			export-*)
 				RATION_FAULT=$point:1 timeout 20 env LD_PRELOAD="$faults" "$tests/stranger/exporter_ended" die >/dev/null 2>&1
+				[ $? -eq 137 ] || exit 1
+				;;
+			import-*)
+				RATION_FAULT=$point:1 timeout 20 env LD_PRELOAD="$faults" "$tests/stranger/exporter_ended" import_and_die >/dev/null 2>&1
 				[ $? -eq 137 ] || exit 1
 				;;
 			*)

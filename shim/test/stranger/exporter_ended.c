@@ -21,9 +21,10 @@ struct maker {
 	int control, mail; /* mail gets descriptors, and nothing else */
 };
 
-/* What the library finds as the kernel's list of locks. A program's own open comes before the C
- * library's. */
+/* What the library finds as the kernel's list of locks, and whether it finds those of a descriptor. A
+ * program's own open comes before the C library's. */
 static const char *list_of_locks = "/proc/locks";
+static bool no_fdinfo;
 
 __attribute__((visibility("default"))) int open(const char *path, int flags, ...)
 {
@@ -31,6 +32,8 @@ __attribute__((visibility("default"))) int open(const char *path, int flags, ...
 	va_start(more, flags);
 	unsigned mode = va_arg(more, unsigned);
 	va_end(more);
+	if (no_fdinfo && strstr(path, "/fdinfo/"))
+		path = "/nonexistent";
 	return (int)syscall(SYS_openat, AT_FDCWD, strcmp(path, "/proc/locks") ? path : list_of_locks, flags, mode);
 }
 
@@ -290,6 +293,126 @@ static void imported(void)
 	RETURNED();
 }
 
+/* A process that imports the maker's memory, closes the descriptor, and makes a call when it is told to: r for a
+ * reading, f to release the memory, c to start a child that makes no call, and k to end it. It is forked before this process uses CUDA. */
+static _Noreturn void importer_run(int control, int mail)
+{
+	CUmemGenericAllocationHandle h = 0;
+	CUdeviceptr at = 0;
+	char byte = 'y';
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	start();
+	int fd = descriptor_receive(mail), child = -1, status;
+	OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	OK(cuMemAddressReserve(&at, SIZE, 0, 0, 0));
+	OK(cuMemMap(at, SIZE, 0, h, 0));
+	OK(cuMemRelease(h)); /* the mapping keeps it */
+	close(fd);
+	do {
+		if (byte == 'r') {
+			later();
+			OK(cuCtxSynchronize());
+			EQ(held(RATION_OVERHEAD), SIZE);
+		} else if (byte == 'f') {
+			OK(cuMemUnmap(at, SIZE));
+			EQ(held(RATION_OVERHEAD), 0);
+		} else if (byte == 'c' && !(child = fork())) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			pause();
+			_exit(0);
+		} else if (byte == 'k') {
+			EQ(kill(child, SIGKILL), 0);
+			EQ(waitpid(child, &status, 0), child);
+		}
+		byte = (char)(checks_failed ? 'n' : 'y');
+		EQ(write(control, &byte, 1), 1);
+	} while (read(control, &byte, 1) == 1);
+	_exit(0);
+}
+
+static struct maker import_by_other(struct maker *m)
+{
+	int control[2];
+	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, control), 0);
+	struct maker i = {fork(), control[0], -1};
+	if (i.pid == 0)
+		importer_run(control[1], m->mail);
+	close(control[1]);
+	return i;
+}
+
+static void tell(struct maker *m, char what)
+{
+	EQ(write(m->control, &what, 1), 1);
+	EQ(answer(m), 'y');
+}
+
+/* Memory stays charged to the job when its maker has ended, all descriptors are closed, and the process
+ * that has imported it makes no call: that process is charged for it at its next reading. calls
+ * is what it is told to do then. */
+static void imported_by_idle(const char *calls)
+{
+	struct maker m = make(1, false), i = import_by_other(&m);
+	begin(&m);
+	EQ(answer(&m), 'y');
+	EQ(answer(&i), 'y');
+	end(&m, true);
+	start();
+	KEPT(CONTEXT + SIZE);
+	for (; *calls; calls++) {
+		tell(&i, *calls);
+		KEPT(CONTEXT + (strchr("fk", *calls) ? 0 : SIZE));
+	}
+	end(&i, true);
+	RETURNED();
+}
+
+static void idle_importer(void) { imported_by_idle(""); }
+static void idle_importer_reads(void) { imported_by_idle("rrf"); }
+static void idle_importer_releases(void) { imported_by_idle("f"); }
+static void idle_importer_forks(void) { imported_by_idle("crfk"); }
+
+/* Without the list of a descriptor's locks, its maker may be any process of the job. */
+static void idle_importer_no_fdinfo(void)
+{
+	no_fdinfo = true;
+	imported_by_idle("rf");
+}
+
+/* An import keeps its maker's memory, and not that of another maker. */
+static void another_maker(void)
+{
+	struct maker m = make(1, false), i = import_by_other(&m), another = make(1, false);
+	begin(&another);
+	int fd = made(&another);
+	begin(&m);
+	EQ(answer(&m), 'y');
+	EQ(answer(&i), 'y');
+	end(&m, true);
+	end(&another, true);
+	start();
+	KEPT(CONTEXT + 2 * SIZE);
+	close(fd);
+	KEPT(CONTEXT + SIZE);
+	end(&i, true);
+	RETURNED();
+}
+
+/* An importer that has released its import keeps nothing, although it makes no call when the maker ends. */
+static void former_importer(void)
+{
+	struct maker m = make(1, false), i = import_by_other(&m);
+	begin(&m);
+	EQ(answer(&m), 'y');
+	EQ(answer(&i), 'y');
+	tell(&i, 'f');
+	end(&m, true);
+	start();
+	KEPT(CONTEXT);
+	end(&i, true);
+	RETURNED();
+}
+
 /* A reading returns it, also if nothing is asked for. */
 static void by_reading(void)
 {
@@ -305,18 +428,18 @@ static void by_reading(void)
 	EQ(region_used(region_here(), 0), CONTEXT);
 }
 
-/* A process that makes no other call than imports is charged for the memory of makers that have ended,
- * at its next import: the job exceeds its limit by one import at a time, not by all of them. */
+/* A process that makes no other call than imports: the memory of makers that have ended is charged to
+ * them until the next import, and then to this process. The job does not exceed its limit. */
 static void only_imports(void)
 {
-	struct maker m[5];
-	for (unsigned i = 0; i < 5; i++)
+	struct maker m[4];
+	for (unsigned i = 0; i < 4; i++)
 		m[i] = make(1, false);
 	start();
-	for (unsigned i = 0; i < 5; i++) {
+	for (unsigned i = 0; i < 4; i++) {
 		CUmemGenericAllocationHandle h;
 		begin(&m[i]);
-		if (i == 4) {
+		if (i == 3) {
 			EQ(answer(&m[i]), 'n');
 		} else {
 			int fd = made(&m[i]);
@@ -348,8 +471,8 @@ static void many_descriptors(void)
 	RETURNED();
 }
 
-/* For chaos_test.sh: a process that dies at a point of its export, if RATION_FAULT is set; and then a
- * process that finds what the job is charged for. */
+/* For chaos_test.sh: a process that dies at a point of its export or import, if RATION_FAULT is set; and
+ * then a process that finds what the job is charged for. */
 static void die(void)
 {
 	CUmemGenericAllocationHandle h;
@@ -357,6 +480,21 @@ static void die(void)
 	start();
 	OK(cuMemCreate(&h, SIZE, &prop, 0));
 	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	checks_failed++; /* it should be dead */
+}
+
+static void import_and_die(void)
+{
+	struct maker m = make(1, false);
+	CUmemGenericAllocationHandle h;
+	begin(&m);
+	int fd = made(&m);
+	start();
+	OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	close(fd);
+	end(&m, true);
+	later();
+	OK(cuCtxSynchronize());
 	checks_failed++; /* it should be dead */
 }
 
@@ -382,11 +520,18 @@ int main(int argc, char **argv)
 					    {"repeated", repeated},
 					    {"repeated_dma_bufs", repeated_dma_bufs},
 					    {"imported", imported},
+					    {"idle_importer", idle_importer},
+					    {"idle_importer_reads", idle_importer_reads},
+					    {"idle_importer_releases", idle_importer_releases},
+					    {"idle_importer_forks", idle_importer_forks},
+					    {"idle_importer_no_fdinfo", idle_importer_no_fdinfo},
+					    {"another_maker", another_maker},
+					    {"former_importer", former_importer},
 					    {"by_reading", by_reading},
 					    {"many_descriptors", many_descriptors},
 					    {"only_imports", only_imports},
 					    {NULL, NULL}};
-	static const struct part apart[] = {{"die", die}, {"survive", survive}, {NULL, NULL}};
-	bool alone = argc > 1 && (!strcmp(argv[1], "die") || !strcmp(argv[1], "survive"));
+	static const struct part apart[] = {{"die", die}, {"import_and_die", import_and_die}, {"survive", survive}, {NULL, NULL}};
+	bool alone = argc > 1 && (strstr(argv[1], "die") || !strcmp(argv[1], "survive"));
 	return run_parts(argc, argv, alone ? apart : parts, true, __FILE__);
 }
