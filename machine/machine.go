@@ -251,7 +251,7 @@ const (
 	Live    = "live"
 	Stopped = "stopped" // by a signal or a debugger
 	Ending  = "ending"  // it is ending, or has ended and the processes in KeptBy keep its driver files open, so the driver still holds its memory
-	Dead    = "dead"    // ended without leaving; the next request that needs its memory gets it
+	Dead    = "dead"    // ended without leaving; the next request that needs its memory gets it, unless it is Lent
 )
 
 // Process is a process of the job.
@@ -264,6 +264,7 @@ type Process struct {
 	User      string    `json:"user"`                // the UID if it has no name or is only claimed
 	Name      string    `json:"name"`                // name of its program
 	State     string    `json:"state"`               // Live, Stopped, Ending or Dead
+	Lent      bool      `json:"lent,omitempty"`      // it is Dead, and its exported memory stays charged: other processes may hold it
 	Parent    int       `json:"parent,omitempty"`    // host PID of its nearest ancestor in the job; 0 if none
 	KeptBy    []int     `json:"kept_by,omitempty"`   // if it is Ending: PIDs of fork children that keep its driver files open, as seen from here
 	Cgroup    string    `json:"cgroup,omitempty"`    // its cgroup; empty unless Verified
@@ -291,6 +292,7 @@ type Holding struct {
 	Data       uint64 `json:"data"`        // allocated by the program
 	Overhead   uint64 `json:"overhead"`    // taken by the driver beyond the other three
 	Peak       uint64 `json:"peak"`        // highest Total
+	Exported   uint64 `json:"exported"`    // of Total: exported and not returned, so other processes may hold it, also after the end of this one
 	Driver     uint64 `json:"driver"`      // the driver's count for the process when it was last read; 0 if unknown
 	DriverNow  bool   `json:"driver_now"`  // Driver was read together with the other fields, so it can be compared with them
 	BestEffort bool   `json:"best_effort"` // the process changed its account during every try to read it

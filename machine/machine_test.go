@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"ration/check/expect"
+	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
@@ -42,6 +44,33 @@ func TestReadRegion(t *testing.T) {
 	if f := s.Refusals; len(f) != 1 || f[0].Asked != 1<<40 || f[0].Own != 2<<20 || len(f[0].Top) != 1 {
 		t.Errorf("got refusals %+v", f)
 	}
+}
+
+// A job shows how much memory its processes have exported, and that a dead process's stays charged.
+func TestExported(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	r, err := region.Open(path, region.Options{})
+	expect.OK(t, err)
+	defer r.Close()
+	slot, err := r.Claim("maker")
+	expect.OK(t, err)
+	expect.OK(t, slot.Charge(0, abi.Data, 3<<20))
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	expect.OK(t, err)
+	defer f.Close()
+	set := func(value uint64, field ...any) {
+		_, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, value), observer.Offset(field...))
+		expect.OK(t, err)
+	}
+	set(1<<20/abi.Unit, "Accounts", 0, slot.Index(), "Exported")
+	j, err := ReadJob(path)
+	expect.OK(t, err)
+	expect.True(t, len(j.Processes) == 1 && !j.Processes[0].Lent && j.Processes[0].Holdings[0].Exported == 1<<20, "got", j.Processes)
+	set(uint64(abi.MakeStatus(1, abi.SlotLent)), "Status", slot.Index())
+	j, err = ReadJob(path)
+	expect.OK(t, err)
+	expect.True(t, len(j.Processes) == 1 && j.Processes[0].Lent && j.Processes[0].State == Dead && j.Processes[0].Holdings[0].Exported == 1<<20,
+		"got", j.Processes)
 }
 
 // TestRead has a job that is readable, one that has not begun, one that is

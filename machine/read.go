@@ -185,7 +185,7 @@ func (all owners) ask(pid int) {
 func claimed(p region.Process) Process {
 	out := Process{
 		Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, UID: p.UID, User: strconv.Itoa(p.UID), Name: p.Name,
-		State: Live, Joined: timeOf(p.Joined), Holdings: []Holding{},
+		State: Live, Lent: p.Lent, Joined: timeOf(p.Joined), Holdings: []Holding{},
 	}
 	if p.UID < 0 {
 		out.User = "?" // the claimed number is not a user

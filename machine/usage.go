@@ -154,7 +154,7 @@ func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index ma
 			return false, err
 		}
 		j.Processes[i].Holdings = append(j.Processes[i].Holdings, Holding{Device: device, Total: h.Total, Context: h.Kind[abi.Context],
-			Module: h.Kind[abi.Module], Data: h.Kind[abi.Data], Overhead: h.Kind[abi.Overhead], Peak: h.Peak, Driver: driver, BestEffort: h.BestEffort})
+			Module: h.Kind[abi.Module], Data: h.Kind[abi.Data], Overhead: h.Kind[abi.Overhead], Peak: h.Peak, Exported: h.Exported, Driver: driver, BestEffort: h.BestEffort})
 	}
 	out.Refused = r.Refused(device)
 	if out.Total, err = r.Total(device); err != nil {

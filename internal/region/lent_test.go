@@ -30,6 +30,9 @@ func TestLentMemory(t *testing.T) {
 			a := &r.m.Accounts[0][maker.Index()]
 			atomic.StoreUint64(&a.Exported, exported/abi.Unit)
 			atomic.StoreUint64(&a.ExportLock, c.lock)
+			holdings, err := r.Holdings(0, nil)
+			expect.OK(t, err)
+			expect.Equal(t, holdings[0].Exported, uint64(exported), "while it lives")
 			if c.elsewhere {
 				atomic.StoreUint64(&r.m.Slots[other.Index()].PIDNS, 1)
 			}
@@ -45,10 +48,11 @@ func TestLentMemory(t *testing.T) {
 			if c.want == 0 {
 				return
 			}
-			holdings, err := r.Holdings(0, nil)
+			holdings, err = r.Holdings(0, nil)
 			expect.OK(t, err)
 			expect.Equal(t, holdings[0].Total, c.want)
 			expect.Equal(t, holdings[0].Kind[abi.Data], c.want)
+			expect.Equal(t, holdings[0].Exported, c.want)
 			slots, err = r.Reap() // the other process still lives
 			expect.OK(t, err)
 			expect.Equal(t, slots, 0)
@@ -78,4 +82,20 @@ func TestExportsOfTheLastOwner(t *testing.T) {
 	must(t, heir.Charge(0, abi.Data, MiB))
 	expect.Equal(t, atomic.LoadUint64(&a.ExportLock), uint64(0))
 	expect.Equal(t, atomic.LoadUint64(&a.Exported), uint64(0))
+}
+
+// What a process claims to have exported is not more than it holds.
+func TestExportedClaim(t *testing.T) {
+	r, _ := overHeap(t)
+	maker := claim(t, r)
+	must(t, maker.Charge(0, abi.Data, MiB))
+	a := &r.m.Accounts[0][maker.Index()]
+	atomic.StoreUint64(&a.Exported, abi.MaxUnits)
+	holdings, err := r.Holdings(0, nil)
+	expect.OK(t, err)
+	expect.Equal(t, holdings[0].Exported, uint64(MiB))
+	atomic.StoreUint64(&a.Gen, atomic.LoadUint64(&a.Gen)-1)
+	holdings, err = r.Holdings(0, nil)
+	expect.OK(t, err)
+	expect.Equal(t, holdings[0].Exported, uint64(0), "of the slot's last owner")
 }

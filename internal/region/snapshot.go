@@ -34,7 +34,8 @@ type Holding struct {
 	Total      uint64
 	Kind       [abi.Kinds]uint64
 	Peak       uint64
-	BestEffort bool // it changed during every try to read it
+	Exported   uint64 // of Total: memory that may outlive the process, as other processes may hold it
+	BestEffort bool   // it changed during every try to read it
 }
 
 // possible reports whether these values are possible.
@@ -139,6 +140,9 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		}
 		gaveUp := n == abi.ReadTries || r.torn[copiedAccount{device, slot}]
 		h := Holding{Slot: slot, Total: f.Total, Kind: f.Kind, Peak: peak, BestEffort: gaveUp}
+		if atomic.LoadUint64(&a.Gen) == abi.Status(st).Gen() { // the owner has written its words
+			h.Exported = min(h.Total, abi.Exported(atomic.LoadUint64(&a.Exported)).Units()*abi.Unit)
+		}
 		if !h.possible() {
 			h = Holding{Slot: slot, BestEffort: true}
 		}
