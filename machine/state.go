@@ -9,6 +9,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/safepath"
 	"ration/internal/termtext"
 )
 
@@ -16,7 +17,7 @@ import (
 // kernel; the command and its result were written by the launcher.
 func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	var st unix.Stat_t
-	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+	if safepath.StatAt(dir, name, &st) == nil {
 		j.file = job.FileOf(&st)
 		j.UID, j.Owner = int(st.Uid), proc.UserName(int(st.Uid))
 	}

@@ -103,7 +103,7 @@ func identityOf(path string) (identity, error) {
 
 func identityIn(dir int, name string) (identity, error) {
 	var st unix.Stat_t
-	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err := safepath.StatAt(dir, name, &st)
 	return identity{uint64(st.Dev), st.Ino}, err
 }
 

@@ -127,11 +127,11 @@ func findAlive(folder, region string) (file aliveFile, writer int, err error) {
 	}
 	defer unix.Close(dir)
 	var alive, owner unix.Stat_t
-	if err := unix.Fstatat(dir, aliveName, &alive, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := safepath.StatAt(dir, aliveName, &alive); err != nil {
 		return file, writer, err
 	}
 	// The owner is that of the region: under a policy `alive` is root's. A record has no region.
-	err = unix.Fstatat(dir, region, &owner, unix.AT_SYMLINK_NOFOLLOW)
+	err = safepath.StatAt(dir, region, &owner)
 	if errors.Is(err, unix.ENOENT) {
 		err = unix.Fstat(dir, &owner)
 	}

@@ -156,7 +156,7 @@ func removeRegion(path string) error {
 // path, the folder and the file must belong to that user. If several can, nothing is removed.
 func checkFolderOf(base string, dir, writer int) error {
 	var folder, file unix.Stat_t
-	if err := errors.Join(unix.Fstat(dir, &folder), unix.Fstatat(dir, base, &file, unix.AT_SYMLINK_NOFOLLOW)); err != nil {
+	if err := errors.Join(unix.Fstat(dir, &folder), safepath.StatAt(dir, base, &file)); err != nil {
 		return err
 	}
 	shared := folder.Mode&0o022 != 0 && (folder.Mode&unix.S_ISVTX == 0 || file.Uid != 0)

@@ -145,7 +145,7 @@ func (p Paths) Named(uid int, name string) (out []Job) {
 			continue
 		}
 		var st unix.Stat_t
-		if unix.Fstatat(dir, RegionName, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && int(st.Uid) == uid {
+		if safepath.StatAt(dir, RegionName, &st) == nil && int(st.Uid) == uid {
 			out = append(out, Job{name, path})
 		}
 		_ = unix.Close(dir)

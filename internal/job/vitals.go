@@ -65,7 +65,7 @@ func (v Vitals) Look(before Vital) (out Vital, there bool) {
 	} else if id, err := identityIn(v.dir, v.name); err == nil {
 		out.Region = id
 	}
-	if unix.Fstatat(v.dir, infoName, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+	if safepath.StatAt(v.dir, infoName, &st) == nil {
 		out.info, out.size = st.Mtim, st.Size
 	}
 	return out, true

@@ -61,7 +61,7 @@ func openFile(path string, writable, create bool, mode os.FileMode) (*file, erro
 // openFileAt is openFile for reading an existing file, given a descriptor of its folder.
 func openFileAt(dir int, name, path string) (*file, error) {
 	var st unix.Stat_t
-	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+	if err := safepath.StatAt(dir, name, &st); err == nil {
 		if f := useOpen(keyOf(&st), false); f != nil {
 			return f, nil
 		}

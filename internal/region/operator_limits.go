@@ -47,7 +47,7 @@ func OpenOperatorLimitsAt(dir int, name, path string) (*OperatorLimits, error) {
 // ownerIn returns the user that owns a region; root if there is no region.
 func ownerIn(dir int, name string) uint32 {
 	var st unix.Stat_t
-	if unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+	if safepath.StatAt(dir, name, &st) != nil {
 		return 0
 	}
 	return st.Uid

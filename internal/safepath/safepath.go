@@ -7,6 +7,8 @@
 // user except root and this process's user can have made it: it is in a folder that only they can
 // write, or it belongs to them in a folder like /tmp, where users cannot remove each other's files.
 //
+// A file system (FUSE) that another user has mounted is not entered: ErrMount.
+//
 // A link of /proc/PID (root, cwd) leads into that process's own view of the file system. The kernel
 // follows it. After that no link is followed, because that process can make any.
 package safepath
@@ -39,6 +41,9 @@ func Open(path string, flags int, mode uint32) (fd int, err error) {
 
 // OpenAt is Open for a file in a folder, given the folder's descriptor.
 func OpenAt(dir int, name string, flags int, mode uint32) (fd int, err error) {
+	if err := checkMount(dir, name); err != nil {
+		return -1, err
+	}
 	return openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
 }
 
@@ -69,6 +74,11 @@ func OpenFolderBelow(root int, path string) (fd int, err error) {
 		var next int
 		if err = unix.EXDEV; name != ".." {
 			next, err = openat(fd, name, flags, 0)
+		}
+		if err == nil {
+			if err = checkMount(next, ""); err != nil {
+				_ = unix.Close(next)
+			}
 		}
 		_ = unix.Close(fd)
 		if err != nil {
@@ -150,7 +160,11 @@ func (w *walker) enter(name string) (link string, err error) {
 		return "", err
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(next, &st); err != nil {
+	err = checkMount(next, "")
+	if err == nil {
+		err = unix.Fstat(next, &st)
+	}
+	if err != nil {
 		_ = unix.Close(next)
 		return "", err
 	}

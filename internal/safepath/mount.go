@@ -1,0 +1,101 @@
+package safepath
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrMount is returned for a file system (FUSE) that another user has mounted. A process that asks it
+// for anything waits until that user's program answers, even after SIGKILL.
+var ErrMount = errors.New("file system that another user has mounted (FUSE)")
+
+// StatAt is fstatat(2) for a file in a folder that another user can write. It does not follow a link.
+func StatAt(dir int, name string, st *unix.Stat_t) error {
+	if err := checkMount(dir, name); err != nil {
+		return err
+	}
+	return unix.Fstatat(dir, name, st, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// checkMount returns ErrMount if a file is the root of a file system that another user has mounted. An
+// empty name is the descriptor itself. It asks only the kernel, not the file system. Kernels before 5.8
+// do not say what is mounted: there it returns nil.
+func checkMount(dir int, name string) error {
+	var st unix.Statx_t
+	const flags, want = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID
+	if unix.Statx(dir, name, flags, want, &st) != nil || st.Mask&want == 0 || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return nil
+	}
+	if user, is := mounts.user(st.Mnt_id); is && user != unix.Geteuid() {
+		return ErrMount
+	}
+	return nil
+}
+
+// mountTable has the mounts of users in this process's mount namespace. The kernel signals its file when
+// it has changed.
+type mountTable struct {
+	mu    sync.Mutex
+	list  *os.File // nil: not opened, or it could not be
+	users map[uint64]int
+}
+
+var mounts mountTable
+
+// user returns the user that has mounted a file system, given the number of the mount.
+func (m *mountTable) user(mount uint64) (uid int, is bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.list == nil {
+		// Not by os.Open: the runtime would poll the file, too, and take the signals.
+		fd, err := openat(unix.AT_FDCWD, "/proc/self/mountinfo", unix.O_RDONLY, 0)
+		if err != nil {
+			return 0, false
+		}
+		m.list = os.NewFile(uintptr(fd), "mountinfo")
+		m.read()
+	}
+	changed := []unix.PollFd{{Fd: int32(m.list.Fd()), Events: unix.POLLPRI}}
+	if n, err := unix.Poll(changed, 0); n > 0 || err != nil {
+		m.read()
+	}
+	uid, is = m.users[mount]
+	return uid, is
+}
+
+func (m *mountTable) read() {
+	_, err := m.list.Seek(0, io.SeekStart)
+	text, err2 := io.ReadAll(m.list)
+	if errors.Join(err, err2) == nil {
+		m.users = userMounts(string(text))
+	}
+}
+
+// userMounts returns the FUSE mounts of users other than root, from a list of mounts:
+//
+//	95 29 0:52 / /home/ann/at rw,nosuid,nodev shared:50 - fuse.sshfs h: rw,user_id=1000,group_id=1000,allow_other
+func userMounts(list string) map[uint64]int {
+	out := map[uint64]int{}
+	for line := range strings.Lines(list) {
+		mount, fs, _ := strings.Cut(line, " - ")
+		number, _, _ := strings.Cut(mount, " ")
+		id, err := strconv.ParseUint(number, 10, 64)
+		fields := strings.Fields(fs)
+		if err != nil || len(fields) < 3 || !strings.HasPrefix(fields[0], "fuse") {
+			continue
+		}
+		for option := range strings.SplitSeq(fields[len(fields)-1], ",") {
+			text, found := strings.CutPrefix(option, "user_id=")
+			if uid, err := strconv.Atoi(text); found && err == nil && uid != 0 {
+				out[id] = uid
+			}
+		}
+	}
+	return out
+}
