@@ -34,3 +34,9 @@ void capture_restore(int mode)
 	if (mode >= 0)
 		REAL(cuThreadExchangeStreamCaptureMode, &mode);
 }
+
+bool capture_stream_valid(CUstream stream, bool per_thread)
+{
+	int status;
+	return (per_thread ? REAL(cuStreamIsCapturing_ptsz, stream, &status) : REAL(cuStreamIsCapturing, stream, &status)) == CUDA_SUCCESS;
+}

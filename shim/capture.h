@@ -5,6 +5,8 @@
 
 #include <stdbool.h>
 
+#include "cuda.h"
+
 /* capture_begun records that a thread begins to capture a stream, capture_ended that a capture
  * has ended. capture_seen reports whether this process has ever begun a capture. */
 void capture_begun(void);
@@ -23,5 +25,9 @@ int capture_relax(void);
  * for calls during which another thread may begin the first capture. */
 int capture_relax_always(void);
 void capture_restore(int mode);
+
+/* capture_stream_valid asks the driver whether a stream is valid, captured or not. per_thread: a null
+ * stream is the thread's own. */
+bool capture_stream_valid(CUstream stream, bool per_thread);
 
 #endif

@@ -476,8 +476,9 @@ static int graph_launch(CUgraphExec exec, CUstream stream, bool per_thread)
 	if (denied || !attach_on())
 		return denied ? denied : graph_call_launch(exec, stream, per_thread);
 	int result = graph_launch_begin(&l);
+	/* Leave a bad stream to the driver. */
 	if (result != CUDA_SUCCESS)
-		return result;
+		return capture_stream_valid(stream, per_thread) ? result : graph_call_launch(exec, stream, per_thread);
 	graph_part_others(&l);
 	result = graph_call_launch(exec, stream, per_thread);
 	graph_part_others(&l);

@@ -48,15 +48,6 @@ static bool pool_stream_idle(const struct pool_request *q)
 	return result == CUDA_SUCCESS;
 }
 
-/* pool_stream_valid asks the driver whether the stream is valid. */
-static bool pool_stream_valid(const struct pool_request *q)
-{
-	int status;
-	int result =
-		pool_per_thread(q) ? REAL(cuStreamIsCapturing_ptsz, q->stream, &status) : REAL(cuStreamIsCapturing, q->stream, &status);
-	return result == CUDA_SUCCESS;
-}
-
 /* pool_undo frees memory that the driver has just allocated. It does not wait for the stream,
  * whose work may depend on something that this thread does next. So the pool may keep the
  * memory for now, as ungranted bytes. */
@@ -124,7 +115,8 @@ __attribute__((noinline)) static int pool_grow(const struct pool_request *q, str
 			least = charge_would_refuse(pool_device(p), whole) ? 0 : whole;
 		}
 	}
-	if ((least || !reserve_has_room(r)) && charge_would_refuse(pool_device(p), whole) && !pool_stream_valid(q))
+	if ((least || !reserve_has_room(r)) && charge_would_refuse(pool_device(p), whole) &&
+	    !capture_stream_valid(q->stream, pool_per_thread(q)))
 		return CUDA_SUCCESS;
 	return reserve_grow(r, own, beyond, least, growth);
 }

@@ -60,11 +60,30 @@ static void in_dead_context(void)
 	EQ(cuArrayCreate_v2(&array, &(CUDA_ARRAY_DESCRIPTOR){4096, 4096, CU_AD_FORMAT_FLOAT, 4}), CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
+/* A graph that allocates, for a stream that there is no more. */
+static CUgraphExec graph_to_launch(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
+		.bytesize = 64 * MIB};
+	CUgraphNode node, last;
+	CUgraphExec exec;
+	CUgraph graph;
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
+	OK(cuGraphAddMemFreeNode(&last, graph, &node, 1, params.dptr));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	return exec;
+}
+
 int main(void)
 {
 	CUresult with_room[64];
 	int n = 0;
 	start();
+	CUgraphExec exec = graph_to_launch();
+	CUresult no_stream = cuGraphLaunch(exec, (CUstream)0x77);
+	CHECK(no_stream != CUDA_SUCCESS && no_stream != CUDA_ERROR_OUT_OF_MEMORY);
 	for (; (with_room[n] = call(n)) != CUDA_SUCCESS; n++)
 		CHECK(with_room[n] != CUDA_ERROR_OUT_OF_MEMORY);
 	EQ(n, 20);
@@ -83,6 +102,9 @@ int main(void)
 	}
 	SAME();
 	EQ(cuMemAlloc_v2(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	EQ(cuGraphLaunch(exec, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	EQ(cuGraphLaunch(exec, (CUstream)0x77), no_stream);
+	SAME();
 	/* The driver makes no more levels than there are: 7, of 64 KiB each. */
 	set_limit(0, region_used(region_here(), 0) + 4 * MIB);
 	OK(cuMipmappedArrayCreate(&mipmap, &(CUDA_ARRAY3D_DESCRIPTOR){64, 64, 0, CU_AD_FORMAT_FLOAT, 4, 0}, 1000));
