@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,15 +74,21 @@ func TestQueueDamaged(t *testing.T) {
 	dir := queueForTest(t)
 	path := filepath.Join(dir, queueName)
 	a := enqueued(t, "a")
-	for i, text := range []string{"", "\xff\xff\xff\xff\xff\xff\xff\xff", "\x00\x00\x00\x00\x00\x00\x00\x00"} {
+	for i, text := range []string{"", "\xff\xff\xff\xff\xff\xff\xff\xff", "\x00\x00\x00\x00\x00\x00\x00\x20", "\x00\x00\x00\x00\x00\x00\x00\x00"} {
 		expect.OK(t, os.Truncate(path, 0))
 		expect.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		b := enqueued(t, "b")
 		expect.Equal(t, b.Ahead(), 1, i, "before one with a damaged file", "are")
+		expect.Equal(t, b.number, a.number+1, i, "the ticket after the last one that is held")
 		all, err := Queue(dir)
 		expect.True(t, err == nil && len(all) == 2 && all[0].Job == "" && all[1].Job == "b", i, all, err)
 		b.Leave()
 	}
+	long, err := Enqueue(strings.Repeat("x", recordSize), nil) // its record does not fit, and is left out
+	expect.OK(t, err)
+	all, err := Queue(dir)
+	expect.True(t, err == nil && len(all) == 2 && all[1].Job == "", all, err)
+	long.Leave()
 	expect.OK(t, os.Remove(path))
 	b := enqueued(t, "b") // a new file is another queue
 	expect.Equal(t, b.Ahead(), 0, "in a new queue, before the first", "are")

@@ -69,6 +69,7 @@ func TestWanted(t *testing.T) {
 	two, one := machineOf(10, 10), machineOf(10)
 	expect.Equal(t, two.wanted(ration("memory=8g")), 1, "the default")
 	expect.Equal(t, one.wanted(ration("memory=8g devices=1")), 0, "a single device is not hidden")
+	expect.Equal(t, one.wanted(ration("memory=8g")), 0, "a single device is not hidden by default")
 	expect.Equal(t, two.wanted(ration("memory=8g devices=all")), 0)
 	expect.Equal(t, two.wanted(ration("memory=8g devices=2")), 0)
 	expect.Equal(t, two.wanted(ration("memory=0=8g,1=2g")), 0, "it names its devices")
@@ -93,6 +94,11 @@ func TestRestrict(t *testing.T) {
 	expect.OK(t, err)
 	_, err = r.restrictRun(&run, named, l)
 	expect.True(t, errors.Is(err, ErrRun))
+	two, err := limit.ParseLimits("memory=4g devices=2")
+	expect.OK(t, err)
+	run = on(4, 4)
+	_, err = r.restrictRun(&run, two, l)
+	expect.True(t, errors.Is(err, ErrRun), "more devices than the ration has:", err)
 }
 
 func TestSuits(t *testing.T) {
@@ -101,6 +107,7 @@ func TestSuits(t *testing.T) {
 	expect.True(t, !r.suits(region.PlaceAt(1, 2), 1, on(4, 4, 4)), "too many")
 	expect.True(t, !r.suits(region.PlaceAt(1), 1, on(4, 0, 4)), "not of this ration")
 	expect.True(t, !r.suits(region.PlaceAt(3), 1, on(4, 4, 4)), "no such device")
+	expect.True(t, !r.suits(region.PlaceAt(1, 3), 1, on(4, 4, 4)), "a device, and one that the machine does not have")
 	expect.True(t, r.suits(region.Limits{}.Visible(), 0, on(4, 4, 4)), "all")
 	expect.True(t, !r.suits(region.Limits{}.Visible(), 1, on(4, 4, 4)), "all are not one")
 	expect.True(t, !r.suits(region.PlaceAt(1), 0, on(4, 4, 4)), "one is not all")
