@@ -56,7 +56,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-python test-web install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-jupyterhub test-python test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
@@ -243,6 +243,9 @@ test-kube: native build/staticcheck ## the driver for Kubernetes, its chart and 
 		($(call lint-module,$$dir)); \
 		(cd $$dir && $(CURDIR)/scripts/gotest -short -count=1 ./...); \
 	done
+
+test-jupyterhub: all ## the settings of docs/jupyterhub.md with a stand-in GPU (as root, with Debian's JupyterHub)
+	scripts/test-jupyterhub
 
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm

@@ -20,7 +20,7 @@ import ration
 from ration import _machine, _magic, _wait
 from ration._sizes import parse_seconds
 
-from .standin import GIB, PACKAGE
+from .standin import GIB, PACKAGE, doc_blocks
 
 EMPTY: dict[str, Any] = {"devices": [], "jobs": []}
 
@@ -183,6 +183,18 @@ class Arguments(unittest.TestCase):
     def test_import_needs_nothing(self) -> None:
         code = f"import sys; sys.path.insert(0, {PACKAGE!r}); import ration; assert 'IPython' not in sys.modules"
         subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, env={"LC_ALL": "C"})
+
+
+class Pages(unittest.TestCase):
+    def test_jupyterhub(self) -> None:
+        """The settings as JupyterHub reads them; make test-jupyterhub runs them."""
+        c = mock.Mock()
+        exec(compile(doc_blocks("jupyterhub.md")["python"], "jupyterhub.md", "exec"), {"c": c})
+        for user, server, want in (("anna", "", ["notebook", "40g"]), ("ben", "", ["notebook", "10g"]), ("ben", "two", ["notebook-two", "10g"])):
+            spawner = mock.Mock()
+            spawner.user.name, spawner.name = user, server
+            c.Spawner.pre_spawn_hook(spawner)
+            self.assertEqual(spawner.cmd, ["ration", "run", "--name", want[0], "--mem", want[1], "--", "jupyterhub-singleuser"])
 
 
 class Wheel(unittest.TestCase):
