@@ -56,7 +56,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-web install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-jupyterhub test-python test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
@@ -135,7 +135,13 @@ test: ## everything that runs without a GPU, with the long walks shortened: star
 	@$(MAKE_QUIET) build/promtool
 	@scripts/steps 'make $@' 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'vet=$(MAKE_QUIET) vet' \
 		'models=models/run --quick' 'go=RATION_TEST_MADE=1 scripts/gotest -short ./...' \
-		$(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test SHORT=1')
+		'python=$(MAKE_QUIET) test-python' $(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test SHORT=1')
+
+test-python: ## the Python package with stand-in GPUs, and its types if there is mypy
+	@if ! command -v python3 >/dev/null; then echo "skipped: there is no python3"; else \
+		(cd python && python3 -B -m tests) && \
+		if command -v mypy >/dev/null; then cd python && mypy --cache-dir=../build/mypy ration tests build_wheel.py; \
+		else echo "skipped: the types of the Python package are not checked, as there is no mypy"; fi; fi
 
 # The packages with tests that -short shortens.
 SLOW := ./check/processes ./internal/cli ./internal/region
@@ -237,6 +243,9 @@ test-kube: native build/staticcheck ## the driver for Kubernetes, its chart and 
 		($(call lint-module,$$dir)); \
 		(cd $$dir && $(CURDIR)/scripts/gotest -short -count=1 ./...); \
 	done
+
+test-jupyterhub: all ## the settings of docs/jupyterhub.md with a stand-in GPU (as root, with Debian's JupyterHub)
+	scripts/test-jupyterhub
 
 test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root, with Debian's Slurm)
 	scripts/test-slurm

@@ -315,7 +315,7 @@ func TestTarballRoot(t *testing.T) {
 // wantSlurm checks that there is all that a Slurm node needs, and that its scripts can be run.
 func (r root) wantSlurm(prefix string) {
 	r.t.Helper()
-	for name, mode := range map[string]fs.FileMode{"Makefile": 0o644, "spank_ration.c": 0o644, "shards.c": 0o644, "functions": 0o644, "prolog": 0o755, "epilog": 0o755, "task": 0o755} {
+	for name, mode := range map[string]fs.FileMode{"Makefile": 0o644, "spank_ration.c": 0o644, "shards.c": 0o644, "functions": 0o644, "prolog": 0o755, "epilog": 0o755, "task": 0o755, "account": 0o755} {
 		st, err := os.Stat(filepath.Join(r.dir, prefix, "share/ration/slurm", name))
 		expect.True(r.t, err == nil && st.Mode() == mode, "for Slurm", name, st, err, mode)
 	}

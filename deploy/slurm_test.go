@@ -5,7 +5,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"ration/check/expect"
 )
@@ -19,7 +21,7 @@ type slurmNode struct {
 func newSlurmNode(t *testing.T) slurmNode {
 	t.Helper()
 	n := slurmNode{t, t.TempDir()}
-	for _, name := range []string{"prolog", "epilog", "task", "functions"} {
+	for _, name := range []string{"prolog", "epilog", "task", "account", "functions"} {
 		text, err := os.ReadFile("slurm/" + name)
 		expect.OK(t, err)
 		n.write(name, strings.NewReplacer("/etc/ration/slurm.conf", n.path("conf"), "/run/ration-slurm", n.path("state")).Replace(string(text)))
@@ -181,5 +183,79 @@ func TestHostileSlurmShards(t *testing.T) {
 		if got := strings.TrimSuffix(string(out), "\n"); (err == nil) != (c.want != "") || err == nil && got != c.want {
 			t.Errorf("%q, shards %s: %q, %v, want %q", c.gres, c.args, got, err, c.want)
 		}
+	}
+}
+
+// What a job has used is in its AdminComment when it has ended. Lines that other users' names make are not the job's.
+func TestHostileSlurmAccount(t *testing.T) {
+	const head = "user,project,job,gpu,gpu_seconds,sampled_gpu_seconds,held_byte_seconds,held_error_byte_seconds,idle_byte_seconds,reserved_byte_seconds,peak_bytes,refused,died\n"
+	const own = "root,,slurm-7,,12.345,12.345,7730941132800,0,3865470566400,15461882265600,10737418240,3,0\n" // 2, 1 and 4 GiB·h, 10 GiB
+	const used = "gib_hours=2.000 idle_gib_hours=1.000 reserved_gib_hours=4.000 gpu_seconds=12.3 peak_gib=10.00 refused=3"
+	const wrote = "--immediate\n--quiet\nmodify\njob\nwhere\njobid=7\nset\nAdminComment=ration " + used + "\n"
+	const evil = "root,,slurm-7,,9,9,9,9,9,9,9,9,9\n"
+	for name, c := range map[string]struct {
+		csv, nodes, fails string
+		wrote, logged     string
+	}{
+		"its line":                   {csv: head + own, wrote: wrote},
+		"another user's job":         {csv: head + "evil,,slurm-7,,9,9,9,9,9,9,9,9,9\n" + own, wrote: wrote},
+		"a line in a name":           {csv: head + "evil,,\"x\n" + evil + "\",,1,1,1,1,1,1,1,1,1\n" + own, wrote: wrote},
+		"quotes in a name":           {csv: head + "evil,,\"\"\"\n" + evil + "\"\"\",,1,1,1,1,1,1,1,1,1\n" + own, wrote: wrote},
+		"commas in a project":        {csv: head + "root,\"a,slurm-7\",x,,9,9,9,9,9,9,9,9,9\nroot,\",slurm-7\",x,,9,9,9,9,9,9,9,9\n" + own, wrote: wrote},
+		"a name that begins like it": {csv: head + "root,,slurm-70,,9,9,9,9,9,9,9,9,9\n" + own, wrote: wrote},
+		"no line":                    {csv: head, logged: "the accounts have nothing of slurm-7 (does ration agent run?)"},
+		"no accounts":                {csv: "ration: there is no agent\n", logged: "the accounts have nothing of slurm-7"},
+		"several nodes":              {csv: head + own, nodes: "2", logged: used + " (not in AdminComment: it had several nodes)"},
+		"no database":                {csv: head + own, fails: "no slurmdbd", wrote: wrote, logged: used + " (not in AdminComment: no slurmdbd)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if out, err := exec.Command("id", "-un").Output(); err != nil || string(out) != "root\n" {
+				c.csv = strings.ReplaceAll(c.csv, "root,", strings.TrimSpace(string(out))+",")
+			}
+			n := newSlurmNode(t)
+			n.write("conf", n.read("conf")+"ACCOUNT_DELAY=0\n")
+			n.write("csv", c.csv)
+			n.write("ration", "#!/bin/sh\n[ \"$*\" = 'report --by job --since 2026-01-31T15:04:05Z --csv' ] && cat "+n.path("csv")+"\n")
+			fails := ""
+			if c.fails != "" {
+				fails = "echo " + c.fails + "; exit 1\n"
+			}
+			n.write("sacctmgr", "#!/bin/sh\nprintf '%s\\n' \"$@\" >"+n.path("wrote")+"\n"+fails)
+			n.write("logger", "#!/bin/sh\necho \"$*\" >"+n.path("logged")+"\n")
+			if c.nodes == "" {
+				c.nodes = "1"
+			}
+			out, err := n.run("account", []string{"7", "slurm-7", "2026-01-31T15:04:05Z"}, "SLURM_JOB_NUM_NODES="+c.nodes)
+			expect.Equal(t, n.read("wrote"), c.wrote, name, out, err)
+			if got := n.read("logged"); !strings.Contains(got, c.logged) || c.logged == "" && got != "" {
+				t.Errorf("it logged %q, want %q", got, c.logged)
+			}
+		})
+	}
+}
+
+// The epilog accounts for a job since its prolog, if the settings say so, and does not wait for it.
+func TestSlurmEpilogAccounts(t *testing.T) {
+	for _, setting := range []string{"yes", "no"} {
+		n := newSlurmNode(t)
+		n.write("conf", n.read("conf")+"ADMIN_COMMENT="+setting+"\n")
+		n.write("shards", "#!/bin/sh\necho 1 0 all\n")
+		n.write("account", "#!/bin/sh\nread -r go <"+n.path("go")+"\necho \"$*\" >"+n.path("accounted")+"\n")
+		expect.OK(t, syscall.Mkfifo(n.path("go"), 0o600))
+		_, err := n.run("prolog", nil)
+		expect.OK(t, err)
+		made := time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC)
+		expect.OK(t, os.Chtimes(n.path("state/7"), made, made))
+		_, err = n.run("epilog", nil)
+		expect.OK(t, err)
+		expect.Equal(t, n.read("state/7"), "", "the epilog has ended its job")
+		if setting == "no" {
+			continue
+		}
+		expect.OK(t, os.WriteFile(n.path("go"), []byte("go\n"), 0)) // blocks until account reads it
+		for end := time.Now().Add(time.Minute); n.read("accounted") == "" && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		expect.Equal(t, n.read("accounted"), "7 slurm-7 2026-01-31T15:04:05Z\n", "account was called with")
 	}
 }

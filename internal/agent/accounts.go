@@ -86,7 +86,7 @@ func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *idlenes
 		case now := <-ask.C:
 			m := read().Machine.Clone()
 			driver.AddTimes(m.Jobs, now)
-			a.meter.Times(m.Jobs, now.Sub(last), now)
+			a.meter.Times(&m, now.Sub(last), now)
 			idle.look(&m, now)
 			last = now
 		case <-write.C:

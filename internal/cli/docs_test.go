@@ -75,11 +75,12 @@ func blocks(lines []string) (out []block) {
 }
 
 // elsewhere are the kinds of blocks that other tests look at: TestDemoIsDocumented, TestCommandsPage of
-// cmd/ration-man, TestInstallScript of package deploy_test. Diffs and YAML are another program's.
-var elsewhere = []string{"text columns", "text demo", "text flags", "text install", "diff", "yaml"}
+// cmd/ration-man, TestInstallScript of package deploy_test; those for Python the tests in the folder python. Diffs
+// and YAML are another program's.
+var elsewhere = []string{"text columns", "text demo", "text flags", "text install", "python", "ipython", "text python", "diff", "yaml"}
 
 // shownLine matches a line of a code block that names no language: a command, or JSON fields.
-var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|minisign|docker|podman|helm|kubectl|\./run|#|[A-Z_]+=|\{|")|^$`)
+var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|sacct|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|minisign|docker|podman|pip|helm|kubectl|\./run|#|[A-Z_]+=|\{|")|^$`)
 
 // notations is the pages whose blocks are pictures and steps of protocols.
 var notations = map[string]bool{"architecture.md": true, "format.md": true, "protocols.md": true, "benchmarks.md": true}

@@ -14,6 +14,8 @@ import (
 const (
 	minSamples = 5 * time.Second
 	window     = 2 * minSamples
+	// sampleError is by how many percentage points an average of samples may be wrong.
+	sampleError = 10
 )
 
 // sampler is the part of a driver that a meter uses.
@@ -70,8 +72,10 @@ func (m *meter) add(driver sampler, devices []gpu.Device, jobs []machine.Job, no
 				}
 				key := account{jobs[i].Path, p.Slot, h.Device, p.Joined}
 				used[key] = recent(append(m.used[key], reading{now, h.Compute.Used}), now, func(r reading) time.Time { return r.at })
-				if h.Time = rate(used[key]); h.Time != nil && h.Time.Percent == 0 && about != nil {
-					h.Time = about // a long kernel is measured when it has ended, but the driver sees it now
+				// A long kernel is measured when it has ended, but the driver sees it now. And the job's processes
+				// write what was measured: if the driver sees far more than that, it is not believed.
+				if h.Time = rate(used[key]); h.Time != nil && about != nil && (h.Time.Percent == 0 || about.Percent > 2*h.Time.Percent+sampleError) {
+					h.Time = about
 				}
 			}
 		}

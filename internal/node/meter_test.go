@@ -136,3 +136,28 @@ func TestMeterWhileNothingIsMeasured(t *testing.T) {
 		})
 	}
 }
+
+// The job's processes write what was measured. If the driver sees far more than that, its samples count; a few
+// percentage points are only their error.
+func TestHostileMeasured(t *testing.T) {
+	for name, tt := range map[string]struct {
+		second uint64 // measured nanoseconds in each second
+		about  bool
+	}{
+		"honest":           {400_000_000, false},
+		"within the error": {200_000_000, false},
+		"a twentieth":      {20_000_000, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &standIn{driver: &fake{percent: 40}, devices: devices("GPU-0")}
+			var got *machine.Time
+			for second := range 7 {
+				all := jobs(5e9 + uint64(second)*tt.second)
+				all[0].Processes[0].HostPID = 7
+				m.Add(all, noon.Add(time.Duration(second)*time.Second))
+				got = all[0].Processes[0].Holdings[0].Time
+			}
+			expect.True(t, got != nil && got.About == tt.about, got)
+		})
+	}
+}

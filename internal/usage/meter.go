@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -28,6 +29,12 @@ const (
 // held is what a job held on a device at the last look.
 type held struct {
 	used, limit uint64
+	doubted     uint64 // the part of used that the driver does not confirm
+}
+
+// add adds what another job holds.
+func (h held) add(more held) held {
+	return held{saturate(h.used, more.used), saturate(h.limit, more.limit), saturate(h.doubted, more.doubted)}
 }
 
 // counted is what a job's own counters have counted on one device.
@@ -55,6 +62,7 @@ type Meter struct {
 	period  Period
 	day     time.Time
 	members map[int]map[Subject]bool // by UID: subjects with an account of this day
+	unpaid  map[counter]uint64       // nanoseconds in which the driver has seen work that the job's counter does not have
 }
 
 // NewMeter returns a meter that has not looked yet.
@@ -67,15 +75,15 @@ func NewMeter() *Meter {
 func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	jobs, counts := make(map[Subject]held, len(m.jobs)), make(map[counter]counted, len(m.counts))
+	jobs, counts, took := make(map[Subject]held, len(m.jobs)), make(map[counter]counted, len(m.counts)), map[Subject]uint64{}
 	for i := range mc.Jobs {
 		j := &mc.Jobs[i]
 		if j.Error != "" {
 			continue
 		}
-		m.noteCounters(counts, j, now)
+		m.noteCounters(counts, took, mc, j, now)
 		if j.State != machine.Ended {
-			m.note(jobs, j, now)
+			m.note(jobs, mc, j, now)
 		}
 	}
 	for _, o := range mc.Outside {
@@ -106,35 +114,70 @@ func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 	m.jobs, m.counts, m.at = jobs, counts, now
 }
 
+// Memory of which a job and the driver count about the same differs by no more than this, or by a fiftieth.
+const drift = 64 << 20
+
 // note adds what a job holds.
-func (m *Meter) note(jobs map[Subject]held, j *machine.Job, now time.Time) {
+func (m *Meter) note(jobs map[Subject]held, mc *machine.Machine, j *machine.Job, now time.Time) {
+	own := map[Subject]held{} // the job may name one device several times
 	for n := range j.Devices {
 		d := &j.Devices[n]
 		if d.Used == 0 && d.Driver == 0 && d.Peak == 0 {
 			continue // the limit may be for a device that does not exist
 		}
-		s := m.subject(j, d, now)
-		h := jobs[s]
 		// The driver's count is that of the job's processes, as the kernel knows them. A job that writes
 		// less than that into its own region does not pay less.
 		used := max(d.Used, d.Driver)
-		if d.Total != 0 {
-			used = min(used, d.Total)
+		capacity, there := capacityOf(mc, d)
+		if !there {
+			if used = d.Driver; used == 0 {
+				continue
+			}
 		}
+		s := m.subject(mc, j, d, now)
+		h := own[s]
 		h.used = saturate(h.used, used)
-		if d.Limited {
-			h.limit = saturate(h.limit, d.Limit)
+		if d.Driver != 0 && used > d.Driver && used-d.Driver > max(drift, d.Driver/50) {
+			h.doubted = saturate(h.doubted, used-d.Driver)
 		}
-		jobs[s] = h
+		limit := d.Limit
+		if capacity != 0 {
+			h.used, limit = min(h.used, capacity), min(limit, capacity)
+		}
+		if d.Limited {
+			h.limit = max(h.limit, limit)
+		}
+		h.doubted = min(h.doubted, h.used)
+		own[s] = h
 	}
+	for s, h := range own {
+		jobs[s] = jobs[s].add(h)
+	}
+}
+
+// capacityOf returns the size of a job's device, which is 0 if it is unknown, and whether there is such a device. The
+// job's processes write which device it is, and how large. If the driver answers, its word counts instead.
+func capacityOf(mc *machine.Machine, d *machine.Device) (bytes uint64, there bool) {
+	if len(mc.Devices) == 0 {
+		return d.Total, true
+	}
+	if at := mc.DeviceOf(d); at >= 0 {
+		return cmp.Or(mc.Devices[at].Total, d.Total), true
+	}
+	for i := range mc.Devices { // an instance of a device that is divided, which the driver lists as a whole
+		if g := &mc.Devices[i]; g.MIG {
+			bytes, there = max(bytes, g.Total), true
+		}
+	}
+	return min(bytes, cmp.Or(d.Total, bytes)), there
 }
 
 // firstRead is how long after it was made a job may be read for the first time, on a busy machine.
 const firstRead = 10 * time.Second
 
 // noteCounters adds what a job's own counters have counted since the last look. Deaths may be noticed after a job
-// has ended.
-func (m *Meter) noteCounters(counts map[counter]counted, j *machine.Job, now time.Time) {
+// has ended. took is the time of a device that a subject had since then: never more than all of it.
+func (m *Meter) noteCounters(counts map[counter]counted, took map[Subject]uint64, mc *machine.Machine, j *machine.Job, now time.Time) {
 	for n := range j.Devices {
 		d := &j.Devices[n]
 		is := counted{refused: d.Refused}
@@ -154,9 +197,14 @@ func (m *Meter) noteCounters(counts map[counter]counted, j *machine.Job, now tim
 			// More than all of the time since the last look is counted later, as far as it is not too much.
 			more.Measured = min(is.used-was.used, uint64(max(0, now.Sub(m.at))))
 			counts[key] = counted{is.refused, is.died, max(was.used+more.Measured, is.used-min(is.used, maxLate))}
+			if late := m.unpaid[key]; late > 0 {
+				m.unpaid[key] = late - min(late, more.Measured)
+			}
 		}
 		if more != (Sums{}) {
-			s := m.subject(j, d, now)
+			s := m.subject(mc, j, d, now)
+			more.Measured = min(more.Measured, uint64(max(0, now.Sub(m.at)))-took[s])
+			took[s] += more.Measured
 			m.add(s, more)
 			if more.Measured > 0 {
 				m.worked[s] = true
@@ -166,9 +214,11 @@ func (m *Meter) noteCounters(counts map[counter]counted, j *machine.Job, now tim
 }
 
 // subject returns the account for a job on a device.
-func (m *Meter) subject(j *machine.Job, d *machine.Device, now time.Time) Subject {
+func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, now time.Time) Subject {
 	s := Subject{UID: j.UID, Owner: j.Owner, Job: j.Title(), Device: d.UUID}
-	if s.Device == "" {
+	if _, there := capacityOf(mc, d); !there {
+		s.Device = UnknownDevice
+	} else if s.Device == "" {
 		s.Device = fmt.Sprint(d.Device)
 	}
 	s.Project = j.Labels[job.Project]
@@ -194,7 +244,7 @@ func (m *Meter) subject(j *machine.Job, d *machine.Device, now time.Time) Subjec
 // count adds the time between two looks to an account.
 func (m *Meter) count(s Subject, was, is held, span time.Duration) {
 	m.add(s, Sums{Held: byteSeconds(was.used, span), Reserved: byteSeconds(was.limit, span), Peak: max(was.used, is.used),
-		Error: byteSeconds(max(was.used, is.used)-min(was.used, is.used), span)})
+		Error: saturate(byteSeconds(max(was.used, is.used)-min(was.used, is.used), span), byteSeconds(was.doubted, span))})
 }
 
 // add adds to an account of this period.
@@ -218,28 +268,40 @@ func byteSeconds(bytes uint64, span time.Duration) uint64 {
 }
 
 // Times adds the device's time that jobs had in a span by the driver's samples, from Holding.Time, and notes which
-// jobs worked. What the library has measured is in the job's counter, which Look reads.
-func (m *Meter) Times(jobs []machine.Job, span time.Duration, now time.Time) {
+// jobs worked. What the library has measured is in the job's counter, which Look reads. Work that the driver sees and
+// the counter does not have may be of a kernel that has not ended; if that is more than maxLate, the samples count.
+func (m *Meter) Times(mc *machine.Machine, span time.Duration, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := range jobs {
-		j := &jobs[i]
+	unpaid, took := map[counter]uint64{}, map[Subject]uint64{}
+	for i := range mc.Jobs {
+		j := &mc.Jobs[i]
 		for n := range j.Devices {
 			d := &j.Devices[n]
-			sampled, worked, known := timesOf(j, d.Device)
+			sampled, unmeasured, worked, known := timesOf(j, d.Device)
 			if !known {
 				continue
 			}
-			s := m.subject(j, d, now)
+			had := uint64(sampled * float64(span))
+			key := counter{j.ID(), d.Device}
+			if late := m.unpaid[key] + uint64(unmeasured*float64(span)); late > 0 {
+				unpaid[key] = min(late, maxLate)
+				had += late - unpaid[key]
+			}
+			s := m.subject(mc, j, d, now)
 			m.worked[s] = m.worked[s] || worked
-			m.add(s, Sums{Sampled: uint64(sampled * float64(span))})
+			had = min(had, uint64(max(0, span))-took[s]) // several of the job's devices may claim to be one
+			took[s] += had
+			m.add(s, Sums{Sampled: had})
 		}
 	}
+	m.unpaid = unpaid
 }
 
 // timesOf returns which part of a device's time a job's processes had by the driver's samples, and whether they
-// worked. It is known only if it is known of all of them.
-func timesOf(j *machine.Job, device int) (sampled float64, worked, known bool) {
+// worked. It is known only if it is known of all of them. unmeasured is the part that processes had whose time the library
+// measures, if the driver sees more than that.
+func timesOf(j *machine.Job, device int) (sampled, unmeasured float64, worked, known bool) {
 	known = j.Omitted == nil
 	for p := range j.Processes {
 		for _, h := range j.Processes[p].Holdings {
@@ -251,12 +313,16 @@ func timesOf(j *machine.Job, device int) (sampled float64, worked, known bool) {
 				continue
 			}
 			worked = worked || h.Time.Percent > 0
-			if measured := j.Measured(device) && h.Compute != nil && h.Compute.Used > 0; h.Time.About && !measured {
-				sampled += min(1, max(0, h.Time.Percent/100))
+			if part := min(1, max(0, h.Time.Percent/100)); h.Time.About {
+				if j.Measured(device) && h.Compute != nil && h.Compute.Used > 0 {
+					unmeasured += part
+				} else {
+					sampled += part
+				}
 			}
 		}
 	}
-	return min(1, sampled), worked, known || worked
+	return min(1, sampled), min(1, unmeasured), worked, known || worked
 }
 
 // Take returns the period until the last look, and begins the next. Memory that was held in it counts as idle

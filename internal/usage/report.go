@@ -38,7 +38,7 @@ type Line struct {
 	Job      string  `json:"job,omitempty"`
 	GPU      string  `json:"gpu,omitempty"` // UUID
 	Held     uint64  `json:"held_byte_seconds"`
-	Error    uint64  `json:"held_error_byte_seconds"` // by how much it may be wrong: memory that changed between two looks
+	Error    uint64  `json:"held_error_byte_seconds"` // by how much it may be wrong: memory that changed between two looks, or that the driver does not confirm
 	Reserved uint64  `json:"reserved_byte_seconds"`   // of the limits, while the jobs had not ended
 	Idle     uint64  `json:"idle_byte_seconds"`       // held while the job did no work on the device
 	Seconds  float64 `json:"gpu_seconds"`             // of the device's time

@@ -20,13 +20,17 @@ type Subject struct {
 // OtherJobs is the job of an account that a user's jobs share when there are too many of them.
 const OtherJobs = "(other jobs)"
 
+// UnknownDevice is the device of an account for memory that the driver counts for a job on a device that the job does not
+// name, or not by a name that the driver knows.
+const UnknownDevice = "(unknown)"
+
 // Sums are the contents of an account for one period. Memory is in byte-seconds: one byte that is held
 // for one second.
 type Sums struct {
 	Held     uint64 // byte-seconds held
 	Reserved uint64 // byte-seconds of the limit, while the job had not ended
 	Idle     uint64 // byte-seconds held in steps in which the job did no work on the device
-	Error    uint64 // by how much Held may be wrong: memory that changed between two looks
+	Error    uint64 // by how much Held may be wrong: memory that changed between two looks, or that the driver does not confirm
 	Measured uint64 // nanoseconds of the device's time, as the library measured them
 	Sampled  uint64 // nanoseconds of the device's time, from the driver's samples
 	Peak     uint64 // bytes

@@ -273,7 +273,7 @@ func TestMeterIdle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := NewMeter()
 			m.Look(machineWith(gib, 0, 0, "train"), monday)
-			m.Times(tt.jobs, time.Second, monday)
+			m.Times(&machine.Machine{Jobs: tt.jobs}, time.Second, monday)
 			m.Look(machineWith(gib, 0, 0, "train"), monday.Add(time.Second))
 			expect.Equal(t, m.Take().Sums[train], tt.want)
 		})
@@ -346,7 +346,7 @@ func TestMeterShared(t *testing.T) {
 				m.Look(mc, monday.Add(time.Duration(i)*time.Second))
 				if tt.known {
 					mc.Jobs[1].Processes = []machine.Process{{Holdings: []machine.Holding{{Time: &machine.Time{About: true}}}}}
-					m.Times(mc.Jobs[1:], time.Second, monday)
+					m.Times(&machine.Machine{Devices: mc.Devices, Jobs: mc.Jobs[1:]}, time.Second, monday)
 				}
 			}
 			got := m.Take().Sums[train]

@@ -1,0 +1,171 @@
+"""The status of this job and of the machine's GPUs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Optional
+
+from ._machine import Error, find_job, own_region, read
+from ._sizes import format_size
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class GPU:
+    """A GPU of this machine, as its driver says. Sizes are bytes."""
+
+    number: int  # as in nvidia-smi
+    uuid: str
+    name: str
+    total: int
+    used: int  # by all processes and by the driver itself
+    rations: int  # sum of the limits of all jobs that have not ended
+
+    @property
+    def free(self) -> int:
+        return max(0, self.total - self.used)
+
+
+@dataclass(frozen=True)
+class Device:
+    """This job's part of a GPU. Sizes are bytes."""
+
+    number: int  # in this job: as in nvidia-smi, before CUDA_VISIBLE_DEVICES
+    uuid: str  # empty until a program of the job has used a GPU
+    limit: Optional[int]  # None without a limit
+    held: int  # by all processes of the job
+    peak: int
+    refused: int  # requests
+    gpu: Optional[GPU] = None  # None if the driver could not be asked
+
+    @property
+    def free(self) -> Optional[int]:
+        """What the job can still get: within its limit, and of what the GPU has now. None if neither is known."""
+        bounds = []
+        if self.limit is not None:
+            bounds.append(max(0, self.limit - self.held))
+        if self.gpu is not None:
+            bounds.append(self.gpu.free)
+        return min(bounds) if bounds else None
+
+    @property
+    def most(self) -> Optional[int]:
+        """What the job could get of the empty GPU. None if that is not known."""
+        bounds = [] if self.limit is None else [self.limit]
+        if self.gpu is not None:
+            bounds.append(self.gpu.total)
+        return min(bounds) if bounds else None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of ration: a command with all processes that it starts."""
+
+    name: str
+    path: str  # of its region
+    owner: str
+    state: str  # starting, running, idle or ended
+    devices: list[Device]
+    labels: dict[str, str] = field(default_factory=dict)
+    created_at: Optional[datetime] = None
+    idle_since: Optional[datetime] = None  # known only if an agent runs
+
+    @property
+    def held(self) -> int:
+        return sum(d.held for d in self.devices)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What ration.status() returns; print() shows it as a table."""
+
+    job: Optional[Job]  # None if this process is in no job
+    gpus: list[GPU]  # empty if the driver could not be asked
+    source: str  # the agent's socket, or the command
+
+    def devices(self) -> list[Device]:
+        """The devices that this process may use: the job's or, without a job, the machine's."""
+        shared = {g.number: Device(g.number, g.uuid, None, 0, 0, 0, g) for g in self.gpus}
+        if self.job is None or not self.job.devices:
+            return list(shared.values())
+        # A job whose programs have used no GPU yet has a limit for each number that there could be.
+        return [d for d in self.job.devices if d.gpu is not None or not shared] or self.job.devices
+
+    def __str__(self) -> str:
+        if self.job is None:
+            lines = ["This process is in no job of ration." if self.gpus else "This process is in no job of ration, and the GPUs are not known."]
+        else:
+            lines = [f"Job {self.job.name or self.job.path}: {self.job.state}"]
+        rows = [("GPU", "HELD", "LIMIT", "PEAK", "CAN GET", "GPU USED")]
+        for d in self.devices()[: None if self.gpus else 1]:
+            free, gpu = d.free, d.gpu
+            rows.append((
+                str(d.number) if gpu or d.uuid else "any",
+                format_size(d.held),
+                "-" if d.limit is None else format_size(d.limit),
+                format_size(d.peak),
+                "-" if free is None else format_size(free),
+                "-" if gpu is None else f"{format_size(gpu.used)} of {format_size(gpu.total)}",
+            ))
+        if len(rows) > 1:
+            widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+            lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+        return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How IPython shows it."""
+        printer.text(str(self))
+
+
+def status() -> Status:
+    """Returns the limits of this job, what it holds, and the GPUs of this machine."""
+    region = own_region()
+    machine, source = read(region)
+    try:
+        gpus = [_gpu(g) for g in machine.get("devices") or []]
+        found = None if region is None else find_job(machine, region)
+        job = None if found is None else _job(found, gpus)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise Error(f"{source} gave an answer that this package does not understand: {e!r} (are both of one version?)") from e
+    if region is not None and job is None:
+        raise Error(f"the job of this process cannot be read: {source} does not list {region} (has it ended, or is it another user's?)")
+    if found is not None and found.get("error"):
+        raise Error(f"the job of this process cannot be read: {found['error']}")
+    return Status(job, gpus, source)
+
+
+def _gpu(g: dict[str, Any]) -> GPU:
+    return GPU(int(g["device"]), str(g["uuid"]), str(g["name"]), int(g["total"]), int(g["used"]), int(g["rations"]))
+
+
+def _job(j: dict[str, Any], gpus: list[GPU]) -> Job:
+    return Job(
+        name=str(j.get("job") or ""),
+        path=str(j["path"]),
+        owner=str(j["owner"]),
+        state=str(j["state"]),
+        devices=[_device(d, gpus) for d in j.get("devices") or []],
+        labels={str(k): str(v) for k, v in (j.get("labels") or {}).items()},
+        created_at=_time(j.get("created_at")),
+        idle_since=_time(j.get("idle_since")),
+    )
+
+
+def _device(d: dict[str, Any], gpus: list[GPU]) -> Device:
+    number, uuid = int(d["device"]), str(d.get("uuid") or "")
+    gpu = next((g for g in gpus if (g.uuid == uuid if uuid else g.number == number)), None)
+    return Device(number, uuid, int(d["limit"]) if d["limited"] else None, int(d["used"]), int(d["peak"]), int(d["refused"]), gpu)
+
+
+def _time(text: Optional[str]) -> Optional[datetime]:
+    """Reads a time as Go writes it, with up to nine digits of a second; Python before 3.11 reads three or six."""
+    if not text:
+        return None
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a time")
+    micros = (match[2] or ".").lstrip(".")[:6].ljust(6, "0")
+    return datetime.fromisoformat(match[1] + ("+00:00" if match[3] == "Z" else match[3])).replace(microsecond=int(micros))
