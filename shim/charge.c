@@ -187,7 +187,8 @@ bool charge_would_refuse(unsigned device, uint64_t bytes)
 	return region_used(r, device) / RATION_UNIT + units_for(bytes) > limit_ceiling(region_limit(r, device));
 }
 
-__attribute__((cold, noinline)) void charge_make_room(unsigned device, uint64_t bytes)
+/* charge_make_room runs the reliefs in order, until the request would fit. */
+__attribute__((cold, noinline)) static void charge_make_room(unsigned device, uint64_t bytes)
 {
 	for (unsigned i = 0; i < RELIEF_COUNT && charge_would_refuse(device, bytes); i++) {
 		charge_relieve relieve = __atomic_load_n(&charge_reliefs[i], __ATOMIC_RELAXED);

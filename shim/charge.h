@@ -31,9 +31,6 @@ void charge_return(unsigned device, unsigned kind, uint64_t bytes);
  * other threads wait for. */
 int charge_request(unsigned device, unsigned kind, uint64_t bytes);
 
-/* charge_make_room runs the reliefs (below) in order, until the request would fit. */
-void charge_make_room(unsigned device, uint64_t bytes);
-
 /* charge_add_forced charges memory that exists already, even if it exceeds the limit. */
 void charge_add_forced(unsigned device, unsigned kind, uint64_t bytes);
 

@@ -5,7 +5,6 @@
 
 #include "attach.h"
 #include "capture.h"
-#include "charge.h"
 #include "clock.h"
 #include "hooks.h"
 #include "lock_order.h"
@@ -81,13 +80,21 @@ static void charge_wait_log(struct charge_wait *w, uint64_t limit_ns, unsigned r
 		 size_text(limit > used ? limit - used : 0, free), size_text(limit, whole), rank);
 }
 
-/* charge_wait_room waits until the request may fit, or must be refused. again: the request has found
+static bool charge_wait_fits(const struct region_waiter *w)
+{
+	struct region *r = attach_region();
+	return units_for(region_used(r, w->device)) + units_for(w->bytes) <= limit_ceiling(region_limit(r, w->device));
+}
+
+/* charge_wait_room waits until the request may fit, or must be refused. Once a second the first one
+ * tries without room: a request that does not fit makes this process give up memory that it reserves
+ * and does not use (charge_on_pressure). again: the request has found
  * room before, and was refused nevertheless. Then it waits for a change first, so that it does not try
  * again and again. */
 static void charge_wait_room(struct charge_wait *w, bool again)
 {
 	struct region *r = attach_region();
-	uint64_t relieved = w->from;
+	uint64_t began = clock_exact();
 	for (;;) {
 		uint64_t now = clock_exact(), limit = charge_wait_limit();
 		if (now - w->from >= limit || charge_wait_hopeless(w->waiter.device, w->waiter.bytes)) {
@@ -96,7 +103,7 @@ static void charge_wait_room(struct charge_wait *w, bool again)
 		}
 		uint32_t armed = region_wait_arm(r, &w->waiter);
 		unsigned rank = region_wait_rank(r, &w->waiter);
-		if (!again && !rank && !charge_would_refuse(w->waiter.device, w->waiter.bytes))
+		if (!again && !rank && (charge_wait_fits(&w->waiter) || now - began >= SECOND_NS))
 			return;
 		again = false;
 		if (!w->logged && now - w->from >= SECOND_NS)
@@ -104,10 +111,6 @@ static void charge_wait_room(struct charge_wait *w, bool again)
 		uint64_t look = rank < 2 ? RATION_WAIT_LOOK_NS : RATION_WAIT_LOOK_LATE_NS, left = w->from + limit - now;
 		if (!region_wait_sleep(r, &w->waiter, armed, left < look ? left : look))
 			region_wait_look(r, &w->waiter, rank);
-		if (!rank && now - relieved >= SECOND_NS) {
-			charge_make_room(w->waiter.device, w->waiter.bytes);
-			relieved = now;
-		}
 	}
 }
 

@@ -1,5 +1,5 @@
 /* Requests that wait for memory of the job instead of being refused, no longer than the job's setting
- * (RATION_WAIT_ALLOC, ration run --wait-alloc): PROTOCOLS.md, *A request that waits*.
+ * (RATION_WAIT_ALLOC, ration run --wait-alloc): PROTOCOLS.md, *Waiting for memory*.
  *
  * A hook makes its request in a loop:
  *

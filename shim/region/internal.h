@@ -18,10 +18,8 @@ struct stat;
 void region_keep_peak(struct region *r, unsigned device);
 
 /* wait.c: region_wake wakes the requests that wait for memory of a device, after some was returned.
- * Sequentially consistent: pairs with region_wait_arm. It is a plain load on x86. region_waits returns
- * true if a request of the process that owns the slot waits. */
+ * Sequentially consistent: pairs with region_wait_arm. It is a plain load on x86. */
 void region_wake_waiters(struct region *r, unsigned device);
-bool region_waits(const struct region *r, unsigned slot, uint64_t status);
 static inline void region_wake(struct region *r, unsigned device)
 {
 	if (UNLIKELY(__atomic_load_n(&r->m->devices[device].wake, __ATOMIC_SEQ_CST) & RATION_WAKE_WAITING))

@@ -5,6 +5,17 @@
 
 #include "internal.h"
 
+/* refusal_waits returns true if a request of the process that owns the slot waits for memory. */
+static bool refusal_waits(const struct region *r, unsigned slot, uint64_t status)
+{
+	for (unsigned i = 0; i < RATION_WAITERS; i++) {
+		uint64_t place = load_acquire(&r->m->header.waiters[i].place);
+		if (place_owner(place) == slot + 1 && place_of(place, status))
+			return true;
+	}
+	return false;
+}
+
 /* refusal_holders fills in how many bytes this process holds on a device, and which processes hold
  * most. */
 static void refusal_holders(struct region *r, unsigned device, struct region_refusal *why)
@@ -19,7 +30,7 @@ static void refusal_holders(struct region *r, unsigned device, struct region_ref
 		struct region_holder h = {load_acquire(&r->m->slots[slot].pid), bytes, slot, make_claim(slot, status) == mine, REGION_RUNS};
 		if (h.itself)
 			why->own = bytes;
-		else if (bytes && why->waited && region_waits(r, slot, status))
+		else if (bytes && why->waited && refusal_waits(r, slot, status))
 			waiting += bytes;
 		for (unsigned i = 0; i < RATION_HOLDERS; i++)
 			if (h.bytes > why->top[i].bytes) {

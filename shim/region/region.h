@@ -197,7 +197,7 @@ int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t byt
 int region_ask(struct region *r, unsigned device, unsigned kind, uint64_t bytes, uint64_t *word);
 void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t word, uint64_t waited_ns, struct region_refusal *why);
 
-/* A request that waits for memory, of one thread: docs/protocols.md, *Waiting for memory*. Zero it, and set
+/* A request that waits for memory, of one thread: shim/PROTOCOLS.md, *Waiting for memory*. Zero it, and set
  * device and bytes. */
 struct region_waiter {
 	unsigned device;

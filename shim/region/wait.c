@@ -1,4 +1,4 @@
-/* Requests that wait for memory of their job, in turn: docs/protocols.md, *Waiting for memory*. */
+/* Requests that wait for memory of their job, in turn: shim/PROTOCOLS.md, *Waiting for memory*. */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -148,14 +148,4 @@ uint64_t region_own_bytes(struct region *r, unsigned device)
 	if (!claim || load_acquire(&a->gen) != status_gen(claim_status(claim)))
 		return 0;
 	return used_units(load_acquire(&a->used)) * RATION_UNIT;
-}
-
-bool region_waits(const struct region *r, unsigned slot, uint64_t status)
-{
-	for (unsigned i = 0; i < RATION_WAITERS; i++) {
-		uint64_t place = load_acquire(&r->m->header.waiters[i].place);
-		if (place && place_owner(place) == slot + 1 && place_of(place, status))
-			return true;
-	}
-	return false;
 }
