@@ -125,7 +125,10 @@ int region_return(struct region *r, unsigned device, unsigned kind, uint64_t byt
 	uint64_t w;
 	if (LIKELY(bytes && device < RATION_DEVICES && region_whole(r)))
 		region_keep_peak(r, device);
-	return charge_change(r, device, kind, bytes, -1, NULL, &w);
+	int err = charge_change(r, device, kind, bytes, -1, NULL, &w);
+	if (LIKELY(!err))
+		region_wake(r, device);
+	return err;
 }
 
 uint64_t region_used(const struct region *r, unsigned device) { return ledger_units(region_ledger_word(r, device)) * RATION_UNIT; }

@@ -5,11 +5,7 @@ uint64_t region_ledger_word(const struct region *r, unsigned device) { return lo
 
 bool region_apply(struct region *r, unsigned device, uint64_t w, int64_t delta, unsigned slot, uint64_t seq)
 {
-	if (!cas(&r->m->devices[device].ledger_word, w, make_ledger_word(ledger_units(w) + (uint64_t)delta, slot, seq)))
-		return false;
-	if (delta < 0)
-		region_wake(r, device);
-	return true;
+	return cas(&r->m->devices[device].ledger_word, w, make_ledger_word(ledger_units(w) + (uint64_t)delta, slot, seq));
 }
 
 /* region_note records in done that the change in w happened, before w is overwritten. It returns

@@ -278,6 +278,28 @@ static void test_context(void)
 	finish_worker(&two, false);
 }
 
+/* A small request that waits does not overtake a large one that came first, though it would fit. */
+static void test_turns(void)
+{
+	struct worker one = new_worker(NULL), two = new_worker(NULL), three = new_worker(NULL), four = new_worker(NULL);
+	tell(&one, 'q', 'd');
+	tell(&two, 'q', 'd'); /* with the five contexts, that is all */
+	ask(&three, 'h');
+	until_waiting(1);
+	ask(&four, 's');
+	until_waiting(2);
+	tell(&one, 'f', 'd');
+	EQ(answered(&four, 300), false);
+	tell(&two, 'f', 'd');
+	answer(&three, 'd');
+	answer(&four, 'd');
+	EQ(waiting(), 0);
+	finish_worker(&one, false);
+	finish_worker(&two, false);
+	finish_worker(&three, false);
+	finish_worker(&four, false);
+}
+
 /* Each of them dies, or stops, at a point: the request that waits is served nevertheless. */
 static void test_fault(const char *frees, const char *waits)
 {
@@ -324,6 +346,7 @@ int main(int argc, char **argv)
 	test_freed();
 	test_died();
 	test_limit();
+	test_turns();
 	test_order(0);
 	test_order(SIGKILL);
 	test_order(SIGSTOP);
