@@ -117,10 +117,11 @@ type Job struct {
 	// IdleSince is since when the job's processes hold memory and have done nothing on any device; zero if they
 	// work, or if that is unknown. Only an agent knows it, and says so after ten minutes, or what its operator chose.
 	IdleSince time.Time         `json:"idle_since,omitzero"`
-	IdleAbout bool              `json:"idle_about,omitempty"` // IdleSince is by the driver's samples, in which very little work does not show
-	Labels    map[string]string `json:"labels,omitempty"`     // chosen by the user (ration run --label)
-	Priority  string            `json:"priority,omitempty"`   // high or low; empty for normal
-	Claims    uint64            `json:"claims"`               // processes that joined since the region was created
+	IdleAbout bool              `json:"idle_about,omitempty"`    // IdleSince is by the driver's samples, in which very little work does not show
+	Labels    map[string]string `json:"labels,omitempty"`        // chosen by the user (ration run --label)
+	Priority  string            `json:"priority,omitempty"`      // high or low; empty for normal
+	WaitAlloc uint64            `json:"wait_alloc_ms,omitempty"` // milliseconds that a request waits for memory of the job at most; 0 if it does not wait
+	Claims    uint64            `json:"claims"`                  // processes that joined since the region was created
 	// Kubernetes describes the claim that the job was made for, and its pods; nil for other jobs.
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
 
@@ -271,8 +272,16 @@ type Process struct {
 	Container string    `json:"container,omitempty"` // container that the cgroup belongs to, as in docker/0123456789ab or slurm/JOB.STEP
 	Joined    time.Time `json:"joined_at,omitzero"`
 	Holdings  []Holding `json:"holdings"`
-	Host      *HostUse  `json:"host,omitempty"` // nil if unknown; only ration ps JOB, ration ps --long, ration inspect and ration top read it
-	Local     ProcessID `json:"-"`              // by the kernel; zero unless Verified, and if it was decoded from JSON
+	Waits     []Wait    `json:"waits,omitempty"` // requests of the process that wait for memory of the job, as the process claims
+	Host      *HostUse  `json:"host,omitempty"`  // nil if unknown; only ration ps JOB, ration ps --long, ration inspect and ration top read it
+	Local     ProcessID `json:"-"`               // by the kernel; zero unless Verified, and if it was decoded from JSON
+}
+
+// Wait is a request that waits for memory of the job.
+type Wait struct {
+	Device int       `json:"device"`
+	Bytes  uint64    `json:"bytes"`
+	Since  time.Time `json:"since,omitzero"`
 }
 
 // Held returns the bytes that the process holds, on all devices.

@@ -141,6 +141,7 @@ static int claim_return_all(struct region *r, unsigned device, uint64_t claim, b
 	if (!err)
 		region_clear(t, a);
 	turn_end(t);
+	region_wake(r, device);
 	return err;
 }
 
