@@ -117,6 +117,9 @@ func (t *Ticket) take(name string, wants map[int]uint64) error {
 		}
 		t.number = at - firstTicket + 1
 	}
+	if err := checkNotQueued(int(t.file.Fd()), name); err != nil {
+		return err
+	}
 	// The record of a ticket that is held is not overwritten.
 	if _, held := anyTicket(int(t.file.Fd()), firstTicket, firstTicket+t.number-min(t.number, maxWaiting-1)); held {
 		return ErrQueueFull
@@ -133,6 +136,17 @@ func (t *Ticket) take(name string, wants map[int]uint64) error {
 	binary.LittleEndian.PutUint64(next[:], t.number+1)
 	_, err2 := t.file.WriteAt(next[:], 0)
 	return errors.Join(err, err2)
+}
+
+// checkNotQueued returns an error if a command in the queue will make the job of that name: the later one could not
+// make its job while the earlier one runs, and would fail after its time in the queue.
+func checkNotQueued(fd int, name string) error {
+	for _, at := range heldTickets(fd, firstTicket, lastTicket, maxWaiting) {
+		if w := readWaiting(fd, at-firstTicket); w.Job == name {
+			return fmt.Errorf("job %s: %w by a command that waits for room, as pid %d (choose another --name)", name, ErrInUse, w.PID)
+		}
+	}
+	return nil
 }
 
 func recordAt(ticket uint64) int64 { return firstRecord + int64(ticket%maxWaiting)*recordSize }
@@ -217,6 +231,75 @@ func Queue(folder string) ([]Waiting, error) {
 		out = append(out, readWaiting(fd, at-firstTicket))
 	}
 	return out, nil
+}
+
+// Queued is a command that waits in the queue of a folder.
+type Queued struct {
+	Waiting
+	folder string
+	file   *os.File
+}
+
+// FindQueued returns the command in the queue of a folder that will make the job of that name, or nil. The caller
+// closes it.
+func FindQueued(folder, name string) *Queued {
+	fd, err := safepath.Open(filepath.Join(folder, queueName), unix.O_RDONLY, 0)
+	if err != nil {
+		return nil
+	}
+	for _, at := range heldTickets(fd, firstTicket, lastTicket, maxWaiting) {
+		if w := readWaiting(fd, at-firstTicket); w.Job == name && name != "" {
+			return &Queued{w, folder, os.NewFile(uintptr(fd), queueName)}
+		}
+	}
+	_ = unix.Close(fd)
+	return nil
+}
+
+// Job returns the job that the command will make.
+func (q *Queued) Job() Job {
+	return Job{q.Waiting.Job, filepath.Join(q.folder, q.Waiting.Job, RegionName)}
+}
+
+// Close closes the queue's file. q may be nil.
+func (q *Queued) Close() {
+	if q != nil {
+		_ = q.file.Close()
+	}
+}
+
+// isLauncher reports whether a process, of which a handle is open, is the one that waits. Its PID is a claim of the
+// queue's owner, so only a process of that user counts.
+func (q *Queued) isLauncher(pid int) bool {
+	var st unix.Stat_t
+	if unix.Fstat(int(q.file.Fd()), &st) != nil {
+		return false
+	}
+	uid, _, _, err := proc.Owner(pid)
+	start, err2 := proc.Started(pid)
+	return pid == q.PID && err == nil && err2 == nil && start == q.Start && uid == int(st.Uid)
+}
+
+// Wait returns when the command has left the queue. started reports whether it has made its job, which it does
+// before it leaves.
+func (q *Queued) Wait() (started bool, err error) {
+	// Tickets are held exclusively, and a shared lock hides none.
+	t := Ticket{file: q.file}
+	at := int64(firstTicket + q.Ticket)
+	if err = t.lock(unix.F_OFD_SETLKW, shared, at, 1); err == nil {
+		err = t.lock(unix.F_OFD_SETLK, unix.F_UNLCK, at, 1)
+	}
+	if err != nil {
+		return false, fmt.Errorf("waiting for job %s to leave the queue: %w", q.Waiting.Job, err)
+	}
+	// An earlier job of that name had another launcher.
+	fd, err := safepath.Open(filepath.Join(filepath.Dir(q.Job().Path), aliveName), unix.O_RDONLY, 0)
+	if err != nil {
+		return false, nil
+	}
+	defer unix.Close(fd)
+	pid, start, err := parseLauncher(string(readStart(fd, 48)))
+	return err == nil && pid == q.PID && start == q.Start, nil
 }
 
 // readWaiting reads the record of a ticket. If it is another's, or is being written, only the ticket is known.

@@ -134,11 +134,7 @@ func (p Paths) Named(uid int, name string) (out []Job) {
 	if !isJobName(name) {
 		return nil
 	}
-	f := Folders{UID: uid, paths: []string{filepath.Join(p.Runtime, strconv.Itoa(uid), "ration")}, withProcesses: true, home: p.Home}
-	if temp := filepath.Join(p.Temp, tempPrefix+strconv.Itoa(uid)); ownedBy(temp, uid) {
-		f.paths = append(f.paths, temp)
-	}
-	for _, folder := range f.Paths() {
+	for _, folder := range p.foldersOf(uid) {
 		path := filepath.Join(folder, name, RegionName)
 		dir, err := safepath.OpenFolder(filepath.Dir(path))
 		if err != nil {
@@ -151,6 +147,29 @@ func (p Paths) Named(uid int, name string) (out []Job) {
 		_ = unix.Close(dir)
 	}
 	return out
+}
+
+// NamedInQueue returns the command in a queue of a user that will make the job of that name, or nil. It blocks as
+// Named does.
+func (p Paths) NamedInQueue(uid int, name string) *Queued {
+	for _, folder := range p.foldersOf(uid) {
+		if !ownedBy(folder, uid) {
+			continue
+		}
+		if q := FindQueued(folder, name); q != nil {
+			return q
+		}
+	}
+	return nil
+}
+
+// foldersOf returns the folders in which a user may have jobs.
+func (p Paths) foldersOf(uid int) []string {
+	f := Folders{UID: uid, paths: []string{filepath.Join(p.Runtime, strconv.Itoa(uid), "ration")}, withProcesses: true, home: p.Home}
+	if temp := filepath.Join(p.Temp, tempPrefix+strconv.Itoa(uid)); ownedBy(temp, uid) {
+		f.paths = append(f.paths, temp)
+	}
+	return f.Paths()
 }
 
 // each calls visit for each name in a folder until visit returns false. It reports whether it has
