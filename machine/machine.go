@@ -82,6 +82,7 @@ type Machine struct {
 	Outside  []Outside `json:"outside"` // processes that hold device memory and belong to no job in Jobs
 	Findings []Finding `json:"findings"`
 	Denied   []Denied  `json:"policy_refusals,omitempty"` // rations that the policy refused: of all users for root, else this user's; oldest first
+	Waiting  []Waiting `json:"waiting,omitempty"`         // commands that wait for room, in the order of each user's queue
 	Hidden   int       `json:"hidden,omitempty"`          // ended jobs that are left out of Jobs; Read returns all
 
 	// Escapes are the operator's jobs that are over their limits. Only a process that has read the machine

@@ -29,6 +29,10 @@ func (u *userScan) readOnce() userResult {
 		}
 	}
 	out := userResult{changed: true}
+	if u.locked == nil {
+		u.state.readQueues(u.paths()) // before the jobs: a command makes its job before it leaves the queue
+		out.waiting = u.state.waiting
+	}
 	switch {
 	case u.locked != nil:
 		if u.quota.isSpent() {

@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -51,7 +52,8 @@ type Waiting struct {
 	PID    int            `json:"pid,omitempty"`   // of ration run, in its own PID namespace
 	Start  uint64         `json:"start,omitempty"` // start time of that process, as in /proc/PID/stat
 	Since  int64          `json:"since,omitempty"` // Unix nanoseconds
-	Wants  map[int]uint64 `json:"wants,omitempty"` // bytes by device
+	Wants  map[int]uint64 `json:"wants,omitempty"` // bytes by device; -2 is any two
+	UID    int            `json:"uid,omitempty"`   // in root's queue: the user that the policy's service waits for
 }
 
 // Ticket is this process's place in the queue.
@@ -60,16 +62,17 @@ type Ticket struct {
 	number uint64
 }
 
-// Enqueue puts this process at the end of the queue of this user's folder of jobs.
-func Enqueue(name string, wants map[int]uint64) (*Ticket, error) {
-	t, err := enqueue(name, wants)
+// Enqueue puts this process at the end of the queue of this user's folder of jobs. w says what it waits for; its
+// ticket and time are set here, and its PID, if it is 0, is this process's.
+func Enqueue(w Waiting) (*Ticket, error) {
+	t, err := enqueue(w)
 	if err != nil {
 		return nil, fmt.Errorf("entering the queue: %w", err)
 	}
 	return t, nil
 }
 
-func enqueue(name string, wants map[int]uint64) (*Ticket, error) {
+func enqueue(w Waiting) (*Ticket, error) {
 	if err := makeTop(); err != nil {
 		return nil, err
 	}
@@ -80,7 +83,7 @@ func enqueue(name string, wants map[int]uint64) (*Ticket, error) {
 			return nil, fmt.Errorf("opening %s: %w (remove it)", path, err)
 		}
 		t := &Ticket{file: os.NewFile(uintptr(fd), path)}
-		if err := t.take(name, wants); err != nil {
+		if err := t.take(w); err != nil {
 			t.Leave()
 			return nil, err
 		}
@@ -98,7 +101,7 @@ func enqueue(name string, wants map[int]uint64) (*Ticket, error) {
 }
 
 // take takes the next ticket. A process that is killed in between leaves no ticket.
-func (t *Ticket) take(name string, wants map[int]uint64) error {
+func (t *Ticket) take(w Waiting) error {
 	if err := t.lock(unix.F_OFD_SETLKW, exclusive, mutexByte, 1); err != nil {
 		return fmt.Errorf("locking %s: %w (does its file system have locks?)", t.file.Name(), err)
 	}
@@ -117,7 +120,7 @@ func (t *Ticket) take(name string, wants map[int]uint64) error {
 		}
 		t.number = at - firstTicket + 1
 	}
-	if err := checkNotQueued(int(t.file.Fd()), name); err != nil {
+	if err := checkNotQueued(int(t.file.Fd()), w.Job); err != nil {
 		return err
 	}
 	// The record of a ticket that is held is not overwritten.
@@ -127,8 +130,9 @@ func (t *Ticket) take(name string, wants map[int]uint64) error {
 	if err := t.lock(unix.F_OFD_SETLK, exclusive, int64(firstTicket+t.number), 1); err != nil {
 		return fmt.Errorf("locking ticket %d: %w", t.number, err)
 	}
-	start, _ := proc.Started(os.Getpid())
-	record, err := json.Marshal(Waiting{t.number, name, os.Getpid(), start, time.Now().UnixNano(), wants})
+	w.Ticket, w.Since, w.PID = t.number, time.Now().UnixNano(), cmp.Or(w.PID, os.Getpid())
+	w.Start, _ = proc.Started(w.PID)
+	record, err := json.Marshal(w)
 	if err == nil && len(record) < recordSize {
 		record = append(record, make([]byte, recordSize-len(record))...)
 		_, err = t.file.WriteAt(record, recordAt(t.number))
@@ -141,8 +145,19 @@ func (t *Ticket) take(name string, wants map[int]uint64) error {
 // checkNotQueued returns an error if a command in the queue will make the job of that name: the later one could not
 // make its job while the earlier one runs, and would fail after its time in the queue.
 func checkNotQueued(fd int, name string) error {
-	for _, at := range heldTickets(fd, firstTicket, lastTicket, maxWaiting) {
-		if w := readWaiting(fd, at-firstTicket); w.Job == name {
+	all := make([]byte, firstRecord+maxWaiting*recordSize)
+	n, _ := unix.Pread(fd, all, 0)
+	for at := firstRecord; at+recordSize <= n; at += recordSize {
+		record := all[at : at+recordSize]
+		if !bytes.Contains(record, []byte(name)) {
+			continue
+		}
+		w := parseWaiting(record)
+		if w.Job != name {
+			continue
+		}
+		// Most records are of commands that have left the queue.
+		if _, held := anyTicket(fd, firstTicket+w.Ticket, firstTicket+w.Ticket+1); held {
 			return fmt.Errorf("job %s: %w by a command that waits for room, as pid %d (choose another --name)", name, ErrInUse, w.PID)
 		}
 	}
@@ -306,12 +321,19 @@ func (q *Queued) Wait() (started bool, err error) {
 func readWaiting(fd int, ticket uint64) Waiting {
 	var record [recordSize]byte
 	n, _ := unix.Pread(fd, record[:], recordAt(ticket))
-	var w Waiting
-	text := bytes.TrimRight(record[:max(n, 0)], "\x00")
-	if json.Unmarshal(text, &w) != nil || w.Ticket != ticket || w.PID < 0 || w.Since < 0 {
+	w := parseWaiting(record[:max(n, 0)])
+	if w.Ticket != ticket {
 		return Waiting{Ticket: ticket}
 	}
 	w.Job = termtext.Printable(w.Job)
+	return w
+}
+
+// parseWaiting parses a record. It returns an empty one if that is damaged.
+func parseWaiting(record []byte) (w Waiting) {
+	if json.Unmarshal(bytes.TrimRight(record, "\x00"), &w) != nil || w.PID < 0 || w.Since < 0 || w.Ticket > lastTicket-firstTicket {
+		return Waiting{}
+	}
 	return w
 }
 

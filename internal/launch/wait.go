@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -84,7 +83,7 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 	if name == "" {
 		name = defaultName(p.Command[0])
 	}
-	t, err := job.Enqueue(name, wants)
+	t, err := job.Enqueue(job.Waiting{Job: name, Wants: wants})
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +99,7 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 		return nil, err
 	}
 	if w.told {
-		w.tell(fmt.Sprintf("there is room for %s after %s: starting", WantsText(wants), humanfmt.Span(time.Since(w.began))))
+		w.tell(fmt.Sprintf("there is room for %s after %s: starting", humanfmt.OnGPUs(wants), humanfmt.Span(time.Since(w.began))))
 	}
 	return t, nil
 }
@@ -134,29 +133,6 @@ func (p Plan) wants(limits region.Limits, driver *gpu.Driver, missing error) (ma
 	return out, nil
 }
 
-// WantsText names the memory that a command waits for. Devices with the same size are named
-// together: 40 GiB on GPUs 0, 1.
-func WantsText(wants map[int]uint64) string {
-	var sizes []uint64
-	devices := map[uint64][]string{}
-	for _, d := range slices.Sorted(maps.Keys(wants)) {
-		size := wants[d]
-		if devices[size] == nil {
-			sizes = append(sizes, size)
-		}
-		devices[size] = append(devices[size], strconv.Itoa(d))
-	}
-	var parts []string
-	for _, size := range sizes {
-		gpus := "GPU "
-		if len(devices[size]) > 1 {
-			gpus = "GPUs "
-		}
-		parts = append(parts, humanfmt.Bytes(size)+" on "+gpus+strings.Join(devices[size], ", "))
-	}
-	return strings.Join(parts, "; ")
-}
-
 // waiter waits for room, in the queue.
 type waiter struct {
 	wants   map[int]uint64
@@ -174,7 +150,7 @@ func (w *waiter) untilFirst(t *job.Ticket) error {
 	defer tick.Stop()
 	for before := 0; ; {
 		if ahead := t.Ahead(); ahead != before && ahead > 0 {
-			text := fmt.Sprintf("waiting for %s: place %d in the queue", WantsText(w.wants), ahead+1)
+			text := fmt.Sprintf("waiting for %s: place %d in the queue", humanfmt.OnGPUs(w.wants), ahead+1)
 			if before == 0 {
 				if m, err := machine.Read(); err == nil {
 					text += holdersText(&m, w.wants)
@@ -212,7 +188,7 @@ func (w *waiter) untilRoom() error {
 		}
 		if !told {
 			told, w.told = true, true
-			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", WantsText(w.wants), holdersText(&m, w.wants)))
+			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", humanfmt.OnGPUs(w.wants), holdersText(&m, w.wants)))
 		}
 		var again <-chan time.Time
 		if sure := watch.ends(&m, short); unasked {
@@ -230,7 +206,7 @@ func (w *waiter) untilRoom() error {
 }
 
 func (w *waiter) noRoom(why string) error {
-	return fmt.Errorf("%w for %s after %s%s", ErrNoRoom, WantsText(w.wants), humanfmt.Span(time.Since(w.began)), why)
+	return fmt.Errorf("%w for %s after %s%s", ErrNoRoom, humanfmt.OnGPUs(w.wants), humanfmt.Span(time.Since(w.began)), why)
 }
 
 // short returns the devices without enough room. unasked reports whether other programs than jobs hold
