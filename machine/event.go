@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -133,11 +134,22 @@ func (j *Job) event(kind string, at time.Time) Event {
 	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
 }
 
+// withOwner names the job and its owner. A policy's jobs have the owner in their names.
+func (j *Job) withOwner() string {
+	switch {
+	case j.Title() == j.Owner:
+		return "the job of " + j.Owner
+	case strings.HasPrefix(j.Title(), j.Owner+"/"):
+		return "job " + j.Title()
+	}
+	return fmt.Sprintf("job %s of %s", j.Title(), j.Owner)
+}
+
 // IdleEvent returns the event of a job that has become idle.
 func (j *Job) IdleEvent(now time.Time) Event {
 	e := j.event(JobIdle, now.UTC())
 	e.Idle = j.IdleSince
-	e.Text = termtext.Printable(fmt.Sprintf("job %s of %s holds %s and has done nothing for %s", j.Title(), j.Owner, humanfmt.Bytes(j.Held()), humanfmt.Span(now.Sub(j.IdleSince).Truncate(time.Second))))
+	e.Text = termtext.Printable(fmt.Sprintf("%s holds %s and has done nothing for %s", j.withOwner(), humanfmt.Bytes(j.Held()), humanfmt.Span(now.Sub(j.IdleSince).Truncate(time.Second))))
 	return e
 }
 
@@ -146,7 +158,7 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	if before == nil {
 		before = &Job{}
 		e := after.event(JobStarted, cmp.Or(after.Started, after.Created))
-		e.Text = fmt.Sprintf("job %s of %s has started", after.Title(), after.Owner)
+		e.Text = after.withOwner() + " has started"
 		out = append(out, e)
 	}
 	out = append(out, refusalsSince(before, after)...)

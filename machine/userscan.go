@@ -55,6 +55,7 @@ type userScan struct {
 type userResult struct {
 	jobs    []Job
 	waiting []Waiting
+	records []Job // of commands whose regions are elsewhere: runs of a policy
 	hidden  int
 	cut     bool // the user has more jobs than are read
 	changed bool
@@ -475,6 +476,11 @@ func (s *userState) collect(p budget.Budget, paths []string) userResult {
 		}
 		if t.shown && t.known {
 			out.jobs = append(out.jobs, t.job)
+		}
+	}
+	for _, t := range s.jobs {
+		if t.known && !t.shown && t.job.countedIn != "" {
+			out.records = append(out.records, t.job)
 		}
 	}
 	return out

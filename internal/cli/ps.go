@@ -270,8 +270,7 @@ func (a *app) printClaimNote(marked bool) {
 
 // showsClaims reports whether printJob marks any part of a job as a claim.
 func showsClaims(s machine.Job) bool {
-	claims := slices.ContainsFunc(s.Processes, func(p machine.Process) bool { return !p.Verified }) || len(s.Reaped)+len(s.Deaths) > 0
-	return claims || len(s.Refusals) > 0 && strings.Contains(s.Refusals[0].Sentence(append(s.Processes, s.Reaped...)), humanfmt.ClaimMark)
+	return slices.ContainsFunc(s.Processes, func(p machine.Process) bool { return !p.Verified })
 }
 
 func (a *app) printJob(s machine.Job) {
@@ -295,11 +294,11 @@ func (a *app) printJob(s machine.Job) {
 	}
 	for _, p := range s.Processes {
 		if p.State == machine.Ending {
-			a.out.paragraph(plain, 2, "pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), false), p.WhyEnding())
+			a.out.paragraph(plain, 2, "pid %d %s", p.PID, p.WhyEnding())
 		}
 	}
 	for _, p := range s.Reaped {
-		a.out.printf("  pid %s (%s) was dead: returned %s to the job\n", humanfmt.Claim(fmt.Sprint(p.PID), false), termtext.Printable(p.Name), humanfmt.Bytes(p.Held()))
+		a.out.printf("  pid %d (%s) was dead: returned %s to the job\n", p.PID, termtext.Printable(p.Name), humanfmt.Bytes(p.Held()))
 	}
 	if len(s.Deaths) > 0 && len(s.Reaped) == 0 {
 		ago := max(0, time.Since(s.Deaths[0].Time)).Round(time.Second)

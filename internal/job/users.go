@@ -206,7 +206,7 @@ func ownedBy(path string, uid int) bool {
 // isJobName reports whether users can choose that name for a job.
 func isJobName(name string) bool { return limit.CheckName("job", name) == nil && !Reserved(name) }
 
-// EachIn calls visit for each job in a folder of another user, with a descriptor of the job's
+// EachIn calls visit for each job in a folder of another user, also if it has only a record and no region, with a descriptor of the job's
 // folder, until visit returns false. It reports whether it has visited all jobs.
 func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
 	fd, err := openList(folder)
@@ -228,7 +228,9 @@ func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
 			if err != nil {
 				continue
 			}
-			_, err = identityIn(dir, RegionName)
+			if _, err = identityIn(dir, RegionName); err != nil {
+				_, err = identityIn(dir, infoName)
+			}
 			more := err != nil || visit(Job{name, filepath.Join(folder, name, RegionName)}, dir)
 			_ = unix.Close(dir)
 			if !more {

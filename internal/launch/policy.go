@@ -18,9 +18,8 @@ import (
 	"ration/internal/region"
 )
 
-// InForceFile exists while a policy is in force. Package policy writes it, and the library checks
-// for it (shim/userjob.c).
-const InForceFile = "/etc/ration/in-force.toml"
+// InForceFile exists while a policy is in force.
+const InForceFile = job.InForceFile
 
 // Ruled reports whether a policy puts all programs of this user into one job. userjob_ruled in the
 // library does the same.
@@ -35,7 +34,7 @@ func Ruled() bool {
 	return uid != 0 && (err != nil || int(exempt.Uid) != uid || exempt.Uid == inForce.Uid)
 }
 
-// RunRequest is the word with which a user requests a run: UID run NAME RATION.
+// RunRequest is the word with which a user requests a run: UID run NAME RATION [project=PROJECT].
 const RunRequest = "run"
 
 // runTimeout bounds the wait for a run, which usually takes milliseconds.
@@ -152,10 +151,14 @@ func (p Plan) takeRun(j *Job) error {
 		_, _ = r.Reap() // ignored: the service checks how much is held
 		_ = r.Close()
 	}
-	request := fmt.Sprintf("%d %s %s %s\n", uid, RunRequest, p.Name, p.Settings.Limits)
+	request := fmt.Sprintf("%d %s %s %s", uid, RunRequest, p.Name, p.Settings.Limits)
+	if project := p.Labels[job.Project]; project != "" {
+		request += " " + job.Project + "=" + project
+	}
+	request += "\n"
 	answer, run, err := askPolicy(request)
 	if err != nil {
-		return fmt.Errorf("asking for a ration for this run: %w (does ration-policy.service run?)", err)
+		return fmt.Errorf("asking for a ration for this run: %w", ServiceError(err))
 	}
 	created, is := strings.CutPrefix(answer, "ok ")
 	if !is || run == nil {
@@ -164,6 +167,20 @@ func (p Plan) takeRun(j *Job) error {
 	p.enterRun(j, created)
 	j.run = run
 	return nil
+}
+
+// ErrNoService is returned if nothing answers at the socket of the policy's service.
+var ErrNoService = errors.New("the service of this machine's policy does not run, so no ration can be given or changed")
+
+// ServiceError says what a user can do about an error of a connection to the policy's service.
+func ServiceError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
+		return fmt.Errorf("%w (programs that run already keep theirs; have root run: systemctl start ration-policy, or ration policy keep)", ErrNoService)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errors.New("the service of this machine's policy did not answer in time (try again; if it stays so, tell your administrator)")
+	}
+	return err
 }
 
 // ErrRefused is returned if the policy does not grant the run.

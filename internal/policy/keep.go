@@ -370,11 +370,15 @@ func (k *keeper) record(uid int, refused error) {
 
 // handleRun makes a run of a user. held is the file whose lock keeps the run in use.
 func (k *keeper) handleRun(r *rations, uid int, name string, words []string) (answer string, held *os.File, err error) {
+	project := ""
+	if last, is := strings.CutPrefix(words[len(words)-1], job.Project+"="); is {
+		project, words = last, words[:len(words)-1]
+	}
 	ration, err := limit.ParseLimits(strings.Join(words, " "))
 	if err != nil {
 		return "", nil, err
 	}
-	held, created, err := r.carve(uid, name, ration)
+	held, created, err := r.carve(uid, name, ration, project)
 	if err != nil {
 		return "", nil, err
 	}
