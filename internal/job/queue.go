@@ -53,6 +53,7 @@ type Waiting struct {
 	Start  uint64         `json:"start,omitempty"` // start time of that process, as in /proc/PID/stat
 	Since  int64          `json:"since,omitempty"` // Unix nanoseconds
 	Wants  map[int]uint64 `json:"wants,omitempty"` // bytes by device; -2 is any two
+	Joins  bool           `json:"joins,omitempty"` // if the job exists when its turn comes, the command joins it
 	UID    int            `json:"uid,omitempty"`   // in root's queue: the user that the policy's service waits for
 }
 
@@ -120,7 +121,7 @@ func (t *Ticket) take(w Waiting) error {
 		}
 		t.number = at - firstTicket + 1
 	}
-	if err := checkNotQueued(int(t.file.Fd()), w.Job); err != nil {
+	if err := checkNotQueued(int(t.file.Fd()), w.Job); err != nil && !w.Joins {
 		return err
 	}
 	// The record of a ticket that is held is not overwritten.
