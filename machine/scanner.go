@@ -323,25 +323,6 @@ func (m *Machine) addJobs(users []*userScan) {
 	}
 }
 
-// addRecords adds to the runs of a policy what their users have recorded of them: the command and labels.
-func (m *Machine) addRecords(records []Job) {
-	for i := range records {
-		r := &records[i]
-		at := slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == r.countedIn })
-		if _, is := job.UserOf(filepath.Base(filepath.Dir(r.countedIn))); at < 0 || is {
-			continue // all programs of the user are in that job
-		}
-		j := &m.Jobs[at]
-		if len(j.Command) > 0 || r.Launcher != j.Owner {
-			continue
-		}
-		j.Command, j.Launcher, j.Started = r.Command, r.Launcher, r.Started
-		if len(j.Labels) == 0 {
-			j.Labels, j.Claimed = r.Labels, r.Claimed
-		}
-	}
-}
-
 // jobsOf returns the files of the jobs that were found.
 func jobsOf(users []*userScan) map[job.FileID]bool {
 	known := map[job.FileID]bool{}

@@ -455,7 +455,7 @@ func (s *userState) divide() {
 // collect returns the jobs. It reads the latest ended ones, and discards earlier reads of the
 // others.
 func (s *userState) collect(p budget.Budget, paths []string) userResult {
-	out := userResult{changed: true, waiting: s.waiting, cut: s.isCut(), bases: slices.Clone(paths)}
+	out := userResult{changed: true, waiting: s.waiting, records: s.records(), cut: s.isCut(), bases: slices.Clone(paths)}
 	for i, t := range s.ended {
 		if i >= keptEnded {
 			t.drop()
@@ -476,11 +476,6 @@ func (s *userState) collect(p budget.Budget, paths []string) userResult {
 		}
 		if t.shown && t.known {
 			out.jobs = append(out.jobs, t.job)
-		}
-	}
-	for _, t := range s.jobs {
-		if t.known && !t.shown && t.job.countedIn != "" {
-			out.records = append(out.records, t.job)
 		}
 	}
 	return out

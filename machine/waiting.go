@@ -64,6 +64,7 @@ func readQueue(folder string, uid int, most int) (out []Waiting) {
 		}
 		if folder == job.RootFolder && q.UID > 0 { // the policy's service waits for a user
 			w.UID, w.Path = q.UID, job.OfUserPath(q.UID)
+			w.Job = job.ShownName(job.OfUser(q.UID), w.Path)
 		}
 		w.Owner = proc.UserName(w.UID)
 		if start, err := proc.Started(q.PID); q.PID > 0 && err == nil && start == q.Start {

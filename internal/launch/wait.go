@@ -56,8 +56,8 @@ func (p Plan) checkWait() error {
 	switch {
 	case p.Wait == nil:
 		return nil
-	case Ruled():
-		return cannotWait("the policy of this machine decides about room (leave it out)")
+	case Ruled() && !p.Settings.Memory.IsSet():
+		return cannotWait("the command is in your job, whose ration the policy gives (leave it out, or add a limit, as --mem 10g)")
 	case p.FakeGPU != "":
 		return cannotWait("a stand-in machine is the job's own, and has room (leave it out)")
 	case p.Name != "" && !p.Join:
@@ -80,16 +80,13 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 	if name == "" {
 		name = defaultName(p.Command[0])
 	}
-	w := &waiter{wants: wants, devices: p.devicesOf(driver), tell: p.Wait.Tell, began: time.Now()}
+	w := p.newWaiter(wants, driver)
 	if p.Join && job.CheckUnused(name) != nil {
 		return nil, nil
 	}
 	t, err := job.Enqueue(job.Waiting{Job: name, Wants: w.shown(), Joins: p.Join})
 	if err != nil {
 		return nil, err
-	}
-	if p.Wait.Most > 0 {
-		w.expired = time.After(p.Wait.Most)
 	}
 	if err = w.untilFirst(t); err == nil && (!p.Join || job.CheckUnused(name) == nil) {
 		err = w.untilRoom()
@@ -141,6 +138,14 @@ type waiter struct {
 	began   time.Time
 	expired <-chan time.Time // nil without a time limit
 	told    bool
+}
+
+func (p Plan) newWaiter(wants map[int]uint64, driver *gpu.Driver) *waiter {
+	w := &waiter{wants: wants, devices: p.devicesOf(driver), tell: p.Wait.Tell, began: time.Now()}
+	if p.Wait.Most > 0 {
+		w.expired = time.After(p.Wait.Most)
+	}
+	return w
 }
 
 // devicesOf returns on how many devices of the driver the job will be, or 0 for all.

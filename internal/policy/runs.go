@@ -219,6 +219,10 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 		return nil, 0, err
 	}
 	if err := checkRun(&limits, before); err != nil {
+		// Without the user's other runs it would fit.
+		if whole, err2 := r.limitsOf(ration); err2 == nil && checkRun(&limits, whole.Restrict(before.Visible())) == nil {
+			err = fmt.Errorf("%w; %w", err, errHeld)
+		}
 		return nil, 0, err
 	}
 	plan, empty := planFor(asked, r.warn), nothing(before)
@@ -307,8 +311,8 @@ func checkHeld(uid int, before, after region.Limits) error {
 			return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
 		}
 		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
-			return fmt.Errorf("%w: your other programs hold %s of the %s on GPU %d that no run has, so %s are free for a run (end some, or ask for less)",
-				ErrRun, limit.Size(held), limit.Size(has), d, limit.Size(has-min(held, has)))
+			return fmt.Errorf("%w: your other programs hold %s of the %s on GPU %d that no run has, so %s are free for a run (end some, or ask for less); %w",
+				ErrRun, limit.Size(held), limit.Size(has), d, limit.Size(has-min(held, has)), errHeld)
 		}
 	}
 	return nil
