@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"ration/check/expect"
 	"ration/check/observer"
@@ -108,4 +109,16 @@ func TestComputeText(t *testing.T) {
 		expect.Equal(t, c.compute.Sentence(), c.sentence)
 	}
 	expect.Equal(t, (*Compute)(nil).Short(), "")
+}
+
+// A sign of work expires without a change of the region. So the job is read again, or it would seem to work until the
+// next full read.
+func TestWorkExpires(t *testing.T) {
+	now := time.Now()
+	job := func(working int, ago time.Duration) *tracked {
+		return &tracked{known: true, read: now.Add(-ago), job: Job{Devices: []Device{{Device: 0}, {Device: 1, Compute: &Compute{Max: 50, Working: working}}}}}
+	}
+	expect.True(t, job(1, workAge).again(now), "a job at work is not read again")
+	expect.True(t, !job(1, workAge-1).again(now), "a job at work is read all the time")
+	expect.True(t, !job(0, time.Minute).again(now), "a job without work is read again")
 }

@@ -36,10 +36,10 @@ func (d *Death) Total() (bytes uint64) {
 	return bytes
 }
 
-// Sentence says which process died, how much it held, and how the death was noticed. It marks the
-// PID with a question mark, because the kernel can no longer confirm it.
+// Sentence says which process died, how much it held, and how the death was noticed. The name
+// and the PID are claims of the job: the kernel can no longer confirm them.
 func (d *Death) Sentence() string {
-	return fmt.Sprintf("%s died holding %s, which went back to the job; %s", nameAndPID(d.Name, d.PID, false), humanfmt.Bytes(d.Total()), d.Noticed)
+	return fmt.Sprintf("%s died holding %s, which went back to the job; %s", nameAndPID(d.Name, d.PID, true), humanfmt.Bytes(d.Total()), d.Noticed)
 }
 
 func readDeaths(r *region.Region) ([]Death, error) {

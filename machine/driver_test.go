@@ -132,7 +132,7 @@ func TestClaimTakesNoDrift(t *testing.T) {
 	}
 	m := Machine{Jobs: []Job{job("claims", false)}}
 	m.addDriver(answerOf(d), nil)
-	if found := findingsOf(&m); len(found) == 0 || !strings.Contains(found[0].Text, "for claims (pid ?4711)") {
+	if found := findingsOf(&m); len(found) == 0 || !strings.Contains(found[0].Text, "for claims (pid 4711, unconfirmed)") {
 		t.Errorf("got %+v", found)
 	}
 }

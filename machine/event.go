@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,11 +21,14 @@ const (
 	// ProcessesStopped means that the agent has ended processes of a job that is over its limit, or is about to.
 	ProcessesStopped = "stop"
 	JobIdle          = "idle"   // a job holds memory and has done nothing on its devices for a while; only an agent notices
+	JobWaits         = "wait"   // a command began to wait for room (Machine.Waiting)
+	JobAdmitted      = "admit"  // a command that waited has room, and its job was made
+	JobGaveUp        = "leave"  // a command left the queue without starting
 	Changed          = "change" // Machine has changed; only from Watch, after the events of the same read
 )
 
 // EventKinds lists the kinds of events of jobs: all but Changed.
-var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle}
+var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle, JobWaits, JobAdmitted, JobGaveUp}
 
 // Event is something that happened to a job, or a new state of the machine (Changed).
 type Event struct {
@@ -40,6 +44,7 @@ type Event struct {
 	Death   *Death    `json:"death,omitempty"`
 	Denied  *Denied   `json:"policy_refusal,omitempty"` // for a refusal by the policy, which has no job
 	Stop    *Stop     `json:"stop,omitempty"`
+	Waits   *Waiting  `json:"waits,omitempty"`     // for JobWaits, JobAdmitted and JobGaveUp
 	Idle    time.Time `json:"idle_since,omitzero"` // since when the job does nothing, for JobIdle
 	Missed  uint64    `json:"missed,omitempty"`    // earlier refusals that are lost, because a region keeps only the latest
 	Text    string    `json:"text"`                // a sentence without a period
@@ -54,7 +59,7 @@ type Event struct {
 type EventID struct {
 	Kind      string
 	Job       JobID
-	Time      time.Time // of a refusal, a death or a stop; since when a job is idle
+	Time      time.Time // of a refusal, a death or a stop; since when a job is idle or waits
 	Slot, PID int
 }
 
@@ -76,6 +81,8 @@ func (e *Event) ID() EventID {
 		id.Time, id.Slot = e.Stop.Time, e.Stop.Device
 	case e.Kind == JobIdle:
 		id.Time = e.Idle
+	case e.Waits != nil:
+		id.Time, id.PID = e.Waits.Since, e.Waits.PID
 	}
 	return id
 }
@@ -112,6 +119,7 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 		out = append(out, e)
 	}
 	out = append(out, deniedSince(before.Denied, after.Denied)...)
+	out = append(out, waitingSince(before, after, now)...)
 	for i := range out {
 		out[i].Text = termtext.Printable(out[i].Text) // users choose the names in it, and who decodes JSON may print it
 		if out[i].Time.After(now) {                   // a job's user may have written any time
@@ -126,11 +134,22 @@ func (j *Job) event(kind string, at time.Time) Event {
 	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
 }
 
+// withOwner names the job and its owner. A policy's jobs have the owner in their names.
+func (j *Job) withOwner() string {
+	switch {
+	case j.Title() == j.Owner:
+		return "the job of " + j.Owner
+	case strings.HasPrefix(j.Title(), j.Owner+"/"):
+		return "job " + j.Title()
+	}
+	return fmt.Sprintf("job %s of %s", j.Title(), j.Owner)
+}
+
 // IdleEvent returns the event of a job that has become idle.
 func (j *Job) IdleEvent(now time.Time) Event {
 	e := j.event(JobIdle, now.UTC())
 	e.Idle = j.IdleSince
-	e.Text = termtext.Printable(fmt.Sprintf("job %s of %s holds %s and has done nothing for %s", j.Title(), j.Owner, humanfmt.Bytes(j.Held()), humanfmt.Span(now.Sub(j.IdleSince).Truncate(time.Second))))
+	e.Text = termtext.Printable(fmt.Sprintf("%s holds %s and has done nothing for %s", j.withOwner(), humanfmt.Bytes(j.Held()), humanfmt.Span(now.Sub(j.IdleSince).Truncate(time.Second))))
 	return e
 }
 
@@ -139,7 +158,7 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	if before == nil {
 		before = &Job{}
 		e := after.event(JobStarted, cmp.Or(after.Started, after.Created))
-		e.Text = fmt.Sprintf("job %s of %s has started", after.Title(), after.Owner)
+		e.Text = after.withOwner() + " has started"
 		out = append(out, e)
 	}
 	out = append(out, refusalsSince(before, after)...)

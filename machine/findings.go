@@ -211,8 +211,8 @@ func addDrift(of Finding, p Process, h Holding, add func(Finding)) {
 		return
 	}
 	f.Kind, f.Device, f.PID = Drift, h.Device, p.driverPID()
-	f.Text = fmt.Sprintf("the driver counts %s %s than job %s for %s (pid %s) on device %d",
-		humanfmt.Bytes(more), word, of.Job, termtext.Printable(p.Name), humanfmt.Claim(fmt.Sprint(p.driverPID()), p.Verified), h.Device)
+	f.Text = fmt.Sprintf("the driver counts %s %s than job %s for %s on device %d",
+		humanfmt.Bytes(more), word, of.Job, nameAndPID(termtext.Printable(p.Name), p.driverPID(), p.Verified), h.Device)
 	f.Remedy = "look again: if it stays, the process takes memory in a way that is not counted (see docs/coverage.md)"
 	if word == "less" {
 		f.Remedy = "look again: if it stays, the job's accounts are wrong; end the job, and report how it came about"

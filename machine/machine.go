@@ -82,6 +82,7 @@ type Machine struct {
 	Outside  []Outside `json:"outside"` // processes that hold device memory and belong to no job in Jobs
 	Findings []Finding `json:"findings"`
 	Denied   []Denied  `json:"policy_refusals,omitempty"` // rations that the policy refused: of all users for root, else this user's; oldest first
+	Waiting  []Waiting `json:"waiting,omitempty"`         // commands that wait for room, in the order of each user's queue
 	Hidden   int       `json:"hidden,omitempty"`          // ended jobs that are left out of Jobs; Read returns all
 
 	// Escapes are the operator's jobs that are over their limits. Only a process that has read the machine
@@ -117,11 +118,12 @@ type Job struct {
 	// IdleSince is since when the job's processes hold memory and have done nothing on any device; zero if they
 	// work, or if that is unknown. Only an agent knows it, and says so after ten minutes, or what its operator chose.
 	IdleSince time.Time         `json:"idle_since,omitzero"`
-	IdleAbout bool              `json:"idle_about,omitempty"`    // IdleSince is by the driver's samples, in which very little work does not show
-	Labels    map[string]string `json:"labels,omitempty"`        // chosen by the user (ration run --label)
-	Priority  string            `json:"priority,omitempty"`      // high or low; empty for normal
-	WaitAlloc uint64            `json:"wait_alloc_ms,omitempty"` // milliseconds that a request waits for memory of the job at most; 0 if it does not wait
-	Claims    uint64            `json:"claims"`                  // processes that joined since the region was created
+	IdleAbout bool              `json:"idle_about,omitempty"`     // IdleSince is by the driver's samples, in which very little work does not show
+	Labels    map[string]string `json:"labels,omitempty"`         // chosen by the user (ration run --label)
+	Claimed   bool              `json:"labels_claimed,omitempty"` // a policy is in force, and the labels are a claim of the user, which no rule of it allows
+	Priority  string            `json:"priority,omitempty"`       // high or low; empty for normal
+	WaitAlloc uint64            `json:"wait_alloc_ms,omitempty"`  // milliseconds that a request waits for memory of the job at most; 0 if it does not wait
+	Claims    uint64            `json:"claims"`                   // processes that joined since the region was created
 	// Kubernetes describes the claim that the job was made for, and its pods; nil for other jobs.
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
 
@@ -141,9 +143,10 @@ type Job struct {
 	// not read by a scanner. Two jobs with the same number differ at most in what the driver counts, and in
 	// whether an agent has found that they are idle.
 	version     uint64
-	omittedPIDs []int // PIDs of omitted processes, for driverPIDs
-	own         Reads // the part of Reads that this process has just made
-	unwritten   int   // refusals and deaths that are still being written, or whose writer was killed
+	omittedPIDs []int  // PIDs of omitted processes, for driverPIDs
+	own         Reads  // the part of Reads that this process has just made
+	countedIn   string // for a record without a region: the path of the region that counts its command
+	unwritten   int    // refusals and deaths that are still being written, or whose writer was killed
 }
 
 // Kubernetes describes a job's part in a cluster, as recorded by the kubelet plugin.

@@ -109,8 +109,8 @@ func TestSentence(t *testing.T) {
 	}
 	f := Refusal{Time: timeOf(200), Slot: 1, PID: 11, Asked: 4 << 30, Held: 7 << 30, Limit: 10 << 30, Own: 1 << 20,
 		Top: []Holder{{PID: 10, Bytes: 3 << 30}, {PID: 1, Bytes: 2 << 30}, {PID: 12, Bytes: 1 << 30}}}
-	const want = "greedy (pid ?11) asked for 4 GiB with 3 GiB free of 10 GiB; " +
-		"most was held by hog (pid 10) 3 GiB, pid ?1 2 GiB, pid ?12 1 GiB; it held 1 MiB itself"
+	const want = "greedy (pid 11, unconfirmed) asked for 4 GiB with 3 GiB free of 10 GiB; " +
+		"most was held by hog (pid 10) 3 GiB, pid 1 (ended) 2 GiB, pid 12 (ended) 1 GiB; it held 1 MiB itself"
 	expect.Equal(t, f.Sentence(all), want)
 	expect.Equal(t, (&Refusal{Held: 3, Limit: 2}).Free(), 0, "bytes are free of a limit that is exceeded")
 	f.Slot = 2

@@ -2,11 +2,10 @@ package machine
 
 import (
 	"fmt"
-	"strconv"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -16,6 +15,7 @@ import (
 // readOnce reads all jobs of the user, and keeps no file open.
 func (u *userScan) readOnce() userResult {
 	p := budgetForAll()
+	var records []Job
 	add := func(name string, j Job, err error) {
 		if u.uid == ownUser || j.UID == u.uid { // another user's job must not get the name of a link to it
 			j.Name = job.ShownName(name, j.Path)
@@ -26,9 +26,15 @@ func (u *userScan) readOnce() userResult {
 			u.mu.Lock()
 			u.partial = append(u.partial, j)
 			u.mu.Unlock()
+		} else if j.countedIn != "" {
+			records = append(records, j)
 		}
 	}
 	out := userResult{changed: true}
+	if u.locked == nil {
+		u.state.readQueues(u.paths()) // before the jobs: a command makes its job before it leaves the queue
+		out.waiting = u.state.waiting
+	}
 	switch {
 	case u.locked != nil:
 		if u.quota.isSpent() {
@@ -42,6 +48,10 @@ func (u *userScan) readOnce() userResult {
 			j, err := readRegion(found.Path, p)
 			if found.Name == "" || !job.EndedOrNotBegun(err) || region.Locked(found.Path) {
 				add(found.Name, j, nil)
+			}
+			if _, run, is := job.RunOf(filepath.Base(filepath.Dir(found.Path))); is {
+				record, _ := readRegion(filepath.Join(job.Folder(), run, job.RegionName), p)
+				records = append(records, record)
 			}
 		}
 	default:
@@ -57,7 +67,7 @@ func (u *userScan) readOnce() userResult {
 			out.cut = out.cut || !all
 		}
 	}
-	out.jobs = u.partial
+	out.jobs, out.records = u.partial, records
 	return out
 }
 
@@ -71,7 +81,7 @@ func readLocked(f job.LockedFile) (j Job, shown bool) {
 		if _, _, _, ended := proc.Owner(f.PIDs[0]); ended != nil || !job.IsRegionPath(path) {
 			return j, false
 		}
-		j, _ = unreadable(termtext.Printable(path), fmt.Errorf("reading a region that pid %s has locked: %w", humanfmt.Claim(strconv.Itoa(f.PIDs[0]), false), err))
+		j, _ = unreadable(termtext.Printable(path), fmt.Errorf("reading a region that pid %d has locked: %w", f.PIDs[0], err))
 		j.State, j.file = Running, f.ID
 		return j, true
 	}

@@ -64,7 +64,7 @@ func (f *Refusal) HolderName(i int, processes []Process) string {
 }
 
 // Requester returns the name of the refused process, if it is in processes, and its PID. A PID that
-// the kernel does not confirm gets a question mark.
+// the kernel does not confirm is marked.
 func (f *Refusal) Requester(processes []Process) string {
 	name, verified := processName(processes, f.PID, f.Slot, f.Time)
 	return nameAndPID(name, f.PID, verified)
@@ -82,7 +82,7 @@ func (f *Refusal) Free() uint64 {
 }
 
 // Sentence says in one line which process was refused, and why. It uses the names of the processes
-// in the list. PIDs that the kernel does not confirm get a question mark.
+// in the list. PIDs that the kernel does not confirm are marked.
 func (f *Refusal) Sentence(processes []Process) string {
 	var top []humanfmt.Holder
 	listed := false
@@ -125,12 +125,15 @@ func (p *Process) WhyEnding() string {
 	return fmt.Sprintf("has ended; its fork children, pids %s, have its files of the driver open", strings.Join(pids, ", "))
 }
 
+// nameAndPID names a process in a sentence. Without a name it is no process of the job any more.
 func nameAndPID(name string, pid int, verified bool) string {
-	text := humanfmt.Claim(strconv.Itoa(pid), verified)
-	if name == "" {
-		return "pid " + text
+	switch {
+	case name == "":
+		return fmt.Sprintf("pid %d (ended)", pid)
+	case !verified:
+		return fmt.Sprintf("%s (pid %d, unconfirmed)", name, pid)
 	}
-	return name + " (pid " + text + ")"
+	return fmt.Sprintf("%s (pid %d)", name, pid)
 }
 
 // RepeatedRefusal is a request that was refused several times in a row, because the program tried

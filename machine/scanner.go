@@ -255,7 +255,7 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	if changed || s.last == nil {
 		m.addJobs(users)
 	} else {
-		m.Jobs = s.base.Jobs
+		m.Jobs, m.Waiting = s.base.Jobs, s.base.Waiting
 	}
 	m.addFloods()
 	m.Denied = s.base.Denied
@@ -305,7 +305,7 @@ func (m *Machine) addFindingOf(u *userScan, timeout time.Duration) {
 	}
 }
 
-// addJobs adds the jobs of users, each file once.
+// addJobs adds the jobs of users, each file once, and the commands that wait.
 func (m *Machine) addJobs(users []*userScan) {
 	known := map[job.FileID]bool{}
 	for _, u := range users {
@@ -315,7 +315,11 @@ func (m *Machine) addJobs(users []*userScan) {
 				m.Jobs = append(m.Jobs, j)
 			}
 		}
+		m.Waiting = append(m.Waiting, u.last.waiting...)
 		m.Hidden += u.last.hidden
+	}
+	for _, u := range users {
+		m.addRecords(u.last.records)
 	}
 }
 

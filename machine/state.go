@@ -20,6 +20,9 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	if safepath.StatAt(dir, name, &st) == nil {
 		j.file = job.FileOf(&st)
 		j.UID, j.Owner = int(st.Uid), proc.UserName(int(st.Uid))
+		if uid, is := job.PolicyUser(j.Path); is { // its region is root's until it is handed to the user
+			j.UID, j.Owner = uid, proc.UserName(uid)
+		}
 	}
 	if l.UID >= 0 {
 		j.Launcher = proc.UserName(l.UID)
@@ -29,6 +32,8 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	}
 	j.Started, j.Placed = timeOf(l.Info.Started), l.Info.Placed
 	j.Labels = l.Info.Labels
+	j.Claimed = len(j.Labels) > 0 && l.UID != 0 && job.PolicyInForce()
+	j.countedIn = l.Info.Region
 	j.Kubernetes = kubernetesOf(l.Kubernetes)
 	j.State = j.stateWith(l, time.Now())
 	switch {

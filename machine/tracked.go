@@ -153,7 +153,15 @@ const (
 
 // again reports whether the job must be read although nothing has changed.
 func (t *tracked) again(now time.Time) bool {
-	return t.soon(now) || t.asks(now)
+	return t.soon(now) || t.asks(now) || t.atWork(now)
+}
+
+// workAge is how often a job with signs of work is read: a sign expires without a change (hasWork).
+const workAge = time.Second
+
+// atWork reports whether the job had signs of work when it was read, which may have expired since.
+func (t *tracked) atWork(now time.Time) bool {
+	return now.Sub(t.read) >= workAge && slices.ContainsFunc(t.job.Devices, func(d Device) bool { return d.Compute != nil && d.Compute.Working > 0 })
 }
 
 // asks reports whether it is time to ask which processes keep the files of ending ones open.

@@ -54,6 +54,8 @@ type userScan struct {
 // userResult is the result of a scan. It is never modified later.
 type userResult struct {
 	jobs    []Job
+	waiting []Waiting
+	records []Job // of commands whose regions are elsewhere: runs of a policy
 	hidden  int
 	cut     bool // the user has more jobs than are read
 	changed bool
@@ -72,15 +74,16 @@ func (r userResult) isDue(now time.Time) bool { return !r.due.IsZero() && !now.B
 
 // userState is kept between the scans of one user.
 type userState struct {
-	uid    int
-	most   bounds
-	quota  *quota
-	lists  map[string]*listing // by path
-	jobs   map[string]*tracked // by path of the region
-	active []*tracked          // unfinished jobs
-	ended  []*tracked
-	turn   int       // index into ended
-	rested time.Time // earliest time of the next full scan
+	uid     int
+	most    bounds
+	quota   *quota
+	lists   map[string]*listing // by path
+	jobs    map[string]*tracked // by path of the region
+	active  []*tracked          // unfinished jobs
+	waiting []Waiting           // commands in the queues
+	ended   []*tracked
+	turn    int       // index into ended
+	rested  time.Time // earliest time of the next full scan
 	// Jobs with hints, and with processes about to end, that are left for a later scan.
 	deferred    map[string]bool
 	deferredDue time.Time // when the first of them is due
@@ -272,6 +275,7 @@ func (u *userScan) scan(now time.Time, hints map[string]bool, most bounds, all b
 	changed := !s.scanned
 	s.scanned = true
 	paths := u.paths()
+	changed = s.readQueues(paths) || changed // before the jobs: a command makes its job before it leaves the queue
 	switch {
 	case u.locked != nil:
 		changed = u.openLocked() || changed
@@ -451,7 +455,7 @@ func (s *userState) divide() {
 // collect returns the jobs. It reads the latest ended ones, and discards earlier reads of the
 // others.
 func (s *userState) collect(p budget.Budget, paths []string) userResult {
-	out := userResult{changed: true, cut: s.isCut(), bases: slices.Clone(paths)}
+	out := userResult{changed: true, waiting: s.waiting, records: s.records(), cut: s.isCut(), bases: slices.Clone(paths)}
 	for i, t := range s.ended {
 		if i >= keptEnded {
 			t.drop()

@@ -375,15 +375,21 @@ enum attach_state attach_prepare(bool starts)
 	if (!p)
 		return ATTACH_BROKEN;
 	mutex_lock(&p->lock, LOCK_ATTACH);
+	userjob_let_wait(starts);
 	if (starts)
 		attach_find_again(p);
+	if (starts && p->state == ATTACH_BROKEN && p->looked)
+		attach_set_state(p, ATTACH_COLD); /* it did not wait for a ration when it only read */
+	p->looked = 0;
 	if (p->state == ATTACH_COLD && !p->opened) {
 		if (!config_any()) {
 			attach_set_state(p, ATTACH_OFF);
 		} else {
 			log_setup();
-			if (!config_read(&attach_job_config) || !attach_find_place())
+			if (!config_read(&attach_job_config) || !attach_find_place()) {
 				attach_fail(p);
+				p->looked = !starts && attach_job_config.users;
+			}
 		}
 	}
 	enum attach_state s = (enum attach_state)p->state;

@@ -22,6 +22,7 @@ struct attach_page {
 	uint32_t opened;     /* the region is mapped, with or without a slot; under lock */
 	uint32_t unreadable; /* opening the region only to read it failed, and was logged; under lock */
 	uint32_t nvml;       /* whether NVML was started; owned by nvml.c */
+	uint32_t looked;     /* a process that only read found no job of a policy's user; under lock */
 	uint32_t compute;    /* the job has a share or a cap: launches are hooked; written before state */
 	mutex lock;          /* LOCK_ATTACH */
 	uint64_t turn;       /* this process's turn in the host-PID lock, without beats, or 0; owned by hostpid.c, atomic */

@@ -17,6 +17,7 @@
 #include "region/atomics.h"
 #include "region/failpoint.h"
 #include "region/words.h"
+#include "userjob.h"
 
 /* The bytes that this process has charged and returned, rounded up to the region's units. Each
  * sum only grows, so two sums read at two instants bound the value in between. A sum counts
@@ -109,6 +110,18 @@ static bool charge_may_log(uint64_t *last, uint64_t *skipped)
 	return true;
 }
 
+/* charge_remedy says what the user can do about a limit that is too low. Only an operator changes limits in a
+ * file beside the region. */
+static const char *charge_remedy(void)
+{
+	const struct region *r = attach_region();
+	if (!r || !r->limits_beside)
+		return "raise the limit with ration limit";
+	if (userjob_ruled())
+		return "for a larger ration: ration policy ask (within ration run: a larger --mem)";
+	return "have the limit raised by the user who made the job";
+}
+
 /* charge_log_refusal logs a refusal in one line that tells the user how to get the memory. */
 static void charge_log_refusal(unsigned device, const struct region_refusal *why)
 {
@@ -147,10 +160,9 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 	if (why->waited)
 		snprintf(waited, sizeof waited, " and waited %.1f s%s", (double)why->waited / 1e9,
 			 why->mutual ? " for processes that wait as well" : "");
-	log_warn("out of memory: %s (pid %llu) asked for %s of device %u%s, %s of its job's %s is free%s; %sask for less, or raise "
-		 "the limit with ration limit%s",
+	log_warn("out of memory: %s (pid %llu) asked for %s of device %u%s, %s of its job's %s is free%s; %sask for less, or %s%s",
 		 program_invocation_short_name, (unsigned long long)me, size_text(why->asked, a), device, waited, size_text(room, f),
-		 size_text(why->limit, l), who, remedy, more);
+		 size_text(why->limit, l), who, remedy, charge_remedy(), more);
 }
 
 /* charge_bring charges all that this process holds to a new slot. Bytes that other threads are

@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "log.h"
 #include "region/kernel.h"
 #include "region/region.h"
 
@@ -24,6 +25,13 @@
  * writes it. */
 #define USERJOB_OPEN_LINE "# missing: open\n"
 
+/* The beginning of a line before the answer: there is no room, and this process waits its turn.
+ * internal/policy/waiting.go writes it. */
+#define USERJOB_WAIT_LINE "wait "
+
+/* The beginning of the reason if nothing listens at the socket. */
+#define USERJOB_DOWN "ration-policy.service does not run"
+
 /* The promise that came with the user's job: a descriptor, which keeps the job until this process
  * has joined it (internal/policy/PROTOCOL.md, *Granting*). Guarded by LOCK_ATTACH. */
 static struct {
@@ -31,6 +39,8 @@ static struct {
 	dev_t dev;
 	ino_t ino; /* the file: the program may close the descriptor, and get its number for another file */
 } userjob_promise = {.fd = -1};
+
+static bool userjob_may_wait; /* guarded by LOCK_ATTACH */
 
 enum { USERJOB_WAITS = 100, USERJOB_SIGNALS = 100000 }; /* limits on the waits of 100 ms, and on waits ended by signals */
 
@@ -166,19 +176,34 @@ static ssize_t userjob_recv(int fd, char *to, size_t size, int *promise)
 	return got;
 }
 
+/* userjob_take_wait takes the line out of the answer that says that this process waits for its
+ * turn, and logs it. It returns whether there was one. */
+static bool userjob_take_wait(char *answer, size_t *len)
+{
+	char *end = strchr(answer, '\n');
+	if (!end || strncmp(answer, USERJOB_WAIT_LINE, strlen(USERJOB_WAIT_LINE)))
+		return false;
+	*end++ = 0;
+	log_warn("waiting for a GPU, by this machine's policy: %s", answer + strlen(USERJOB_WAIT_LINE));
+	*len -= (size_t)(end - answer);
+	memmove(answer, end, *len + 1);
+	return true;
+}
+
 /* userjob_receive reads an answer up to its end, and returns whether it came. *promise becomes
  * the descriptor that came with it, if one did. It gives up after USERJOB_WAITS waits of 100
- * ms, or after USERJOB_SIGNALS waits that a signal ended early. It reads no clock. */
-static bool userjob_receive(int fd, char *answer, size_t size, int *promise)
+ * ms, or after USERJOB_SIGNALS waits that a signal ended early. It reads no clock. While this
+ * process waits for its turn, *queued is true, and it does not give up. */
+static bool userjob_receive(int fd, char *answer, size_t size, int *promise, bool *queued)
 {
 	size_t len = 0;
-	for (int waits = 0, signals = 0; waits < USERJOB_WAITS && signals < USERJOB_SIGNALS && len + 1 < size;) {
+	for (int waits = 0, signals = 0; (*queued || (waits < USERJOB_WAITS && signals < USERJOB_SIGNALS)) && len + 1 < size;) {
 		struct pollfd ready = {.fd = fd, .events = POLLIN};
 		int n = poll(&ready, 1, 100);
 		if (n < 0 && errno != EINTR)
 			return false;
-		waits += n == 0;
-		signals += n < 0;
+		waits += n == 0 && !*queued;
+		signals += n < 0 && !*queued;
 		if (n <= 0)
 			continue;
 		ssize_t got = userjob_recv(fd, answer + len, size - 1 - len, promise);
@@ -188,6 +213,8 @@ static bool userjob_receive(int fd, char *answer, size_t size, int *promise)
 			return len > 0;
 		len += got > 0 ? (size_t)got : 0;
 		answer[len] = 0;
+		if (userjob_take_wait(answer, &len))
+			*queued = true;
 	}
 	return false;
 }
@@ -208,31 +235,53 @@ static bool userjob_connect(int fd)
 	return true;
 }
 
-/* userjob_ask asks the policy service to make the user's job. The service learns the caller's
+/* userjob_try asks the policy service to make the user's job. The service learns the caller's
  * identity from the kernel; the request only tells for which user a set-uid program runs. It
  * returns whether the user has a job, on the devices of at if that is not empty; otherwise why
  * gets the reason as text. *promise becomes
- * the descriptor that keeps the job, or -1. */
-static bool userjob_ask(const char *at, char *why, size_t size, int *promise)
+ * the descriptor that keeps the job, or -1. *queued becomes true if the connection was lost while
+ * this process waited for its turn; may_wait says whether it may wait. */
+static bool userjob_try(const char *at, bool may_wait, char *why, size_t size, int *promise, bool *queued)
 {
 	char request[96], answer[1024] = "";
 	*promise = -1;
+	*queued = false;
 	unsigned low = region_take_low_fds();
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	snprintf(why, size, "ration-policy.service does not run (tell your administrator)");
+	snprintf(why, size, USERJOB_DOWN " (tell your administrator)");
 	if (fd < 0) {
 		region_free_low_fds(low);
 		return false;
 	}
-	int n = snprintf(request, sizeof request, "%lu%s%s\n", userjob_uid(), *at ? " at " : "", at);
+	int n = snprintf(request, sizeof request, "%lu%s%s%s\n", userjob_uid(), *at ? " at " : "", at, may_wait ? " wait" : "");
 	bool sent = userjob_connect(fd) && send(fd, request, (size_t)n, MSG_NOSIGNAL) == n;
-	if (sent && !userjob_receive(fd, answer, sizeof answer, promise))
+	if (sent && !userjob_receive(fd, answer, sizeof answer, promise, queued)) {
 		snprintf(why, size, "ration-policy.service did not answer (try again)");
-	else if (sent)
+	} else if (sent) {
 		snprintf(why, size, "%.*s", (int)strcspn(answer, "\n"), answer);
+		*queued = false;
+	}
 	close(fd);
 	region_free_low_fds(low);
 	return sent && !strcmp(answer, "ok\n");
+}
+
+/* userjob_ask is userjob_try, and asks again if the service ends while this process waits for its
+ * turn: it may be started again. */
+static bool userjob_ask(const char *at, bool may_wait, char *why, size_t size, int *promise)
+{
+	bool queued = false, again = false;
+	for (int tries = 0; tries < USERJOB_WAITS; tries++) {
+		if (userjob_try(at, may_wait, why, size, promise, &queued))
+			return true;
+		if (queued)
+			tries = 0;
+		again = again || queued;
+		if (!again || (!queued && strncmp(why, USERJOB_DOWN, strlen(USERJOB_DOWN))))
+			return false;
+		poll(NULL, 0, 100);
+	}
+	return false;
 }
 
 void userjob_end_promise(void)
@@ -256,6 +305,8 @@ static void userjob_keep(int promise)
 	userjob_promise.ino = st.st_ino;
 }
 
+void userjob_let_wait(bool may) { userjob_may_wait = may; }
+
 enum userjob userjob_find(enum userjob_wish wish, const char *at, char *folder, size_t size, char *why, size_t why_size)
 {
 	char created[64], line[sizeof USERJOB_OPEN_LINE];
@@ -264,7 +315,7 @@ enum userjob userjob_find(enum userjob_wish wish, const char *at, char *folder, 
 	userjob_path(created, sizeof created, "/created"); /* the service makes this file last */
 	if (wish != USERJOB_ASK && userjob_exists(created))
 		return USERJOB_FOUND;
-	if (userjob_ask(at, why, why_size, &promise)) {
+	if (userjob_ask(at, wish != USERJOB_LOOK && userjob_may_wait, why, why_size, &promise)) {
 		if (wish != USERJOB_LOOK)
 			userjob_keep(promise);
 		else if (promise >= 0)

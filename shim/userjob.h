@@ -45,8 +45,13 @@ enum userjob_wish {
 	USERJOB_ASK,  /* to join it, after the service took back the job that was there: ask in any case */
 };
 
+/* userjob_let_wait says whether userjob_find may wait for this user's turn, without a bound, where the
+ * policy lets users wait for room. A process that only reads does not wait. The caller holds LOCK_ATTACH. */
+void userjob_let_wait(bool may);
+
 /* userjob_find finds the folder of the job of this process's user, for whom userjob_ruled is
- * true. If there is no job, it asks the policy service to make one, and waits a bounded time.
+ * true. If there is no job, it asks the policy service to make one, and waits a bounded time for the
+ * answer, or until its turn (userjob_let_wait).
  * If that fails, why gets the reason as text. If at is not empty, it is a list of devices, and
  * the service answers with a job on these devices or not at all.
  *

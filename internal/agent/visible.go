@@ -43,6 +43,11 @@ func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, whic
 			out.Denied = append(out.Denied, d)
 		}
 	}
+	for _, w := range m.Waiting {
+		if w.UID == uid {
+			out.Waiting = append(out.Waiting, w)
+		}
+	}
 	for _, f := range m.Findings {
 		// Keep findings of a device, which have only numbers, and findings of the user's own jobs
 		// and processes.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,8 +34,9 @@ func newEventsCommand(a *app) *cobra.Command {
 		Short:      "Print what happens to jobs",
 		Long: `Print events of jobs, the oldest first: starts, ends, refusals, deaths of
 processes, stops (processes that the agent has ended because their job was over
-its limit), and jobs that have become idle, as far as they are still known. With
---follow, print new events until it is interrupted, and no earlier ones. --since
+its limit), jobs that have become idle, and commands that wait for room (wait,
+admit when it started, leave when it gave up), as far as they are still known.
+With --follow, print new events until it is interrupted, and no earlier ones. --since
 also limits or extends that: it is a time ago (10m, 2h), or a time (2026-01-31,
 2026-01-31 15:04, 2026-01-31T15:04:05Z); all is everything that is known. With
 JOBs, which are names or paths of regions, print only their events.
@@ -56,7 +58,7 @@ Exit status: 0; 3 if the jobs could not be listed.`,
 	}
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "also print new events")
 	cmd.Flags().StringVar(&f.since, "since", "", "print events since this `time`, or since so long ago; all is every known event")
-	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death, stop, idle")
+	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death, stop, idle, wait, admit, leave")
 	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not use an agent")
 	return cmd
 }
@@ -64,7 +66,7 @@ Exit status: 0; 3 if the jobs could not be listed.`,
 func (a *app) runEvents(f eventsFlags, names []string) error {
 	for _, kind := range f.kinds {
 		if !slices.Contains(machine.EventKinds, kind) {
-			return usageError("--kind %s: there are start, end, refusal, death, stop and idle", kind)
+			return usageError("--kind %s: there are %s", kind, strings.Join(machine.EventKinds, ", "))
 		}
 	}
 	var err error

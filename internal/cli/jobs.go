@@ -151,6 +151,22 @@ func lookUpJobs(names []string) (jobs []job.Job, err error) {
 	return jobs, nil
 }
 
+// lookUpStarting finds jobs as lookUpJobs does. A job that a command in a queue will make comes before an earlier
+// one of that name; queued has these commands, by index.
+func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err error) {
+	for _, name := range names {
+		q := lookUpQueued(name)
+		var j job.Job
+		if q != nil {
+			j = q.Job()
+		} else if j, err = lookUpJob(name, job.FindFolder); err != nil {
+			return nil, nil, err
+		}
+		jobs, queued = append(jobs, j), append(queued, q)
+	}
+	return jobs, queued, nil
+}
+
 // lookUpJob finds the job that an argument names, for a command that works on it. This user's own
 // job is returned by name, any other by path. find finds jobs without reading those of other users.
 func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (job.Job, error) {
@@ -184,6 +200,34 @@ func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (
 		return j, withNotAll(err, &m)
 	}
 	return job.Job{Path: m.Jobs[i].Path}, checkAll(&m, &m.Jobs[i], argument)
+}
+
+// lookUpQueued returns the command in a queue that will make the job which an argument names, or nil. For root the
+// queues of other users are searched for USER/NAME only. The caller closes it.
+func lookUpQueued(argument string) *job.Queued {
+	user, name, ofUser := splitUser(argument)
+	switch {
+	case !ofUser && strings.Contains(argument, "/"):
+		return nil
+	case !ofUser:
+		return job.FindQueued(job.Folder(), argument)
+	case node.IsUser(user)(os.Geteuid(), proc.UserName(os.Geteuid())):
+		return job.FindQueued(job.Folder(), name)
+	case !job.AllUsers():
+		return nil
+	}
+	uid, err := proc.UID(user)
+	if err != nil {
+		return nil // the search for its job returns the error
+	}
+	found := make(chan *job.Queued, 1)
+	go func() { found <- job.SystemPaths.NamedInQueue(uid, name) }()
+	select {
+	case q := <-found:
+		return q
+	case <-time.After(userTimeout):
+		return nil // jobOfUser says so
+	}
 }
 
 // jobOfUser returns a user's job with a name; if there are two, the running one. The result does

@@ -52,7 +52,8 @@ say, until SIGTERM or Ctrl-C. A section has what to hear of, and one way:
 Kinds of events: refusal (a request of a job was refused), death (of a process),
 stop (the agent has ended processes of a job over its limit), policy-refused (a
 user got no ration), over-limit (the driver counts more for a job than its
-limit), near-limit (a job holds 95 % of its limit), gpu-failed.
+limit), near-limit (a job holds 95 % of its limit), idle (a job holds memory
+and has done nothing for a while), gpu-failed.
 
 A problem is told when it begins. If it happens again within ten minutes, it is
 only counted. A user's jobs cause at most 20 notifications in ten minutes. Each

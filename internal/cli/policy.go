@@ -169,6 +169,9 @@ anything else failed; 2 if the file is wrong.`,
 			if err != nil {
 				return err
 			}
+			if !dry && os.Geteuid() != 0 {
+				return policy.ErrNotRoot // before it says what it does
+			}
 			steps, would := enableSteps(p), ""
 			if dry {
 				would = "would: "

@@ -51,7 +51,8 @@ select jobs, also for --json, --quiet and --format: name and state must be equal
 (* and ? are wildcards of a name), a command must contain the value, and gpu=0
 is every job that may use GPU 0. Several filters must all match.
 
-A job is starting until a process has joined it. It is running while one of
+A job is waiting while its command is in the queue (ration run --wait); NOTE has
+its place. It is starting until a process has joined it. It is running while one of
 those lives, and idle while its command runs without any. --all also shows jobs
 that have ended. This comes from locks in the kernel: a job's processes, and
 its command with everything that it starts, hold locks on its files. How a job
@@ -191,11 +192,12 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	}
 	a.noteSilent(a.totals.Add(&m), "totals of other users' jobs are not shown")
 	read := func(j job.Job) machine.Job { return a.node.ReadJob(j, opts).Jobs[0] }
-	if m.Jobs, err = chooseJobs(&m, names, read); err != nil {
+	if m.Jobs, m.Waiting, err = chooseJobs(&m, names, read); err != nil {
 		return err
 	}
 	if len(names) == 0 {
 		m.Jobs = f.Apply(m.Jobs)
+		m.Waiting = slices.DeleteFunc(m.Waiting, func(w machine.Waiting) bool { return !f.HasWaiting(&w) })
 		if !f.all && !slices.Contains(f.Filters, "state="+machine.Ended) {
 			hideEnded(&m)
 		}
@@ -218,17 +220,21 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	if len(names) == 0 {
 		a.printGPUs(m.Devices)
 	}
-	if len(m.Jobs) == 0 && m.Hidden == 0 {
+	if len(m.Jobs)+len(m.Waiting) == 0 && m.Hidden == 0 {
 		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", m.Folder)
 	}
 	table := len(names) == 0 && !f.long
-	if table && len(m.Jobs) > 0 {
+	shown := slices.Clone(m.Jobs)
+	for i := range m.Waiting {
+		shown = append(shown, node.WaitingJob(&m.Waiting[i]))
+	}
+	if table && len(shown) > 0 {
 		if len(m.Devices) > 0 {
 			a.out.printf("\n")
 		}
-		a.printJobTable(m.Jobs, f.wide)
+		a.printJobTable(f.Apply(shown), m.Waiting, f.wide)
 	}
-	for i, s := range m.Jobs {
+	for i, s := range shown {
 		if table {
 			break
 		}
@@ -237,6 +243,11 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		}
 		if len(names) == 0 && !node.IsOwn(&s) {
 			s = s.Shorten(shownRows)
+		}
+		if w := node.WaitingAt(&m, s.Path); w != nil && s.State == node.Waiting {
+			a.printTitle(s)
+			a.out.paragraph(plain, 2, "%s (ration queue)", node.WaitingText(w))
+			continue
 		}
 		a.printJob(s)
 	}
@@ -259,8 +270,7 @@ func (a *app) printClaimNote(marked bool) {
 
 // showsClaims reports whether printJob marks any part of a job as a claim.
 func showsClaims(s machine.Job) bool {
-	claims := slices.ContainsFunc(s.Processes, func(p machine.Process) bool { return !p.Verified }) || len(s.Reaped)+len(s.Deaths) > 0
-	return claims || len(s.Refusals) > 0 && strings.Contains(s.Refusals[0].Sentence(append(s.Processes, s.Reaped...)), humanfmt.ClaimMark)
+	return slices.ContainsFunc(s.Processes, func(p machine.Process) bool { return !p.Verified })
 }
 
 func (a *app) printJob(s machine.Job) {
@@ -290,11 +300,11 @@ func (a *app) printJob(s machine.Job) {
 			a.out.paragraph(bold, 2, "pid %s waits for %s of device %d, for %s so far", humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), humanfmt.Bytes(w.Bytes), w.Device, humanfmt.Span(max(0, time.Since(w.Since)).Round(time.Second)))
 		}
 		if p.State == machine.Ending {
-			a.out.paragraph(plain, 2, "pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), false), p.WhyEnding())
+			a.out.paragraph(plain, 2, "pid %d %s", p.PID, p.WhyEnding())
 		}
 	}
 	for _, p := range s.Reaped {
-		a.out.printf("  pid %s (%s) was dead: returned %s to the job\n", humanfmt.Claim(fmt.Sprint(p.PID), false), termtext.Printable(p.Name), humanfmt.Bytes(p.Held()))
+		a.out.printf("  pid %d (%s) was dead: returned %s to the job\n", p.PID, termtext.Printable(p.Name), humanfmt.Bytes(p.Held()))
 	}
 	if len(s.Deaths) > 0 && len(s.Reaped) == 0 {
 		ago := max(0, time.Since(s.Deaths[0].Time)).Round(time.Second)

@@ -101,13 +101,19 @@ func cutName(name string) string {
 }
 
 // jobColumns are the columns of the table.
-func jobColumns(wide bool) []column[machine.Job] {
+func jobColumns(wide bool, waiting []machine.Waiting) []column[machine.Job] {
 	always := func(machine.Job) bool { return wide }
 	name := func(j machine.Job) string {
 		if wide {
 			return node.ShownName(&j)
 		}
 		return cutName(node.ShownName(&j))
+	}
+	note := func(j machine.Job) string {
+		if w := node.WaitingAt(&machine.Machine{Waiting: waiting}, j.Path); w != nil && j.State == node.Waiting {
+			return node.WaitingText(w)
+		}
+		return noteText(&j)
 	}
 	return []column[machine.Job]{
 		{"JOB", false, name, nil},
@@ -119,7 +125,7 @@ func jobColumns(wide bool) []column[machine.Job] {
 		{"LIMIT", true, func(j machine.Job) string { return jobLimitText(&j) }, nil},
 		{"PEAK", true, func(j machine.Job) string { return humanfmt.Short(peakOf(&j)) }, always},
 		{"PROCS", true, func(j machine.Job) string { return fmt.Sprint(j.ProcessCount()) }, nil},
-		{"NOTE", false, func(j machine.Job) string { return noteText(&j) }, func(j machine.Job) bool { return noteText(&j) != "" }},
+		{"NOTE", false, note, func(j machine.Job) bool { return note(j) != "" }},
 		{"LAUNCHER", false, func(j machine.Job) string { return cmp.Or(j.Launcher, "?") }, always},
 		{"POD", false, func(j machine.Job) string { return j.Kubernetes.String() }, func(j machine.Job) bool { return wide && j.Kubernetes != nil }},
 		{"REGION", false, func(j machine.Job) string { return j.Path }, always},
@@ -145,13 +151,13 @@ func peakOf(j *machine.Job) (bytes uint64) {
 // isCallers reports whether a job's region belongs to the user of this command.
 func isCallers(j *machine.Job) bool { return j.Owner == "" || j.Owner == proc.UserName(job.User()) }
 
-// printJobTable prints a line for each job, and then what was returned to jobs.
-func (a *app) printJobTable(jobs []machine.Job, wide bool) {
+// printJobTable prints a line for each job, also those in waiting, and then what was returned to jobs.
+func (a *app) printJobTable(jobs []machine.Job, waiting []machine.Waiting, wide bool) {
 	out := a.out
 	if wide {
 		out.tty = false // do not cut lines
 	}
-	printTable(out, jobColumns(wide), jobs)
+	printTable(out, jobColumns(wide, waiting), jobs)
 	for i := range jobs {
 		var held uint64
 		for _, p := range jobs[i].Reaped {

@@ -30,7 +30,7 @@ func TestJobTable(t *testing.T) {
 	var out bytes.Buffer
 	a := &app{out: newTerminal(&out)}
 	a.out.tty, a.out.width = true, 80
-	a.printJobTable(tableJobs(60), false)
+	a.printJobTable(tableJobs(60), nil, false)
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	expect.Equal(t, len(lines), 61)
 	column := strings.Index(lines[0], "GPU")
@@ -42,7 +42,7 @@ func TestJobTable(t *testing.T) {
 	expect.Equal(t, strings.Join(strings.Fields(lines[0]), " "), "JOB USER STATE AGE GPU USED LIMIT PROCS COMMAND")
 	expect.True(t, strings.HasPrefix(lines[2], "  ben/fold01 "), lines[2])
 	out.Reset()
-	a.printJobTable(tableJobs(1), true)
+	a.printJobTable(tableJobs(1), nil, true)
 	expect.True(t, strings.Contains(out.String(), strings.Repeat("x", 200)) && strings.Contains(out.String(), "/run/x/0/region"), out.String())
 }
 

@@ -17,20 +17,37 @@ import (
 )
 
 // chooseJobs returns the jobs with these names, in this order, or all jobs if there are no names. read reads
-// a job that m does not have.
-func chooseJobs(m *machine.Machine, names []string, read func(job.Job) machine.Job) ([]machine.Job, error) {
+// a job that m does not have. A command that waits comes before an earlier job of its name.
+func chooseJobs(m *machine.Machine, names []string, read func(job.Job) machine.Job) (out []machine.Job, waiting []machine.Waiting, err error) {
 	if len(names) == 0 {
-		return m.Jobs, nil
+		return m.Jobs, m.Waiting, nil
 	}
-	out := []machine.Job{}
+	out = []machine.Job{}
 	for _, name := range names {
+		if w := findWaiting(m, name); w != nil {
+			waiting = append(waiting, *w)
+			continue
+		}
 		j, err := findJob(m, name, read)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		out = append(out, j)
 	}
-	return out, nil
+	return out, waiting, nil
+}
+
+// findWaiting returns the command that waits and will make the job which an argument names, or nil.
+func findWaiting(m *machine.Machine, argument string) *machine.Waiting {
+	var jobs []machine.Job
+	for i := range m.Waiting {
+		jobs = append(jobs, node.WaitingJob(&m.Waiting[i]))
+	}
+	i, err := chooseJob(jobs, argument)
+	if err != nil || i < 0 {
+		return nil
+	}
+	return &m.Waiting[i]
 }
 
 // hideEnded removes ended jobs from the list, and counts them. It keeps jobs that cannot be read,

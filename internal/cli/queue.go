@@ -2,8 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -11,29 +9,14 @@ import (
 
 	"ration/internal/humanfmt"
 	"ration/internal/job"
-	"ration/internal/launch"
+	"ration/internal/node"
 	"ration/internal/proc"
+	"ration/machine"
 )
-
-// Queued is a command that waits for room, as `ration queue --json` prints it.
-type Queued struct {
-	Place int            `json:"place"`          // 1 is the next to start
-	Job   string         `json:"job,omitempty"`  // name of the job that it will be; empty if unknown
-	User  string         `json:"user,omitempty"` // whose queue it is
-	PID   int            `json:"pid,omitempty"`  // of its ration run; 0 if unknown
-	Since time.Time      `json:"since,omitzero"` // when it began to wait
-	Wants []QueuedMemory `json:"wants"`          // memory that it waits for
-}
-
-// QueuedMemory is the memory of one device that a command waits for.
-type QueuedMemory struct {
-	Device int    `json:"device"`
-	Bytes  uint64 `json:"bytes"`
-}
 
 // Queue is what `ration queue --json` prints.
 type Queue struct {
-	Waiting []Queued `json:"waiting"` // in order
+	Waiting []machine.Waiting `json:"waiting"` // in the order of each user's queue
 }
 
 func newQueueCommand(a *app) *cobra.Command {
@@ -42,9 +25,9 @@ func newQueueCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"waiting", "squeue"},
 		Short:      "Show the commands that wait for room",
 		Long: `Show the commands of ration run --wait that wait for room on the GPUs, in the
-order in which they will start. Each user has a queue, root too, and this shows
-the caller's. To take a command out of the queue, end its ration run: Ctrl-C, or
-kill PID.
+order in which they will start. Each user has a queue, root too. Root sees all
+of them, others their own. To take a command out of the queue: Ctrl-C, or ration
+stop JOB.
 
 Exit status: 0, also if none waits.`,
 		Example: "  ration queue\n  ration queue --json",
@@ -54,54 +37,42 @@ Exit status: 0, also if none waits.`,
 }
 
 func (a *app) runQueue() error {
-	waiting, err := job.Queue(job.Folder())
+	m, err := node.Jobs()
 	if err != nil {
 		return err
 	}
-	user := proc.UserName(job.User())
-	out := Queue{Waiting: []Queued{}}
-	for i, w := range waiting {
-		q := Queued{Place: i + 1, Job: w.Job, User: user, Wants: []QueuedMemory{}}
-		if start, err := proc.Started(w.PID); w.PID > 0 && err == nil && start == w.Start {
-			q.PID = w.PID
-		}
-		if w.Since > 0 {
-			q.Since = time.Unix(0, w.Since).UTC()
-		}
-		for _, d := range slices.Sorted(maps.Keys(w.Wants)) {
-			q.Wants = append(q.Wants, QueuedMemory{d, w.Wants[d]})
-		}
-		out.Waiting = append(out.Waiting, q)
+	out := Queue{Waiting: m.Waiting}
+	if out.Waiting == nil {
+		out.Waiting = []machine.Waiting{}
 	}
 	return a.print(out, func() {
-		if len(out.Waiting) == 0 {
-			a.out.printf("No command of %s waits for room.\n", user)
+		if len(out.Waiting) > 0 {
+			printTable(a.out, queueColumns, out.Waiting)
 			return
 		}
-		printTable(a.out, queueColumns, out.Waiting)
+		of := proc.UserName(job.User())
+		if job.AllUsers() {
+			of = "any user"
+		}
+		a.out.printf("No command of %s waits for room.\n", of)
 	})
 }
 
-var queueColumns = []column[Queued]{
-	{"PLACE", true, func(q Queued) string { return strconv.Itoa(q.Place) }, nil},
-	{"JOB", false, func(q Queued) string { return cmp.Or(q.Job, "-") }, nil},
-	{"PID", true, func(q Queued) string {
-		if q.PID == 0 {
+var queueColumns = []column[machine.Waiting]{
+	{"USER", false, func(w machine.Waiting) string { return w.Owner }, func(w machine.Waiting) bool { return w.UID != job.User() }},
+	{"PLACE", true, func(w machine.Waiting) string { return strconv.Itoa(w.Place) }, nil},
+	{"JOB", false, func(w machine.Waiting) string { return cmp.Or(w.Job, "-") }, nil},
+	{"PID", true, func(w machine.Waiting) string {
+		if w.PID == 0 {
 			return "-"
 		}
-		return strconv.Itoa(q.PID)
+		return strconv.Itoa(w.PID)
 	}, nil},
-	{"WAITS FOR", false, func(q Queued) string {
-		wants := map[int]uint64{}
-		for _, w := range q.Wants {
-			wants[w.Device] = w.Bytes
-		}
-		return cmp.Or(launch.WantsText(wants), "-")
-	}, nil},
-	{"SINCE", true, func(q Queued) string {
-		if q.Since.IsZero() {
+	{"WAITS FOR", false, func(w machine.Waiting) string { return cmp.Or(w.WantsText(), "-") }, nil},
+	{"SINCE", true, func(w machine.Waiting) string {
+		if w.Since.IsZero() {
 			return "-"
 		}
-		return humanfmt.Span(time.Since(q.Since).Truncate(time.Second))
+		return humanfmt.Span(time.Since(w.Since).Truncate(time.Second))
 	}, nil},
 }

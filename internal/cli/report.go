@@ -14,8 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/agent"
+	"ration/internal/gpu"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/proc"
 	"ration/internal/usage"
 	"ration/internal/web"
@@ -199,7 +201,7 @@ func parseTime(flag, text string, now time.Time) (time.Time, error) {
 }
 
 // reportColumns are the columns of a report.
-func reportColumns(by string, gpus map[string]int) []column[usage.Line] {
+func reportColumns(by string, gpus map[string]gpu.Device) []column[usage.Line] {
 	name := func(empty string, get func(usage.Line) string) func(usage.Line) string {
 		return func(l usage.Line) string {
 			if text := get(l); text != "" {
@@ -219,8 +221,8 @@ func reportColumns(by string, gpus map[string]int) []column[usage.Line] {
 		head = []column[usage.Line]{user, {"JOB", false, func(l usage.Line) string { return l.Job }, nil}, project}
 	case usage.ByGPU:
 		head = []column[usage.Line]{{"GPU", false, func(l usage.Line) string {
-			if n, known := gpus[l.GPU]; known {
-				return strconv.Itoa(n)
+			if d, known := gpus[l.GPU]; known {
+				return fmt.Sprintf("%d %s", d.Index, d.Name)
 			}
 			return l.GPU
 		}, nil}}
@@ -248,7 +250,14 @@ func (a *app) showReport(r usage.Report) {
 	if len(r.Lines) == 0 {
 		a.out.printf("No job used a GPU.\n")
 	} else {
-		printTable(a.out, reportColumns(r.By, nil), r.Lines)
+		gpus := map[string]gpu.Device{}
+		if driver, err := launch.KnownDevices(); err == nil { // others, as one that was replaced, are shown by their UUIDs
+			for _, d := range driver.Devices {
+				gpus[d.UUID] = d
+			}
+			driver.Close()
+		}
+		printTable(a.out, reportColumns(r.By, gpus), r.Lines)
 		if len(r.Lines) > 1 {
 			t := r.Total
 			a.out.printf("\nTogether %s of the GPUs' time; %s held, %s of it idle; %s reserved.\n", t.Hours(), humanfmt.GiBHours(t.Held), t.IdlePart(), humanfmt.GiBHours(t.Reserved))

@@ -49,9 +49,9 @@ func newStopCommand(a *app) *cobra.Command {
 		Long: `End jobs: send SIGTERM to all processes of each, and SIGKILL to those that are
 left after the grace period. These are the processes that hold memory in the
 job, and those of its command, with everything that it has started; ration run
-then ends as the command does. The kernel says which processes they are, by the
-locks that they hold, and a signal cannot reach another process that has got
-such a PID.
+then ends as the command does. A command that waits for room leaves the queue.
+The kernel says which processes they are, by the locks that they hold, and a
+signal cannot reach another process that has got such a PID.
 
 A JOB is a name that ration ps shows, the path of a region, with a slash in it,
 or for root USER/NAME, a job of another user. Before it ends a job of another
@@ -114,9 +114,12 @@ func parseSignal(text string) (syscall.Signal, error) {
 
 // eachStopped calls stop for each job, after a question if it is another user's, and prints what it did.
 func (a *app) eachStopped(names []string, yes bool, verb string, stop func(job.Job) (job.Stopped, error)) error {
-	jobs, err := lookUpJobs(names)
+	jobs, queued, err := lookUpStarting(names)
 	if err != nil {
 		return err
+	}
+	for _, q := range queued {
+		q.Close() // job.Members finds the command again
 	}
 	for i := 0; i < len(jobs) && !yes; i++ {
 		if err := a.askBefore(verb, names[i], jobs[i]); err != nil {
@@ -135,6 +138,9 @@ func (a *app) eachStopped(names []string, yes bool, verb string, stop func(job.J
 
 // stoppedText says what stop did.
 func stoppedText(name string, done job.Stopped) string {
+	if len(done.Asked) == 0 {
+		return oneWord(name) + ": has ended already; no process of it is left"
+	}
 	text := oneWord(name) + ": " + humanfmt.Plural(len(done.Asked), "process got a signal", "processes got a signal")
 	if done.Killed > 0 {
 		text += fmt.Sprintf(", %d of them SIGKILL", done.Killed)

@@ -42,13 +42,15 @@ share a job (ration run --join), the status is that of the first that failed.
 
 This works even if a job is removed meanwhile, and after it has ended: the
 latest ` + fmt.Sprint(job.Kept) + ` jobs are kept, each until the next job of its name. A later job of
-the same name is another job. A job of ration create has no command: wait
-returns when no process is in it, prints nothing and ends with 0.
+the same name is another job. While a command waits for room (ration run
+--wait), its name means the job that it will make. A job of ration create has no
+command: wait returns when no process is in it, prints nothing and ends with 0.
 
 Exit status: that of the job's command, 128 and the signal's number if a signal
 ended it; ` + fmt.Sprint(exitTimeout) + ` if the time of --timeout has passed; ` + fmt.Sprint(exitUnknown) + ` if ration run was killed,
-so that nothing knows how the command ended; 3 if there is no such job. With
---json the reason is in the output.`,
+so that nothing knows how the command ended; 3 if there is no such job, or if
+its command left the queue without starting. With --json the reason is in the
+output.`,
 		Example: `  ration wait train
   ration wait train && ration run --mem 10g -- python evaluate.py
   ration wait --timeout 1h fold1 fold2 fold3
@@ -72,7 +74,7 @@ func (a *app) runWait(f waitFlags, names []string) error {
 	if f.timeout < 0 {
 		return usageError("--timeout: %v has passed already (use a time, as 90s or 2h)", f.timeout)
 	}
-	jobs, err := lookUpJobs(names)
+	jobs, queued, err := lookUpStarting(names)
 	if err != nil {
 		return err
 	}
@@ -91,7 +93,9 @@ func (a *app) runWait(f waitFlags, names []string) error {
 			}
 			results <- r
 		}
-		if end, launched, err := job.TryWait(j); err == nil { // before the timeout begins
+		if queued[i] != nil {
+			go func() { report(waitStarted(names[i], queued[i])) }()
+		} else if end, launched, err := job.TryWait(j); err == nil { // before the timeout begins
 			report(end, launched, nil)
 		} else {
 			go func() { report(job.Wait(j)) }() // it stays blocked if this command returns before the job ends
@@ -126,6 +130,19 @@ func (a *app) runWait(f waitFlags, names []string) error {
 		}
 	}
 	return nil
+}
+
+// waitStarted waits until a command has left the queue, and then until its job has ended.
+func waitStarted(name string, q *job.Queued) (end *job.End, launched bool, err error) {
+	started, err := q.Wait()
+	q.Close()
+	switch {
+	case err != nil:
+		return nil, false, err
+	case !started:
+		return nil, false, fmt.Errorf("%s: %w (its command left the queue without starting)", name, job.ErrNoJob)
+	}
+	return job.Wait(q.Job())
 }
 
 // printWaited prints how a job ended, with its name if there are several. The error has its status.

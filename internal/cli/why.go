@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,8 +92,7 @@ that see only some of the machine's GPUs, and why they are on these.
 JOB is a name that ration ps shows, the path of a region, with a slash in it,
 or for root USER/NAME, a job of another user. Without it, all jobs are shown. A
 region keeps its latest 256 refusals. A process that has ended is shown by its
-PID. A ? marks a PID that only the job's own file claims. A repeated request is
-shown once, with the number of times. If an agent runs (ration agent), events
+PID. A repeated request is shown once, with the number of times. If an agent runs (ration agent), events
 of removed jobs are shown as well.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
@@ -147,8 +147,6 @@ func (a *app) runWhy(names []string, count int) error {
 		}
 		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s is on %s: %s", cmp.Or(c.Job, c.Path), gpusText(c.Devices), c.Text)), 2))
 	}
-	claimed := func(f WhyRefusal) bool { return strings.Contains(f.Text, "pid "+humanfmt.ClaimMark) }
-	a.printClaimNote(len(out.Deaths) > 0 || slices.ContainsFunc(out.Refusals, claimed))
 	return nil
 }
 
@@ -260,8 +258,14 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 	}
 	if f := refusals[0]; a.out.tty && f.Held+f.Asked <= uint64(limit.TiB) {
 		needed := (f.Held + f.Asked + uint64(limit.MiB) - 1) / uint64(limit.MiB) * uint64(limit.MiB)
-		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap(fmt.Sprintf("The newest would have been granted with: ration limit %s %s --device %d",
-			f.job.Title(), limit.Size(needed).Exact(), f.Device), 0)))
+		command := fmt.Sprintf("ration limit %s %s --device %d", f.job.Title(), limit.Size(needed).Exact(), f.Device)
+		if _, ofPolicy := job.PolicyUser(f.job.Path); ofPolicy && !job.AllUsers() {
+			command = fmt.Sprintf("ration policy ask --mem %s, if your rule allows that (ration policy show)", limit.Size(needed).Exact())
+			if _, _, run := job.RunOf(filepath.Base(filepath.Dir(f.job.Path))); run {
+				command = fmt.Sprintf("ration run --mem %s", limit.Size(needed).Exact())
+			}
+		}
+		a.out.printf("\n%s\n", a.out.style(dim, a.out.wrap("The newest would have been granted with: "+command, 0)))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"ration/internal/launch"
 	"ration/internal/policy"
 	"ration/internal/proc"
 )
@@ -61,7 +62,7 @@ func (c *checker) checkPolicy() {
 	}
 	conn, err := net.DialTimeout("unix", policy.Socket, time.Second)
 	if err != nil {
-		c.warn("policy", fix, "users without a job get none: %v", err)
+		c.warn("policy", fix, "%v; users without a job get none", launch.ErrNoService)
 		return
 	}
 	_ = conn.Close()

@@ -4,7 +4,9 @@ package humanfmt
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -151,4 +153,34 @@ func ItOrThem(n int) string {
 		return "it"
 	}
 	return "them"
+}
+
+// OnGPUs names sizes by device. Devices with the same size are named together: 40 GiB on GPUs 0, 1. The device -2
+// stands for any two.
+func OnGPUs(wants map[int]uint64) string {
+	var sizes []uint64
+	devices := map[uint64][]string{}
+	for _, d := range slices.Sorted(maps.Keys(wants)) {
+		size := wants[d]
+		if devices[size] == nil {
+			sizes = append(sizes, size)
+		}
+		devices[size] = append(devices[size], strconv.Itoa(d))
+	}
+	var parts []string
+	for _, size := range sizes {
+		gpus := "GPU "
+		if len(devices[size]) > 1 {
+			gpus = "GPUs "
+		}
+		gpus += strings.Join(devices[size], ", ")
+		if n, any := strings.CutPrefix(devices[size][0], "-"); any {
+			gpus = "any " + n + " GPUs"
+			if n == "1" {
+				gpus = "any GPU"
+			}
+		}
+		parts = append(parts, Bytes(size)+" on "+gpus)
+	}
+	return strings.Join(parts, "; ")
 }

@@ -45,7 +45,8 @@ func CloseMembers(all []Member) {
 }
 
 // Members returns the living processes of a job, as far as this user may look into them, and except for this
-// process and launchers: a launcher ends with its command. The caller closes them.
+// process and launchers: a launcher ends with its command. A launcher that waits for room has no command yet, and
+// counts. The caller closes them.
 //
 // A signal goes to what Members returns, perhaps root's. So a tenant must not be able to add a process of another
 // user: by handing it the lock on `alive`, nor by a link or another user's file in the job's folder or in its place.
@@ -78,6 +79,11 @@ func Members(j Job) (out []Member) {
 	}
 	for _, p := range holders(j.Path) {
 		add(p.Seen, only, func() bool { return holds(p.Seen) })
+	}
+	folder := filepath.Dir(j.Path)
+	if q := FindQueued(filepath.Dir(folder), filepath.Base(folder)); q != nil { // its command waits for room
+		add(q.PID, nil, func() bool { return q.isLauncher(q.PID) })
+		q.Close()
 	}
 	uids := map[int]bool{}
 	for _, m := range out {

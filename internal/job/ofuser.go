@@ -47,6 +47,25 @@ func RunOf(name string) (uid int, run string, is bool) {
 	return uid, run, is
 }
 
+// InForceFile exists while a policy is in force. Package policy writes it, and the library checks
+// for it (shim/userjob.c).
+const InForceFile = "/etc/ration/in-force.toml"
+
+// PolicyInForce reports whether a policy is in force.
+func PolicyInForce() bool { return exists(InForceFile) }
+
+// PolicyUser returns the user that a job or run of a policy is for, by the path of its region.
+func PolicyUser(path string) (uid int, is bool) {
+	folder := filepath.Dir(path)
+	if filepath.Dir(folder) != RootFolder {
+		return 0, false
+	}
+	if uid, is = UserOf(filepath.Base(folder)); !is {
+		uid, _, is = RunOf(filepath.Base(folder))
+	}
+	return uid, is
+}
+
 // ShownName returns the name by which people know a job: under a policy USER for the job of all programs of a user,
 // USER/NAME for a run, and name for all other jobs. path is the path of the job's region.
 func ShownName(name, path string) string {

@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -51,7 +52,9 @@ type Waiting struct {
 	PID    int            `json:"pid,omitempty"`   // of ration run, in its own PID namespace
 	Start  uint64         `json:"start,omitempty"` // start time of that process, as in /proc/PID/stat
 	Since  int64          `json:"since,omitempty"` // Unix nanoseconds
-	Wants  map[int]uint64 `json:"wants,omitempty"` // bytes by device
+	Wants  map[int]uint64 `json:"wants,omitempty"` // bytes by device; -2 is any two
+	Joins  bool           `json:"joins,omitempty"` // if the job exists when its turn comes, the command joins it
+	UID    int            `json:"uid,omitempty"`   // in root's queue: the user that the policy's service waits for
 }
 
 // Ticket is this process's place in the queue.
@@ -60,16 +63,17 @@ type Ticket struct {
 	number uint64
 }
 
-// Enqueue puts this process at the end of the queue of this user's folder of jobs.
-func Enqueue(name string, wants map[int]uint64) (*Ticket, error) {
-	t, err := enqueue(name, wants)
+// Enqueue puts this process at the end of the queue of this user's folder of jobs. w says what it waits for; its
+// ticket and time are set here, and its PID, if it is 0, is this process's.
+func Enqueue(w Waiting) (*Ticket, error) {
+	t, err := enqueue(w)
 	if err != nil {
 		return nil, fmt.Errorf("entering the queue: %w", err)
 	}
 	return t, nil
 }
 
-func enqueue(name string, wants map[int]uint64) (*Ticket, error) {
+func enqueue(w Waiting) (*Ticket, error) {
 	if err := makeTop(); err != nil {
 		return nil, err
 	}
@@ -80,7 +84,7 @@ func enqueue(name string, wants map[int]uint64) (*Ticket, error) {
 			return nil, fmt.Errorf("opening %s: %w (remove it)", path, err)
 		}
 		t := &Ticket{file: os.NewFile(uintptr(fd), path)}
-		if err := t.take(name, wants); err != nil {
+		if err := t.take(w); err != nil {
 			t.Leave()
 			return nil, err
 		}
@@ -98,7 +102,7 @@ func enqueue(name string, wants map[int]uint64) (*Ticket, error) {
 }
 
 // take takes the next ticket. A process that is killed in between leaves no ticket.
-func (t *Ticket) take(name string, wants map[int]uint64) error {
+func (t *Ticket) take(w Waiting) error {
 	if err := t.lock(unix.F_OFD_SETLKW, exclusive, mutexByte, 1); err != nil {
 		return fmt.Errorf("locking %s: %w (does its file system have locks?)", t.file.Name(), err)
 	}
@@ -117,6 +121,9 @@ func (t *Ticket) take(name string, wants map[int]uint64) error {
 		}
 		t.number = at - firstTicket + 1
 	}
+	if err := checkNotQueued(int(t.file.Fd()), w.Job); err != nil && !w.Joins {
+		return err
+	}
 	// The record of a ticket that is held is not overwritten.
 	if _, held := anyTicket(int(t.file.Fd()), firstTicket, firstTicket+t.number-min(t.number, maxWaiting-1)); held {
 		return ErrQueueFull
@@ -124,8 +131,9 @@ func (t *Ticket) take(name string, wants map[int]uint64) error {
 	if err := t.lock(unix.F_OFD_SETLK, exclusive, int64(firstTicket+t.number), 1); err != nil {
 		return fmt.Errorf("locking ticket %d: %w", t.number, err)
 	}
-	start, _ := proc.Started(os.Getpid())
-	record, err := json.Marshal(Waiting{t.number, name, os.Getpid(), start, time.Now().UnixNano(), wants})
+	w.Ticket, w.Since, w.PID = t.number, time.Now().UnixNano(), cmp.Or(w.PID, os.Getpid())
+	w.Start, _ = proc.Started(w.PID)
+	record, err := json.Marshal(w)
 	if err == nil && len(record) < recordSize {
 		record = append(record, make([]byte, recordSize-len(record))...)
 		_, err = t.file.WriteAt(record, recordAt(t.number))
@@ -133,6 +141,28 @@ func (t *Ticket) take(name string, wants map[int]uint64) error {
 	binary.LittleEndian.PutUint64(next[:], t.number+1)
 	_, err2 := t.file.WriteAt(next[:], 0)
 	return errors.Join(err, err2)
+}
+
+// checkNotQueued returns an error if a command in the queue will make the job of that name: the later one could not
+// make its job while the earlier one runs, and would fail after its time in the queue.
+func checkNotQueued(fd int, name string) error {
+	all := make([]byte, firstRecord+maxWaiting*recordSize)
+	n, _ := unix.Pread(fd, all, 0)
+	for at := firstRecord; at+recordSize <= n; at += recordSize {
+		record := all[at : at+recordSize]
+		if !bytes.Contains(record, []byte(name)) {
+			continue
+		}
+		w := parseWaiting(record)
+		if w.Job != name {
+			continue
+		}
+		// Most records are of commands that have left the queue.
+		if _, held := anyTicket(fd, firstTicket+w.Ticket, firstTicket+w.Ticket+1); held {
+			return fmt.Errorf("job %s: %w by a command that waits for room, as pid %d (choose another --name)", name, ErrInUse, w.PID)
+		}
+	}
+	return nil
 }
 
 func recordAt(ticket uint64) int64 { return firstRecord + int64(ticket%maxWaiting)*recordSize }
@@ -219,16 +249,92 @@ func Queue(folder string) ([]Waiting, error) {
 	return out, nil
 }
 
+// Queued is a command that waits in the queue of a folder.
+type Queued struct {
+	Waiting
+	folder string
+	file   *os.File
+}
+
+// FindQueued returns the command in the queue of a folder that will make the job of that name, or nil. The caller
+// closes it.
+func FindQueued(folder, name string) *Queued {
+	fd, err := safepath.Open(filepath.Join(folder, queueName), unix.O_RDONLY, 0)
+	if err != nil {
+		return nil
+	}
+	for _, at := range heldTickets(fd, firstTicket, lastTicket, maxWaiting) {
+		if w := readWaiting(fd, at-firstTicket); w.Job == name && name != "" {
+			return &Queued{w, folder, os.NewFile(uintptr(fd), queueName)}
+		}
+	}
+	_ = unix.Close(fd)
+	return nil
+}
+
+// Job returns the job that the command will make.
+func (q *Queued) Job() Job {
+	return Job{q.Waiting.Job, filepath.Join(q.folder, q.Waiting.Job, RegionName)}
+}
+
+// Close closes the queue's file. q may be nil.
+func (q *Queued) Close() {
+	if q != nil {
+		_ = q.file.Close()
+	}
+}
+
+// isLauncher reports whether a process, of which a handle is open, is the one that waits. Its PID is a claim of the
+// queue's owner, so only a process of that user counts.
+func (q *Queued) isLauncher(pid int) bool {
+	var st unix.Stat_t
+	if unix.Fstat(int(q.file.Fd()), &st) != nil {
+		return false
+	}
+	uid, _, _, err := proc.Owner(pid)
+	start, err2 := proc.Started(pid)
+	return pid == q.PID && err == nil && err2 == nil && start == q.Start && uid == int(st.Uid)
+}
+
+// Wait returns when the command has left the queue. started reports whether it has made its job, which it does
+// before it leaves.
+func (q *Queued) Wait() (started bool, err error) {
+	// Tickets are held exclusively, and a shared lock hides none.
+	t := Ticket{file: q.file}
+	at := int64(firstTicket + q.Ticket)
+	if err = t.lock(unix.F_OFD_SETLKW, shared, at, 1); err == nil {
+		err = t.lock(unix.F_OFD_SETLK, unix.F_UNLCK, at, 1)
+	}
+	if err != nil {
+		return false, fmt.Errorf("waiting for job %s to leave the queue: %w", q.Waiting.Job, err)
+	}
+	// An earlier job of that name had another launcher.
+	fd, err := safepath.Open(filepath.Join(filepath.Dir(q.Job().Path), aliveName), unix.O_RDONLY, 0)
+	if err != nil {
+		return false, nil
+	}
+	defer unix.Close(fd)
+	pid, start, err := parseLauncher(string(readStart(fd, 48)))
+	return err == nil && pid == q.PID && start == q.Start, nil
+}
+
 // readWaiting reads the record of a ticket. If it is another's, or is being written, only the ticket is known.
 func readWaiting(fd int, ticket uint64) Waiting {
 	var record [recordSize]byte
 	n, _ := unix.Pread(fd, record[:], recordAt(ticket))
-	var w Waiting
-	text := bytes.TrimRight(record[:max(n, 0)], "\x00")
-	if json.Unmarshal(text, &w) != nil || w.Ticket != ticket || w.PID < 0 || w.Since < 0 {
+	w := parseWaiting(record[:max(n, 0)])
+	if w.Ticket != ticket {
 		return Waiting{Ticket: ticket}
 	}
 	w.Job = termtext.Printable(w.Job)
+	return w
+}
+
+// parseWaiting parses a record. It returns an empty one if that is damaged.
+func parseWaiting(record []byte) (w Waiting) {
+	if json.Unmarshal(bytes.TrimRight(record, "\x00"), &w) != nil || w.PID < 0 || w.Since < 0 || w.Ticket > lastTicket-firstTicket {
+		return Waiting{}
+	}
 	return w
 }
 

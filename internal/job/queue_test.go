@@ -2,6 +2,7 @@ package job
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +23,7 @@ func queueForTest(t *testing.T) string {
 
 // enqueued takes a ticket.
 func enqueued(t *testing.T, name string) *Ticket {
-	ticket, err := Enqueue(name, map[int]uint64{0: 1 << 30})
+	ticket, err := Enqueue(Waiting{Job: name, Wants: map[int]uint64{0: 1 << 30}})
 	expect.OK(t, err)
 	t.Cleanup(ticket.Leave)
 	return ticket
@@ -97,10 +98,10 @@ func TestQueueDamaged(t *testing.T) {
 
 func TestQueueFull(t *testing.T) {
 	queueForTest(t)
-	for range maxWaiting {
-		enqueued(t, "a")
+	for i := range maxWaiting {
+		enqueued(t, fmt.Sprint("a", i))
 	}
-	_, err := Enqueue("b", nil)
+	_, err := Enqueue(Waiting{Job: "b"})
 	expect.True(t, errors.Is(err, ErrQueueFull), err)
 }
 

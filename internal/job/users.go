@@ -134,11 +134,7 @@ func (p Paths) Named(uid int, name string) (out []Job) {
 	if !isJobName(name) {
 		return nil
 	}
-	f := Folders{UID: uid, paths: []string{filepath.Join(p.Runtime, strconv.Itoa(uid), "ration")}, withProcesses: true, home: p.Home}
-	if temp := filepath.Join(p.Temp, tempPrefix+strconv.Itoa(uid)); ownedBy(temp, uid) {
-		f.paths = append(f.paths, temp)
-	}
-	for _, folder := range f.Paths() {
+	for _, folder := range p.foldersOf(uid) {
 		path := filepath.Join(folder, name, RegionName)
 		dir, err := safepath.OpenFolder(filepath.Dir(path))
 		if err != nil {
@@ -151,6 +147,29 @@ func (p Paths) Named(uid int, name string) (out []Job) {
 		_ = unix.Close(dir)
 	}
 	return out
+}
+
+// NamedInQueue returns the command in a queue of a user that will make the job of that name, or nil. It blocks as
+// Named does.
+func (p Paths) NamedInQueue(uid int, name string) *Queued {
+	for _, folder := range p.foldersOf(uid) {
+		if !ownedBy(folder, uid) {
+			continue
+		}
+		if q := FindQueued(folder, name); q != nil {
+			return q
+		}
+	}
+	return nil
+}
+
+// foldersOf returns the folders in which a user may have jobs.
+func (p Paths) foldersOf(uid int) []string {
+	f := Folders{UID: uid, paths: []string{filepath.Join(p.Runtime, strconv.Itoa(uid), "ration")}, withProcesses: true, home: p.Home}
+	if temp := filepath.Join(p.Temp, tempPrefix+strconv.Itoa(uid)); ownedBy(temp, uid) {
+		f.paths = append(f.paths, temp)
+	}
+	return f.Paths()
 }
 
 // each calls visit for each name in a folder until visit returns false. It reports whether it has
@@ -187,7 +206,7 @@ func ownedBy(path string, uid int) bool {
 // isJobName reports whether users can choose that name for a job.
 func isJobName(name string) bool { return limit.CheckName("job", name) == nil && !Reserved(name) }
 
-// EachIn calls visit for each job in a folder of another user, with a descriptor of the job's
+// EachIn calls visit for each job in a folder of another user, also if it has only a record and no region, with a descriptor of the job's
 // folder, until visit returns false. It reports whether it has visited all jobs.
 func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
 	fd, err := openList(folder)
@@ -209,7 +228,9 @@ func EachIn(folder string, visit func(j Job, dir int) bool) (all bool) {
 			if err != nil {
 				continue
 			}
-			_, err = identityIn(dir, RegionName)
+			if _, err = identityIn(dir, RegionName); err != nil {
+				_, err = identityIn(dir, infoName)
+			}
 			more := err != nil || visit(Job{name, filepath.Join(folder, name, RegionName)}, dir)
 			_ = unix.Close(dir)
 			if !more {

@@ -270,8 +270,10 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 			if err != nil {
 				return err
 			}
-			defer ticket.Leave() // after the job is made, which then holds its room
-			atStep("admitted")
+			if ticket != nil {
+				defer ticket.Leave() // after the job is made, which then holds its room
+				atStep("admitted")
+			}
 		}
 		if err := p.lockJob(j); err != nil {
 			return err

@@ -13,14 +13,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
 )
 
-// InForceFile exists while a policy is in force. Package policy writes it, and the library checks
-// for it (shim/userjob.c).
-const InForceFile = "/etc/ration/in-force.toml"
+// InForceFile exists while a policy is in force.
+const InForceFile = job.InForceFile
 
 // Ruled reports whether a policy puts all programs of this user into one job. userjob_ruled in the
 // library does the same.
@@ -35,8 +35,18 @@ func Ruled() bool {
 	return uid != 0 && (err != nil || int(exempt.Uid) != uid || exempt.Uid == inForce.Uid)
 }
 
-// RunRequest is the word with which a user requests a run: UID run NAME RATION.
+// RunRequest is the word with which a user requests a run: UID run NAME RATION [project=PROJECT].
 const RunRequest = "run"
+
+// TryRequest is RunRequest of a command that waits: if the run may be given later, the answer begins with BusyAnswer,
+// and is no refusal.
+const (
+	TryRequest = "try"
+	BusyAnswer = "busy"
+)
+
+// errBusy is returned if the run may be given later.
+var errBusy = errors.New("not now")
 
 // runTimeout bounds the wait for a run, which usually takes milliseconds.
 const runTimeout = 10 * time.Second
@@ -78,16 +88,67 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		}
 		j.region = job.RunPath(os.Getuid(), p.Name)
 	}
-	if err := p.record(j); err != nil {
-		return nil, err
+	if p.Wait != nil {
+		return j, p.startWhenRoom(j)
 	}
-	if limited {
-		if err := p.takeRun(j); err != nil {
+	return j, p.start(j, RunRequest)
+}
+
+// start records the command and, if it has limits, takes a run.
+func (p Plan) start(j *Job, request string) error {
+	if err := p.record(j); err != nil {
+		return err
+	}
+	if p.Settings.Memory.IsSet() {
+		if err := p.takeRun(j, request); err != nil {
 			j.Discard()
-			return nil, err
+			return err
 		}
 	}
-	return j, nil
+	return nil
+}
+
+// startWhenRoom is start as soon as the ration of the user has room for the run, for commands of the user in the order
+// in which they came.
+func (p Plan) startWhenRoom(j *Job) error {
+	driver, missing := KnownDevices()
+	if missing != nil {
+		return fmt.Errorf("waiting for room: %w", missing)
+	}
+	defer driver.Close()
+	limits, err := p.limits(driver, missing)
+	if err != nil {
+		return err
+	}
+	wants, err := p.wants(limits, driver, missing)
+	if err != nil {
+		return err
+	}
+	w := p.newWaiter(wants, driver)
+	t, err := job.Enqueue(job.Waiting{Job: p.Name, Wants: w.shown(), Joins: p.Join})
+	if err != nil {
+		return err
+	}
+	defer t.Leave() // after the run is made
+	if err := w.untilFirst(t); err != nil {
+		return err
+	}
+	ask := job.Backoff{First: askFirst, Last: askLast}
+	for told := false; ; told = true {
+		err := p.start(j, TryRequest)
+		if !errors.Is(err, errBusy) {
+			return err
+		}
+		if !told {
+			w.told = true
+			w.tell(fmt.Sprintf("waiting for %s of your ration: first in the queue; %v", humanfmt.OnGPUs(w.shown()), err))
+		}
+		select {
+		case <-time.After(ask.After(0)):
+		case <-w.expired:
+			return w.noRoom("")
+		}
+	}
 }
 
 // joinRun lets the command join the run of that name, if there is one in use, and reports whether there is. The
@@ -147,17 +208,24 @@ func ruledError(what string) error {
 }
 
 // takeRun requests a run, and adds it to the command's environment.
-func (p Plan) takeRun(j *Job) error {
+func (p Plan) takeRun(j *Job, how string) error {
 	uid := os.Getuid()
 	// Return the memory of dead processes first, because it would count as held outside the run.
 	if r, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true}); err == nil {
 		_, _ = r.Reap() // ignored: the service checks how much is held
 		_ = r.Close()
 	}
-	request := fmt.Sprintf("%d %s %s %s\n", uid, RunRequest, p.Name, p.Settings.Limits)
+	request := fmt.Sprintf("%d %s %s %s", uid, how, p.Name, p.Settings.Limits)
+	if project := p.Labels[job.Project]; project != "" {
+		request += " " + job.Project + "=" + project
+	}
+	request += "\n"
 	answer, run, err := askPolicy(request)
 	if err != nil {
-		return fmt.Errorf("asking for a ration for this run: %w (does ration-policy.service run?)", err)
+		return fmt.Errorf("asking for a ration for this run: %w", ServiceError(err))
+	}
+	if why, is := strings.CutPrefix(answer, BusyAnswer+" "); is {
+		return fmt.Errorf("%w: %s", errBusy, why)
 	}
 	created, is := strings.CutPrefix(answer, "ok ")
 	if !is || run == nil {
@@ -166,6 +234,20 @@ func (p Plan) takeRun(j *Job) error {
 	p.enterRun(j, created)
 	j.run = run
 	return nil
+}
+
+// ErrNoService is returned if nothing answers at the socket of the policy's service.
+var ErrNoService = errors.New("the service of this machine's policy does not run, so no ration can be given or changed")
+
+// ServiceError says what a user can do about an error of a connection to the policy's service.
+func ServiceError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
+		return fmt.Errorf("%w (programs that run already keep theirs; have root run: systemctl start ration-policy, or ration policy keep)", ErrNoService)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errors.New("the service of this machine's policy did not answer in time (try again; if it stays so, tell your administrator)")
+	}
+	return err
 }
 
 // ErrRefused is returned if the policy does not grant the run.

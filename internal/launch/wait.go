@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -57,15 +56,11 @@ func (p Plan) checkWait() error {
 	switch {
 	case p.Wait == nil:
 		return nil
-	case Ruled():
-		return cannotWait("the policy of this machine decides about room (leave it out)")
+	case Ruled() && !p.Settings.Memory.IsSet():
+		return cannotWait("the command is in your job, whose ration the policy gives (leave it out, or add a limit, as --mem 10g)")
 	case p.FakeGPU != "":
 		return cannotWait("a stand-in machine is the job's own, and has room (leave it out)")
-	case p.Join:
-		return cannotWait("a command that joins a job shares its limits (leave out one of the two)")
-	case p.Settings.Devices.IsSet() && p.Settings.Devices != limit.AllDevices:
-		return cannotWait("--devices chooses a GPU when the command starts (name the GPU instead, as --mem 1=10g)")
-	case p.Name != "":
+	case p.Name != "" && !p.Join:
 		return job.CheckUnused(p.Name) // at once, and not after an hour in the queue
 	}
 	return nil
@@ -73,8 +68,9 @@ func (p Plan) checkWait() error {
 
 func cannotWait(why string) error { return fmt.Errorf("%w: %s", ErrCannotWait, why) }
 
-// waitForRoom returns when this command is the first of those that wait, and all devices have room for the
-// limits. The caller leaves the queue after it has made the job.
+// waitForRoom returns when this command is the first of those that wait, and the devices have room for the
+// limits. The caller leaves the queue after it has made the job. A command that joins a job in use needs no room:
+// then there is no ticket.
 func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing error) (*job.Ticket, error) {
 	wants, err := p.wants(limits, driver, missing)
 	if err != nil {
@@ -84,15 +80,15 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 	if name == "" {
 		name = defaultName(p.Command[0])
 	}
-	t, err := job.Enqueue(name, wants)
+	w := p.newWaiter(wants, driver)
+	if p.Join && job.CheckUnused(name) != nil {
+		return nil, nil
+	}
+	t, err := job.Enqueue(job.Waiting{Job: name, Wants: w.shown(), Joins: p.Join})
 	if err != nil {
 		return nil, err
 	}
-	w := &waiter{wants: wants, tell: p.Wait.Tell, began: time.Now()}
-	if p.Wait.Most > 0 {
-		w.expired = time.After(p.Wait.Most)
-	}
-	if err = w.untilFirst(t); err == nil {
+	if err = w.untilFirst(t); err == nil && (!p.Join || job.CheckUnused(name) == nil) {
 		err = w.untilRoom()
 	}
 	if err != nil {
@@ -100,7 +96,7 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 		return nil, err
 	}
 	if w.told {
-		w.tell(fmt.Sprintf("there is room for %s after %s: starting", WantsText(wants), humanfmt.Span(time.Since(w.began))))
+		w.tell(fmt.Sprintf("there is room for %s after %s: starting", humanfmt.OnGPUs(w.shown()), humanfmt.Span(time.Since(w.began))))
 	}
 	return t, nil
 }
@@ -134,36 +130,39 @@ func (p Plan) wants(limits region.Limits, driver *gpu.Driver, missing error) (ma
 	return out, nil
 }
 
-// WantsText names the memory that a command waits for. Devices with the same size are named
-// together: 40 GiB on GPUs 0, 1.
-func WantsText(wants map[int]uint64) string {
-	var sizes []uint64
-	devices := map[uint64][]string{}
-	for _, d := range slices.Sorted(maps.Keys(wants)) {
-		size := wants[d]
-		if devices[size] == nil {
-			sizes = append(sizes, size)
-		}
-		devices[size] = append(devices[size], strconv.Itoa(d))
-	}
-	var parts []string
-	for _, size := range sizes {
-		gpus := "GPU "
-		if len(devices[size]) > 1 {
-			gpus = "GPUs "
-		}
-		parts = append(parts, humanfmt.Bytes(size)+" on "+gpus+strings.Join(devices[size], ", "))
-	}
-	return strings.Join(parts, "; ")
-}
-
 // waiter waits for room, in the queue.
 type waiter struct {
-	wants   map[int]uint64
+	wants   map[int]uint64 // bytes by device
+	devices int            // on how many of these devices; 0 for all
 	tell    func(string)
 	began   time.Time
 	expired <-chan time.Time // nil without a time limit
 	told    bool
+}
+
+func (p Plan) newWaiter(wants map[int]uint64, driver *gpu.Driver) *waiter {
+	w := &waiter{wants: wants, devices: p.devicesOf(driver), tell: p.Wait.Tell, began: time.Now()}
+	if p.Wait.Most > 0 {
+		w.expired = time.After(p.Wait.Most)
+	}
+	return w
+}
+
+// devicesOf returns on how many devices of the driver the job will be, or 0 for all.
+func (p Plan) devicesOf(driver *gpu.Driver) int {
+	if n := int(p.Settings.Devices); p.Settings.Devices.IsSet() && p.Settings.Devices != limit.AllDevices && n < len(driver.Devices) {
+		return n
+	}
+	return 0
+}
+
+// shown returns what the command waits for, as it is shown: with a number of devices, that many of any.
+func (w *waiter) shown() map[int]uint64 {
+	if w.devices == 0 {
+		return w.wants
+	}
+	most := slices.Max(slices.Collect(maps.Values(w.wants)))
+	return map[int]uint64{-w.devices: most}
 }
 
 // untilFirst returns when no command that began to wait earlier still waits.
@@ -174,7 +173,7 @@ func (w *waiter) untilFirst(t *job.Ticket) error {
 	defer tick.Stop()
 	for before := 0; ; {
 		if ahead := t.Ahead(); ahead != before && ahead > 0 {
-			text := fmt.Sprintf("waiting for %s: place %d in the queue", WantsText(w.wants), ahead+1)
+			text := fmt.Sprintf("waiting for %s: place %d in the queue", humanfmt.OnGPUs(w.shown()), ahead+1)
 			if before == 0 {
 				if m, err := machine.Read(); err == nil {
 					text += holdersText(&m, w.wants)
@@ -212,7 +211,7 @@ func (w *waiter) untilRoom() error {
 		}
 		if !told {
 			told, w.told = true, true
-			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", WantsText(w.wants), holdersText(&m, w.wants)))
+			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", humanfmt.OnGPUs(w.shown()), holdersText(&m, w.wants)))
 		}
 		var again <-chan time.Time
 		if sure := watch.ends(&m, short); unasked {
@@ -230,11 +229,11 @@ func (w *waiter) untilRoom() error {
 }
 
 func (w *waiter) noRoom(why string) error {
-	return fmt.Errorf("%w for %s after %s%s", ErrNoRoom, WantsText(w.wants), humanfmt.Span(time.Since(w.began)), why)
+	return fmt.Errorf("%w for %s after %s%s", ErrNoRoom, humanfmt.OnGPUs(w.shown()), humanfmt.Span(time.Since(w.began)), why)
 }
 
-// short returns the devices without enough room. unasked reports whether other programs than jobs hold
-// what is missing on one of them.
+// short returns the devices without enough room, or none if enough others have it. unasked reports whether other
+// programs than jobs hold what is missing on one of them.
 func (w *waiter) short(m *machine.Machine) (devices []int, unasked bool) {
 	for d, bytes := range w.wants {
 		r := roomOn(m, d)
@@ -243,6 +242,9 @@ func (w *waiter) short(m *machine.Machine) (devices []int, unasked bool) {
 		}
 		devices = append(devices, d)
 		unasked = unasked || r.left+r.outside >= bytes
+	}
+	if w.devices > 0 && len(w.wants)-len(devices) >= w.devices {
+		return nil, false
 	}
 	return devices, unasked
 }

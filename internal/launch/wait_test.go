@@ -66,9 +66,3 @@ func TestWants(t *testing.T) {
 	_, err = wants(&gpu.Driver{Devices: []gpu.Device{{Total: gib, MIG: true}}}, 1<<20)
 	expect.True(t, errors.Is(err, ErrCannotWait), "MIG", err)
 }
-
-func TestWantsText(t *testing.T) {
-	expect.Equal(t, WantsText(map[int]uint64{0: 40 * gib}), "40 GiB on GPU 0")
-	expect.Equal(t, WantsText(map[int]uint64{0: 40 * gib, 1: 40 * gib}), "40 GiB on GPUs 0, 1")
-	expect.Equal(t, WantsText(map[int]uint64{0: 40 * gib, 1: gib, 3: 40 * gib}), "40 GiB on GPUs 0, 3; 1 GiB on GPU 1")
-}

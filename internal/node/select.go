@@ -50,7 +50,7 @@ func Compare(key string) func(a, b *machine.Job) int {
 }
 
 // jobStates are the states, in the order in which jobs are shown.
-var jobStates = []string{machine.Running, machine.Idle, machine.Starting, "", machine.Ended}
+var jobStates = []string{machine.Running, machine.Idle, machine.Starting, Waiting, "", machine.Ended}
 
 func byState(a, b *machine.Job) int {
 	return cmp.Compare(slices.Index(jobStates, a.State), slices.Index(jobStates, b.State))

@@ -29,12 +29,13 @@ const (
 	PolicyRefused = machine.PolicyRefused    // the policy refused a user a ration
 	OverLimit     = machine.OverLimit        // the driver counts more for a job than its limit
 	NearLimit     = "near-limit"             // a job holds almost all of its limit
+	Idle          = machine.JobIdle          // a job holds memory and has done nothing for a while
 	GPUFailed     = machine.DeviceFailed     // the driver reports an error of a GPU, or does not report the GPU any more
 	Test          = "test"                   // ration notify --test
 )
 
 // Kinds lists the kinds that a section can name.
-var Kinds = []string{Refusal, Death, Stop, PolicyRefused, OverLimit, NearLimit, GPUFailed}
+var Kinds = []string{Refusal, Death, Stop, PolicyRefused, OverLimit, NearLimit, Idle, GPUFailed}
 
 // Formats of the text that is sent.
 const (

@@ -142,6 +142,8 @@ func (w *Watcher) event(e *machine.Event, add func(subject, Notification)) {
 			n.Remedy = "ration why says which processes hold the memory"
 		}
 	case machine.ProcessDied:
+	case machine.JobIdle:
+		n.Remedy = "if it is not needed, ration stop ends it"
 	case machine.ProcessesStopped:
 		if e.Stop != nil {
 			n.Device = e.Stop.Device

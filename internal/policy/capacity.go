@@ -201,6 +201,10 @@ func (p *Policy) checkCapacity(file string) error {
 			r.problem(path, "%s: %v", rule.Source, err)
 			continue
 		}
+		if n, has := rule.Default.Devices, len(machine.totals()); n != limit.AllDevices && has > 0 && int(n) > has {
+			r.problem(path+"\x00devices", "%s: devices = %d, and this machine has %s (use at most that, or \"all\")", rule.Source, int(n), humanfmt.Plural(has, "GPU", "GPUs"))
+			continue
+		}
 		if p.Overbook || !strings.HasPrefix(rule.Source, "users.") {
 			continue
 		}

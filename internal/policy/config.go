@@ -23,6 +23,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2/unstable"
 
+	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/proc"
@@ -41,12 +42,21 @@ const (
 	MissingOpen   = "open"   // nothing is limited
 )
 
+// Values of when_full: what happens to a user's programs while there is no room for the ration.
+const (
+	WhenFullRefuse = "refuse" // CUDA is refused
+	WhenFullWait   = "wait"   // they wait until there is room
+)
+
 // Rule is the ration of a user, of each user of a group, or of everybody else.
 type Rule struct {
 	Source  string // users.anna, groups.students or everybody
 	Exempt  bool   // no job, no limit
 	Default limit.Limits
 	Largest limit.Limits // the most that the user may ask for; equal to Default if the file sets none
+	// Projects are the projects that the user's jobs may be accounted to; if it is empty, what the user says is a claim.
+	Projects []string
+	Waits    bool // with no room for the ration, the user's programs wait
 
 	line int // line where the rule begins: the first of a user's groups applies
 }
@@ -241,7 +251,7 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	out.Default.Priority = r.priority(path, "priority", t.Priority)
 	out.Largest = out.Default
 	switch {
-	case t.Exempt && (t.rationText != rationText{} || t.Devices != nil || t.Priority != nil || t.MaxPriority != nil || t.Largest != nil):
+	case t.Exempt && (t.rationText != rationText{} || t.Devices != nil || t.Priority != nil || t.MaxPriority != nil || t.Largest != nil || t.Projects != nil || t.WhenFull != nil):
 		r.problem(path, "%s: exempt, and a ration as well (leave one of them out)", source)
 	case t.Exempt:
 	case t.Memory == nil && r.incomplete[path]:
@@ -255,6 +265,17 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 		out.Largest = r.ration(inside, *t.Largest).Or(out.Default)
 		for _, e := range excesses(out.Default, out.Largest, nil) {
 			r.problem(inside+"\x00"+e.key, "%s: the largest %s, %s, is less than what the user has, %s", source, e.name, e.most, e.has)
+		}
+	}
+	out.Projects = t.Projects
+	for _, project := range t.Projects {
+		if _, err := job.ParseLabels([]string{job.Project + "=" + project}); err != nil || project == "" {
+			r.problem(path+"\x00projects", "%s: %q is not the name of a project (letters, digits, and ._- between them)", source, project)
+		}
+	}
+	if t.WhenFull != nil {
+		if out.Waits = *t.WhenFull == WhenFullWait; !out.Waits && *t.WhenFull != WhenFullRefuse {
+			r.problem(path+"\x00when_full", "%s: when_full = %q: neither wait nor refuse", source, *t.WhenFull)
 		}
 	}
 	out.Largest.Priority = cmp.Or(r.priority(path, "max_priority", t.MaxPriority), out.Default.Priority)

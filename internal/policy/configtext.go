@@ -25,6 +25,8 @@ type ruleText struct {
 	Devices     any         `toml:"devices"` // a number, or "all"
 	Priority    *string     `toml:"priority"`
 	MaxPriority *string     `toml:"max_priority"`
+	Projects    []string    `toml:"projects"`
+	WhenFull    *string     `toml:"when_full"`
 	Exempt      bool        `toml:"exempt"`
 	Largest     *rationText `toml:"largest"`
 }
@@ -39,7 +41,7 @@ type configText struct {
 }
 
 // examples has a value for each key with text, for messages.
-var examples = map[string]string{"memory": "8g", "compute": "30%", "compute_max": "50%", "missing": MissingClosed, "priority": "low", "max_priority": "high",
+var examples = map[string]string{"memory": "8g", "compute": "30%", "compute_max": "50%", "missing": MissingClosed, "priority": "low", "max_priority": "high", "projects": "vision", "when_full": WhenFullWait,
 	"events": notify.GPUFailed, "format": notify.Slack, "command": "/usr/local/bin/page", "url": "https://example.com/hook", "url_file": "/etc/ration/slack.url",
 	"to": "admin@example.com", "from": "ration@example.com", "sendmail": sendmail}
 

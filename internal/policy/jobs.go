@@ -235,6 +235,9 @@ func (r *rations) create(uid int, ration limit.Limits, limits region.Limits, why
 	}
 	plan := planFor(ration, r.warn)
 	plan.Placed = why
+	if rule, err := r.ruleOf(uid); err == nil && len(rule.Projects) == 1 {
+		plan.Labels = map[string]string{job.Project: rule.Projects[0]}
+	}
 	return plan.CreateForUser(uid, limits)
 }
 

@@ -45,8 +45,8 @@ const moveRequest = "move"
 const (
 	requestTimeout = 5 * time.Second
 	maxRequest     = 512
-	maxRequests    = 64 // of all users at once; a user without a request may always make one
-	maxOfUser      = 8  // of one user at once
+	maxRequests    = 512 // of all users at once, also those that wait; a user without a request may always make one
+	maxOfUser      = 32  // of one user at once
 	acceptPause    = 50 * time.Millisecond
 )
 
@@ -56,6 +56,7 @@ type keeper struct {
 	lines   *connlimit.Lines // of log, because of requests
 	records *connlimit.Lines // refusals that have an entry of their own
 
+	queue  queue   // users that wait for room
 	turn   turn    // held while jobs are made or changed
 	policy *Policy // in force; guarded by turn
 }
@@ -80,7 +81,7 @@ const (
 const maxRecords = 6
 
 func newKeeper(log *slog.Logger, p *Policy) *keeper {
-	return &keeper{log: log, policy: p, turn: make(turn, 1), records: connlimit.NewLines(maxRecords, logSpan, func(string, int) {}), lines: connlimit.NewLines(maxLines, logSpan, func(owner string, n int) {
+	return &keeper{log: log, policy: p, turn: make(turn, 1), queue: queue{users: map[int]*waitingUser{}}, records: connlimit.NewLines(maxRecords, logSpan, func(string, int) {}), lines: connlimit.NewLines(maxLines, logSpan, func(owner string, n int) {
 		log.Warn(fmt.Sprintf("%d lines about requests of user %s were not written: there were more than %d in %v", n, owner, maxLines, logSpan), "left_out", n)
 	})}
 }
@@ -271,11 +272,22 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	var text string
 	var held *os.File
 	c.User.Begin()
-	c.User.Do(func() { text, held, err = k.handle(c.UID, strings.TrimSuffix(line, "\n")) })
+	request, waits := strings.CutSuffix(strings.TrimSuffix(line, "\n"), " "+waitWord)
+	c.User.Do(func() { text, held, err = k.handle(c.UID, request, waits) })
+	var full *mustWait
+	if errors.As(err, &full) {
+		if err = k.wait(c, full); errors.Is(err, errGone) {
+			return
+		}
+		if err == nil {
+			c.User.Do(func() { text, held, err = k.handle(c.UID, request, false) })
+		}
+	}
 	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // also after a request that took longer
+	var later *notNow
 	switch {
 	case err != nil:
-		if k.mayLog(c.UID) {
+		if !errors.As(err, &later) && k.mayLog(c.UID) {
 			k.log.Warn("refused", "user", proc.UserName(c.UID), "uid", c.UID, "error", err)
 		}
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
@@ -288,9 +300,9 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	}
 }
 
-// handle handles a request of user peer, and returns the answer. held is a file whose lock keeps the run
+// handle handles a request of user peer, and returns the answer. If the client waits, the error may be a mustWait. held is a file whose lock keeps the run
 // or the user's job until its last copy is closed.
-func (k *keeper) handle(peer int, line string) (answer string, held *os.File, err error) {
+func (k *keeper) handle(peer int, line string, waits bool) (answer string, held *os.File, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
 		return "", nil, errors.New("empty request")
@@ -311,7 +323,7 @@ func (k *keeper) handle(peer int, line string) (answer string, held *os.File, er
 	}
 	defer func() { k.record(uid, err) }()
 	has := usable(uid)
-	if !has || len(words) > 1 && words[1] == launch.RunRequest {
+	if !has || len(words) > 1 && (words[1] == launch.RunRequest || words[1] == launch.TryRequest) {
 		if err := checkSubordinate(uid); err != nil {
 			return "", nil, err
 		}
@@ -325,10 +337,13 @@ func (k *keeper) handle(peer int, line string) (answer string, held *os.File, er
 	}
 	switch {
 	case len(words) == 1 || at != 0 && words[1] == atRequest:
-		if has {
+		switch {
+		case has:
 			err = checkPlace(uid, at)
-		} else {
-			err = r.ensureAt(uid, at)
+		case waits:
+			err = r.ensureOrWait(uid, at)
+		default:
+			err = r.ensureNow(uid, at)
 		}
 		if err == nil {
 			held, err = promise(uid)
@@ -339,6 +354,9 @@ func (k *keeper) handle(peer int, line string) (answer string, held *os.File, er
 		return "ok " + at.List() + "\n", nil, err
 	case words[1] == launch.RunRequest && len(words) > 3:
 		return k.handleRun(r, uid, words[2], words[3:])
+	case words[1] == launch.TryRequest && len(words) > 3:
+		answer, held, err = k.handleRun(r, uid, words[2], words[3:])
+		return answer, held, unlessLater(err)
 	}
 	ration, err := limit.ParseLimits(strings.Join(words[1:], " "))
 	if err == nil {
@@ -370,11 +388,15 @@ func (k *keeper) record(uid int, refused error) {
 
 // handleRun makes a run of a user. held is the file whose lock keeps the run in use.
 func (k *keeper) handleRun(r *rations, uid int, name string, words []string) (answer string, held *os.File, err error) {
+	project := ""
+	if last, is := strings.CutPrefix(words[len(words)-1], job.Project+"="); is {
+		project, words = last, words[:len(words)-1]
+	}
 	ration, err := limit.ParseLimits(strings.Join(words, " "))
 	if err != nil {
 		return "", nil, err
 	}
-	held, created, err := r.carve(uid, name, ration)
+	held, created, err := r.carve(uid, name, ration, project)
 	if err != nil {
 		return "", nil, err
 	}

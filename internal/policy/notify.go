@@ -72,7 +72,7 @@ func (r *reader) notifyRule(path string, t *notifyText) notify.Rule {
 	at := func(key string) string { return join(path, key) }
 	for _, kind := range t.Events {
 		if !slices.Contains(notify.Kinds, kind) {
-			r.problem(at("events"), "events: there is no %q (%s)", kind, strings.Join(notify.Kinds, ", "))
+			r.problem(at("events"), "events: %q is not a kind of notification (use some of %s, or leave events out for all)", kind, strings.Join(notify.Kinds, ", "))
 		}
 	}
 	if !slices.Contains([]string{notify.JSON, notify.Slack, notify.Email}, out.Format) {
@@ -95,8 +95,11 @@ func (r *reader) notifyRule(path string, t *notifyText) notify.Rule {
 		r.problem(at("format"), "format = %q: a command reads json", out.Format)
 	}
 	for key, set := range map[string]bool{"to": t.To != nil, "from": t.From != nil, "sendmail": t.Sendmail != nil} {
-		if set && out.Format != notify.Email {
-			r.problem(at(key), `%s: only for format = "email"`, key)
+		switch {
+		case set && out.Format == notify.JSON && t.Format == nil && t.To != nil:
+			r.problem(at(key), `%s: is for e-mail (add format = "email")`, key)
+		case set && out.Format != notify.Email:
+			r.problem(at(key), `%s: is for e-mail, and format is %q (use format = "email", or leave it out)`, key, out.Format)
 		}
 	}
 	r.checkPlaces(at, t)

@@ -10,7 +10,7 @@ import (
 // A user asks for a job or a run of that user only. Root may ask for any.
 func TestHandleRefusesOtherUsers(t *testing.T) {
 	for _, line := range []string{"1001", "1001 run name memory=1g", "-1", "root", ""} {
-		_, _, err := (&keeper{}).handle(1000, line)
+		_, _, err := (&keeper{}).handle(1000, line, false)
 		if err == nil || line != "" && !strings.Contains(err.Error(), "user 1000 asked for a job of user") {
 			t.Errorf("%q of user 1000: %v", line, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/region"
 )
@@ -33,7 +34,7 @@ func Move(list string) (region.Place, error) {
 func request(words string) (string, error) {
 	c, err := net.DialTimeout("unix", Socket, requestTimeout)
 	if err != nil {
-		return "", fmt.Errorf("asking for a ration: %w (does ration-policy.service run?)", err)
+		return "", fmt.Errorf("asking for a ration: %w", launch.ServiceError(err))
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(2 * requestTimeout))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"ration/internal/abi"
 	"ration/internal/job"
@@ -172,7 +173,7 @@ func checkRun(run *region.Limits, left region.Limits) error {
 
 // carve creates a run with a part of the user's ration. The run is in use until the file, and all
 // copies of it in other processes, are closed.
-func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, created int64, err error) {
+func (r *rations) carve(uid int, name string, asked limit.Limits, project string) (_ *os.File, created int64, err error) {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
 		return nil, 0, err
@@ -183,6 +184,9 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 	asked.Priority = cmp.Or(asked.Priority, ration.Priority)
 	if err := rule.allowsPriority(asked.Priority); err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
+	}
+	if project, err = rule.project(project); err != nil {
+		return nil, 0, err
 	}
 	run := runOf(uid, name)
 	if err := limit.CheckName("--name", run.Name); err != nil {
@@ -215,10 +219,17 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 		return nil, 0, err
 	}
 	if err := checkRun(&limits, before); err != nil {
+		// Without the user's other runs it would fit.
+		if whole, err2 := r.limitsOf(ration); err2 == nil && checkRun(&limits, whole.Restrict(before.Visible())) == nil {
+			err = fmt.Errorf("%w; %w", err, errHeld)
+		}
 		return nil, 0, err
 	}
 	plan, empty := planFor(asked, r.warn), nothing(before)
 	plan.Placed, empty.Hidden = why, limits.Hidden
+	if project != "" {
+		plan.Labels = map[string]string{job.Project: project}
+	}
 	made, err := plan.CreateRun(uid, name, empty)
 	if err != nil {
 		return nil, 0, err
@@ -245,6 +256,20 @@ func (r *rations) carve(uid int, name string, asked limit.Limits) (_ *os.File, c
 	}
 	created, _ = ready(run)
 	return f, created, nil
+}
+
+// project returns the project that a run is accounted to, for a user who asks for one, or "" for none. A rule
+// without projects gives none: what the user says then is a claim.
+func (rule *Rule) project(asked string) (string, error) {
+	switch {
+	case len(rule.Projects) == 0:
+		return "", nil
+	case asked == "" && len(rule.Projects) == 1:
+		return rule.Projects[0], nil
+	case asked == "" || slices.Contains(rule.Projects, asked):
+		return asked, nil
+	}
+	return "", fmt.Errorf("%w: project %s is not one of yours (use --label project=%s)", ErrRun, asked, strings.Join(rule.Projects, " or "))
 }
 
 // move lowers the limits of a user's job and then raises those of a new run. It fails if the user's
@@ -286,8 +311,8 @@ func checkHeld(uid int, before, after region.Limits) error {
 			return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
 		}
 		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
-			return fmt.Errorf("%w: your other programs hold %s of the %s on GPU %d that no run has, so %s are free for a run (end some, or ask for less)",
-				ErrRun, limit.Size(held), limit.Size(has), d, limit.Size(has-min(held, has)))
+			return fmt.Errorf("%w: your other programs hold %s of the %s on GPU %d that no run has, so %s are free for a run (end some, or ask for less); %w",
+				ErrRun, limit.Size(held), limit.Size(has), d, limit.Size(has-min(held, has)), errHeld)
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ func descending(sort string) bool {
 	return slices.Contains([]string{"busy", "mem", "time", "cpu", "rss", "joined"}, sort)
 }
 
-// jobs returns the jobs to show, sorted: unfinished jobs and unreadable jobs, which need attention;
+// jobs returns the jobs to show, sorted: unfinished jobs, commands that wait, and unreadable jobs, which need attention;
 // only of the chosen user; only those that match the filter.
 func (m *Model) jobs() (out []*machine.Job) {
 	for i := range m.sample.Jobs {
@@ -28,6 +28,11 @@ func (m *Model) jobs() (out []*machine.Job) {
 		ended := j.State == machine.Ended && j.Error == ""
 		if (!ended || m.showEnded) && m.chosen(j) {
 			out = append(out, j)
+		}
+	}
+	for i := range m.sample.Waiting {
+		if j := node.WaitingJob(&m.sample.Waiting[i]); m.chosen(&j) {
+			out = append(out, &j)
 		}
 	}
 	order := node.Compare(m.Jobs.Sort)

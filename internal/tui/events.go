@@ -56,7 +56,7 @@ func (m *Model) eventsOf(j *machine.Job, named bool) (out []event) {
 		out = append(out, event{a.latest.Time, m.subject(j, a.latest.Device, named) + m.refusalText(a, m.known[j.Path]), true})
 	}
 	for _, d := range j.Deaths {
-		name := humanfmt.Claim(fmt.Sprint(d.PID), false) // the PID of a dead process cannot be confirmed
+		name := fmt.Sprint(d.PID) // a claim: the PID of a dead process cannot be confirmed
 		if d.Name == "" {
 			name = "pid " + name
 		} else {

@@ -222,6 +222,9 @@ func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, 
 		s.Device = fmt.Sprint(d.Device)
 	}
 	s.Project = j.Labels[job.Project]
+	if s.Project != "" && j.Claimed {
+		s.Project += " (claimed)"
+	}
 	if j.Kubernetes != nil { // which the user cannot choose
 		s.Project = j.Kubernetes.Namespace
 	}

@@ -174,7 +174,7 @@ type pageView struct {
 	Devices                   []template.HTML
 	JobsHead, EndedHead       template.HTML
 	Jobs, Ended               []template.HTML
-	Outside, Events           template.HTML
+	Waiting, Outside, Events  template.HTML
 	Answer                    string // answer to a form
 	Failed                    bool
 	HasUsage                  bool
@@ -189,7 +189,7 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 	fragments, lists, version := s.hub.all()
 	html := func(id string) template.HTML { return template.HTML(fragments[id]) } // each was written by a template
 	v := pageView{Host: s.hub.host, Viewer: s.opts.Viewer, Version: s.opts.Version, At: s.hub.feed.Token(version), Public: s.opts.Public, Answer: answer, Failed: failed,
-		Top: html("top"), Findings: html("findings"), NoDevices: html("no-devices"), DevicesHead: html("devices-head"), Users: html("users"), JobsHead: html("jobs-head"), EndedHead: html("ended-head"), Outside: html("outside"), Events: html("events")}
+		Top: html("top"), Findings: html("findings"), NoDevices: html("no-devices"), DevicesHead: html("devices-head"), Users: html("users"), JobsHead: html("jobs-head"), EndedHead: html("ended-head"), Waiting: html("waiting"), Outside: html("outside"), Events: html("events")}
 	if theme := r.URL.Query().Get("theme"); theme == "dark" || theme == "light" {
 		v.Theme = theme
 	}

@@ -40,7 +40,8 @@ type eventView struct {
 	Times       int    // how often a request was refused in a row
 }
 
-var eventWords = map[string]string{machine.JobStarted: "started", machine.JobEnded: "ended", machine.RequestRefused: "refused", machine.ProcessDied: "died", machine.ProcessesStopped: "stopped", machine.JobIdle: "idle"}
+var eventWords = map[string]string{machine.JobStarted: "started", machine.JobEnded: "ended", machine.RequestRefused: "refused", machine.ProcessDied: "died", machine.ProcessesStopped: "stopped", machine.JobIdle: "idle",
+	machine.JobWaits: "waits", machine.JobAdmitted: "admitted", machine.JobGaveUp: "gave up"}
 
 // fairly selects the newest events of each user, as many as there is space for. It takes and
 // returns indices, newest first.

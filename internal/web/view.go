@@ -56,6 +56,7 @@ func (h *hub) view(m *machine.Machine, now time.Time) (fragments map[string]stri
 		return fragments, lists
 	}
 	h.drawJobs(m, fragments, lists)
+	fragments["waiting"] = render("waiting", waitingOf(m))
 	fragments["outside"] = render("outside", outsideOf(m))
 	fragments["events"] = render("events", h.events.view(m, h.opts.Viewer == ""))
 	return fragments, lists
@@ -162,6 +163,25 @@ func (h *hub) findings(m *machine.Machine) (out []findingView) {
 func upperFirst(text string) string {
 	r, size := utf8.DecodeRuneInString(text)
 	return strings.ToUpper(string(r)) + text[size:]
+}
+
+// waitingView has the commands that wait for room.
+type waitingView struct {
+	Rows  []waitingRow
+	Count int
+}
+
+type waitingRow struct {
+	Place                   int
+	User, Job, Wants, Since string
+}
+
+func waitingOf(m *machine.Machine) waitingView {
+	out := waitingView{Count: len(m.Waiting)}
+	for _, w := range m.Waiting[:min(len(m.Waiting), maxJobs)] {
+		out.Rows = append(out.Rows, waitingRow{w.Place, w.Owner, cmp.Or(w.Job, "?"), w.WantsText(), w.Since.Local().Format("Jan 2 15:04")})
+	}
+	return out
 }
 
 // outsideView has the processes that hold memory and are in no job.

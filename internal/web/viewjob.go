@@ -404,9 +404,4 @@ func (h *hub) addSaid(v *jobView, j *machine.Job) {
 		row.Clock, row.When = clock(j.Deaths[i].Time)
 		v.Deaths = append(v.Deaths, row)
 	}
-	for _, row := range append(slices.Clone(v.Refusals), v.Deaths...) {
-		if strings.Contains(row.Text, "pid "+humanfmt.ClaimMark) {
-			v.Claims = humanfmt.ClaimNote + "."
-		}
-	}
 }

@@ -1,0 +1,253 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/abi"
+	"ration/internal/connlimit"
+	"ration/internal/job"
+	"ration/internal/launch"
+	"ration/internal/region"
+)
+
+// Users whose rule has when_full = "wait" wait for room in root's queue, the one of ration run --wait. The service
+// holds one ticket for each such user. PROTOCOL.md (*Waiting*) gives the steps, and the state after a crash.
+
+// waitWord at the end of a request for the user's job says that the client can wait. It begins the line that the
+// client then gets before the answer.
+const waitWord = "wait"
+
+// tryAgain is how often the first in the queue looks for room. Many things make some: a process that ends, a run, a
+// change of the policy.
+const tryAgain = 200 * time.Millisecond
+
+// mustWait is the error for a user that waits for a ration.
+type mustWait struct {
+	uid   int
+	at    region.Place
+	wants map[int]uint64 // as in job.Waiting
+	why   string
+}
+
+func (e *mustWait) Error() string { return e.why }
+
+// errGone is returned if no client waits any more.
+var errGone = errors.New("the client has gone")
+
+// waitingUser is a user with clients that wait.
+type waitingUser struct {
+	clients int           // guarded by queue.mu
+	left    chan struct{} // closed when there are none
+	ended   chan struct{} // closed when the user has the job, or was refused it
+	err     error         // valid after ended is closed
+}
+
+// queue has the users that wait.
+type queue struct {
+	mu    sync.Mutex
+	users map[int]*waitingUser // guarded by mu
+}
+
+// waits reports whether a user's rule lets programs wait.
+func (r *rations) waits(uid int) bool {
+	rule, err := r.ruleOf(uid)
+	return err == nil && rule.Waits
+}
+
+// ensureOrWait is ensureAt for a client that can wait. It returns a mustWait if there is no room, or if others wait:
+// who comes later is served later.
+func (r *rations) ensureOrWait(uid int, at region.Place) error {
+	if !r.waits(uid) {
+		return r.ensureAt(uid, at)
+	}
+	if all, err := job.Queue(job.Folder()); err == nil && len(all) > 0 {
+		return &mustWait{uid, at, r.wants(uid), fmt.Sprintf("place %d in the queue (ration queue)", len(all)+1)}
+	}
+	return r.ensureIfRoom(uid, at)
+}
+
+// ensureNow is ensureAt for a client that cannot wait. If programs of the user wait, it is no refusal to be recorded.
+func (r *rations) ensureNow(uid int, at region.Place) error {
+	err := r.ensureAt(uid, at)
+	if errors.Is(err, ErrOverbooked) && r.waits(uid) {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
+// ensureIfRoom is ensureAt, and returns a mustWait if there is no room.
+func (r *rations) ensureIfRoom(uid int, at region.Place) error {
+	err := r.ensureAt(uid, at)
+	if errors.Is(err, ErrOverbooked) && r.waits(uid) {
+		why, _, _ := strings.Cut(err.Error(), " (try again later")
+		return &mustWait{uid, at, r.wants(uid), why}
+	}
+	return err
+}
+
+// notNow is an error that a run does not get only because of what runs now. It begins the answer to a request of
+// ration run --wait, which then tries again.
+type notNow struct{ err error }
+
+func (e *notNow) Error() string { return launch.BusyAnswer + " " + e.err.Error() }
+
+// unlessLater returns the error of a run as a notNow if the run may be given later.
+func unlessLater(err error) error {
+	if errors.Is(err, ErrOverbooked) || errors.Is(err, errHeld) {
+		return &notNow{err}
+	}
+	return err
+}
+
+// errHeld is part of an error if other programs of the user hold what a run asks for.
+var errHeld = errors.New("your other programs and runs hold it")
+
+// wants returns the memory of a user's ration, as in job.Waiting.
+func (r *rations) wants(uid int) map[int]uint64 {
+	out := map[int]uint64{}
+	ration, _, err := r.rationOf(uid)
+	if err != nil {
+		return out
+	}
+	limits, err := r.limitsOf(ration)
+	if err != nil {
+		return out
+	}
+	want := r.wanted(ration)
+	for d := range min(len(r.totals()), abi.Devices) {
+		if bytes := limits.Memory[d].Bytes(); bytes > 0 && want > 0 {
+			out[-want] = max(out[-want], bytes)
+		} else if bytes > 0 {
+			out[d] = bytes
+		}
+	}
+	return out
+}
+
+// wait returns when the user has a job, with nil, or is refused it, or when the client has gone.
+func (k *keeper) wait(c *connlimit.Conn, m *mustWait) error {
+	w := k.enter(m, peerPID(c))
+	defer k.leave(m.uid, w)
+	_ = c.SetDeadline(time.Now().Add(requestTimeout))
+	if _, err := fmt.Fprintf(c, "%s %s\n", waitWord, m.why); err != nil {
+		return errGone
+	}
+	_ = c.SetDeadline(time.Time{})
+	gone := make(chan struct{})
+	go func() {
+		_, _ = c.Read(make([]byte, 1)) // a client that waits sends nothing, so this returns when it has gone
+		close(gone)
+	}()
+	select {
+	case <-w.ended:
+		return w.err
+	case <-gone:
+		return errGone
+	}
+}
+
+// peerPID returns the PID of a client, or 0.
+func peerPID(c *connlimit.Conn) (pid int) {
+	unixConn, is := c.Conn.(*net.UnixConn)
+	if !is {
+		return 0
+	}
+	raw, err := unixConn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid
+}
+
+// enter adds a client of a user. The first one takes a ticket for the user.
+func (k *keeper) enter(m *mustWait, pid int) *waitingUser {
+	k.queue.mu.Lock()
+	defer k.queue.mu.Unlock()
+	w := k.queue.users[m.uid]
+	if w == nil {
+		w = &waitingUser{left: make(chan struct{}), ended: make(chan struct{})}
+		k.queue.users[m.uid] = w
+		go k.awaitRoom(w, m, pid)
+	}
+	w.clients++
+	return w
+}
+
+// leave removes a client.
+func (k *keeper) leave(uid int, w *waitingUser) {
+	k.queue.mu.Lock()
+	defer k.queue.mu.Unlock()
+	if w.clients--; w.clients == 0 {
+		delete(k.queue.users, uid)
+		close(w.left)
+	}
+}
+
+// awaitRoom makes the job of a user that waits when it is the user's turn and there is room. It keeps the job until
+// the clients have their promises.
+func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int) {
+	ticket, err := job.Enqueue(job.Waiting{Job: job.OfUser(m.uid), UID: m.uid, PID: pid, Wants: m.wants})
+	if err != nil {
+		w.err = err
+		close(w.ended)
+		return
+	}
+	held, err := k.grantInTurn(w, m, ticket)
+	w.err = err
+	close(w.ended)
+	ticket.Leave() // after the job is made, which then holds its room
+	<-w.left
+	if held != nil {
+		_ = held.Close()
+	}
+}
+
+// grantInTurn makes the user's job when the ticket is the first and there is room, and returns a promise. It looks
+// again and again: a thread that is blocked for each user could become too many.
+func (k *keeper) grantInTurn(w *waitingUser, m *mustWait, ticket *job.Ticket) (held *os.File, err error) {
+	for {
+		if ticket.Ahead() == 0 {
+			var again *mustWait
+			if held, err = k.grant(m); !errors.As(err, &again) {
+				return held, err
+			}
+		}
+		select {
+		case <-time.After(tryAgain):
+		case <-w.left:
+			return nil, errGone
+		}
+	}
+}
+
+// grant makes the user's job now. The error is a mustWait if there is no room.
+func (k *keeper) grant(m *mustWait) (held *os.File, err error) {
+	r, done, err := k.open()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if err := checkInForce(); err != nil {
+		return nil, err
+	}
+	if !usable(m.uid) {
+		if err := r.ensureIfRoom(m.uid, m.at); err != nil {
+			return nil, err
+		}
+	}
+	passed("admitted")
+	return promise(m.uid)
+}

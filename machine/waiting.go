@@ -1,0 +1,138 @@
+package machine
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/proc"
+)
+
+// Waiting is a command that waits for room on the devices (ration run --wait), or a user whose first program
+// waits for a ration of the policy. Job, PID, Since and Wants are claims of the process that waits.
+type Waiting struct {
+	Place int       `json:"place"`          // 1 is the next to start of its queue; each user has one
+	Job   string    `json:"job,omitempty"`  // name of the job that it will be; empty if unknown
+	Path  string    `json:"path,omitempty"` // where the region of that job will be
+	Owner string    `json:"owner"`          // the user that waits; the UID if it has no name
+	UID   int       `json:"uid"`            // the owner's UID
+	PID   int       `json:"pid,omitempty"`  // of ration run, or of the user's program; 0 if unknown
+	Since time.Time `json:"since,omitzero"` // when it began to wait
+	Wants []Wanted  `json:"wants"`          // memory that it waits for
+}
+
+// Wanted is the memory of one device that a command waits for.
+type Wanted struct {
+	Device int    `json:"device"` // -2 for any two
+	Bytes  uint64 `json:"bytes"`
+}
+
+// Title returns the name of the job that the command will be.
+func (w *Waiting) Title() string {
+	if w.Job == "" {
+		return "of an unknown name"
+	}
+	return w.Job
+}
+
+// WantsText names the memory that the command waits for: 20 GiB on GPU 0.
+func (w *Waiting) WantsText() string {
+	wants := map[int]uint64{}
+	for _, one := range w.Wants {
+		wants[one.Device] = one.Bytes
+	}
+	return humanfmt.OnGPUs(wants)
+}
+
+// maxWaiting bounds the commands that are shown of one user's queue, except the reader's own.
+const maxWaiting = 128
+
+// readQueue returns the commands that wait in a folder of jobs of a user.
+func readQueue(folder string, uid int, most int) (out []Waiting) {
+	all, err := job.Queue(folder)
+	if err != nil {
+		return nil
+	}
+	for i, q := range all[:min(len(all), most)] {
+		w := Waiting{Place: i + 1, Job: q.Job, UID: uid, Wants: []Wanted{}}
+		if q.Job != "" {
+			w.Path = filepath.Join(folder, q.Job, job.RegionName)
+		}
+		if folder == job.RootFolder && q.UID > 0 { // the policy's service waits for a user
+			w.UID, w.Path = q.UID, job.OfUserPath(q.UID)
+			w.Job = job.ShownName(job.OfUser(q.UID), w.Path)
+		}
+		w.Owner = proc.UserName(w.UID)
+		if start, err := proc.Started(q.PID); q.PID > 0 && err == nil && start == q.Start {
+			w.PID = q.PID
+		}
+		if q.Since > 0 {
+			w.Since = time.Unix(0, q.Since).UTC()
+		}
+		for _, d := range slices.Sorted(maps.Keys(q.Wants)) {
+			w.Wants = append(w.Wants, Wanted{d, q.Wants[d]})
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// readQueues reads the queues of a user's folders again, and reports whether one has changed.
+func (s *userState) readQueues(paths []string) (changed bool) {
+	uid, most := s.uid, maxWaiting
+	if uid == ownUser {
+		uid, most = job.User(), maxListed
+	}
+	var now []Waiting
+	for _, folder := range paths {
+		now = append(now, readQueue(folder, uid, most)...)
+	}
+	changed = !slices.EqualFunc(now, s.waiting, func(a, b Waiting) bool {
+		wants := slices.Equal(a.Wants, b.Wants)
+		return wants && a.Place == b.Place && a.Job == b.Job && a.UID == b.UID && a.PID == b.PID && a.Since.Equal(b.Since)
+	})
+	s.waiting = now
+	return changed
+}
+
+// waitingSince returns the events of commands that have begun to wait, or wait no more.
+func waitingSince(before, after *Machine, now time.Time) (out []Event) {
+	type key struct {
+		path string
+		pid  int
+		at   int64
+	}
+	id := func(w *Waiting) key { return key{w.Path, w.PID, w.Since.UnixNano()} }
+	was := map[key]*Waiting{}
+	for i := range before.Waiting {
+		was[id(&before.Waiting[i])] = &before.Waiting[i]
+	}
+	for i := range after.Waiting {
+		w := &after.Waiting[i]
+		if was[id(w)] == nil && w.Path != "" {
+			out = append(out, w.event(JobWaits, w.Since, fmt.Sprintf("job %s of %s waits for %s, place %d in the queue", w.Title(), w.Owner, w.WantsText(), w.Place)))
+		}
+		delete(was, id(w))
+	}
+	for _, w := range was {
+		// A command makes its job before it leaves the queue.
+		started := slices.ContainsFunc(after.Jobs, func(j Job) bool { return j.Path == w.Path && j.Created.After(w.Since) })
+		waited := humanfmt.Span(now.Sub(w.Since).Truncate(time.Second))
+		switch {
+		case w.Path == "":
+		case started:
+			out = append(out, w.event(JobAdmitted, now, fmt.Sprintf("job %s of %s has room for %s after %s", w.Title(), w.Owner, w.WantsText(), waited)))
+		default:
+			out = append(out, w.event(JobGaveUp, now, fmt.Sprintf("job %s of %s left the queue after %s without starting", w.Title(), w.Owner, waited)))
+		}
+	}
+	return out
+}
+
+func (w *Waiting) event(kind string, at time.Time, text string) Event {
+	return Event{Time: at, Kind: kind, Job: w.Job, Path: w.Path, Owner: w.Owner, UID: w.UID, Waits: w, Text: text}
+}
