@@ -13,6 +13,7 @@ import (
 func TestWaiting(t *testing.T) {
 	r, dir := scannerAt(t)
 	scanned := func() (*Machine, []Event) {
+		forgetRest(r)
 		out, err := r.Scan(true)
 		expect.OK(t, err)
 		return out.Machine, slices.DeleteFunc(out.Events, func(e Event) bool { return e.Waits == nil })

@@ -186,6 +186,9 @@ var unused = []string{
 	"DoneRefresh", "ClaimWindow", "PeakStep", "WordSeqBits", "WordSlotBits", "WordSlotShift", "WordUnitShift", "MaxUnits", "SeqBits", "PendDeltaBits",
 	"UsedUnitBits", "SlotFree", "SlotJoining", "SlotCondemned", "SlotDamaged", "SlotLent", "FenceSlot", "StatusStateBits", "PhaseIdle", "PhaseB", "Phases", "LimitUnitBits", "LimitSetBit",
 	"Unlimited",
+	"Header.WaitNext", "Header.Waiters", "Waiter.Place", "Waiter.Units", "Waiter.Since", "Waiter.Beat", "Waiters", "Device.Wake", "Limits.WaitAlloc", "Refusal.Waited", "Waited.Nanoseconds", "Waited.Mutual", "WaitedMutualBit",
+	"WaitPlace.Owner", "WaitPlace.Device", "WaitPlace.Gen", "WaitPlace.Ticket", "PlaceSlotBits", "PlaceDeviceBits", "PlaceGenBits", "PlaceTicketBits",
+	"WakeStep", "WakeWaiting", "WaitAllocNone", "MaxWaitAlloc", "WaitLookNS", "WaitLookLateNS", "WaitStaleNS",
 	"CauseUnknown", "CauseUnseen", "CauseExec", "CauseEnded", "CauseReused", "CauseZombie", "CauseUnmapped", "CauseJoining",
 }
 

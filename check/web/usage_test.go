@@ -66,7 +66,9 @@ func TestUsage(t *testing.T) {
 	b.shows(".usage tbody th", "dave<b>x</b>")
 	expect.Equal(t, b.text(`document.querySelectorAll(".usage tbody tr").length`), "4")
 	expect.True(t, strings.Contains(b.text(`location.search`), "usage=week"))
-	held := func() string { return b.text(`document.querySelector(".usage-body .figures div:nth-child(2) dd").textContent`) }
+	held := func() string {
+		return b.text(`document.querySelector(".usage-body .figures div:nth-child(2) dd").textContent`)
+	}
 	selected := func() (from, to int) {
 		for _, at := range []struct {
 			name string

@@ -85,7 +85,7 @@ func TestQueueDamaged(t *testing.T) {
 		expect.True(t, err == nil && len(all) == 2 && all[0].Job == "" && all[1].Job == "b", i, all, err)
 		b.Leave()
 	}
-	long, err := Enqueue(strings.Repeat("x", recordSize), nil) // its record does not fit, and is left out
+	long, err := Enqueue(Waiting{Job: strings.Repeat("x", recordSize)}) // its record does not fit, and is left out
 	expect.OK(t, err)
 	all, err := Queue(dir)
 	expect.True(t, err == nil && len(all) == 2 && all[1].Job == "", all, err)
