@@ -42,4 +42,13 @@ static inline void cpu_relax(void)
 #endif
 }
 
+/* fence_all orders what this thread stored before it and loads after it. The thread sanitizer does not
+ * know fences, and its threads see each other's stores in order. */
+static inline void fence_all(void)
+{
+#ifndef __SANITIZE_THREAD__
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
 #endif

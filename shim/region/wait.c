@@ -84,7 +84,7 @@ uint32_t region_wait_arm(struct region *r, struct region_waiter *w)
 	/* Sequentially consistent, before the caller looks for room: a process that returns memory
 	 * changes the ledger's word first, and then reads this one. One of the two sees the other. */
 	uint32_t armed = __atomic_or_fetch(word, RATION_WAKE_WAITING, __ATOMIC_SEQ_CST);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	fence_all();
 	FAILPOINT(WAIT_ARMED);
 	return armed;
 }
