@@ -20,7 +20,7 @@ import (
 	"ration/internal/web"
 )
 
-// weekOfAccounts writes a week of accounts of four users, one of whom chose a hostile name for a job.
+// weekOfAccounts writes a week of accounts of four users. A job of one user has a hostile name.
 func weekOfAccounts(t *testing.T) func(from, to time.Time, plot bool) (usage.Report, error) {
 	t.Helper()
 	s, err := usage.Open(filepath.Join(t.TempDir(), "usage.db"))

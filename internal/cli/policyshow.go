@@ -129,28 +129,20 @@ func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)
 			return partText(get(ration))
 		}}
 	}
+	optional := func(title string, get func(limit.Limits) fmt.Stringer, isSet func(limit.Limits) bool) column[T] {
+		c := part(title, get)
+		c.needed = func(r T) bool {
+			_, ration, _ := of(r)
+			return isSet(ration)
+		}
+		return c
+	}
 	return []column[T]{
 		part("MEMORY", func(r limit.Limits) fmt.Stringer { return r.Memory }),
 		part("SHARE", func(r limit.Limits) fmt.Stringer { return r.Compute }),
 		part("CAP", func(r limit.Limits) fmt.Stringer { return r.ComputeMax }),
-		{title: "GPUS",
-			text: func(r T) string {
-				_, ration, _ := of(r)
-				return partText(ration.Devices)
-			},
-			needed: func(r T) bool {
-				_, ration, _ := of(r)
-				return ration.Devices.IsSet()
-			}},
-		{title: "PRIORITY",
-			text: func(r T) string {
-				_, ration, _ := of(r)
-				return partText(ration.Priority)
-			},
-			needed: func(r T) bool {
-				_, ration, _ := of(r)
-				return ration.Priority != 0
-			}},
+		optional("GPUS", func(r limit.Limits) fmt.Stringer { return r.Devices }, func(r limit.Limits) bool { return r.Devices.IsSet() }),
+		optional("PRIORITY", func(r limit.Limits) fmt.Stringer { return r.Priority }, func(r limit.Limits) bool { return r.Priority != 0 }),
 		{title: "LARGEST",
 			text: func(r T) string {
 				_, ration, most := of(r)

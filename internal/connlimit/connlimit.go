@@ -100,6 +100,7 @@ func (u *User) release() {
 type Conn struct {
 	net.Conn
 	UID    int
+	PID    int // of the process that connected; 0 if it cannot be seen from here
 	User   *User
 	closed sync.Once
 }
@@ -125,9 +126,9 @@ func (l listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if uid, err := PeerUID(c); err == nil {
-			if u := l.limiter.admit(uid); u != nil {
-				return &Conn{Conn: c, UID: uid, User: u}, nil
+		if peer, err := peerOf(c); err == nil {
+			if u := l.limiter.admit(int(peer.Uid)); u != nil {
+				return &Conn{Conn: c, UID: int(peer.Uid), PID: int(peer.Pid), User: u}, nil
 			}
 		}
 		_ = c.Close()
@@ -137,18 +138,22 @@ func (l listener) Accept() (net.Conn, error) {
 // PeerUID returns the user at the other end of a Unix socket, as the kernel recorded it when that end
 // connected or listened.
 func PeerUID(c net.Conn) (uid int, err error) {
-	u, is := c.(*net.UnixConn)
-	if !is {
-		return 0, errors.New("reading the user of a peer: not a Unix socket")
-	}
-	raw, err := u.SyscallConn()
+	peer, err := peerOf(c)
 	if err != nil {
 		return 0, err
 	}
-	var cred *unix.Ucred
-	failed := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err := errors.Join(failed, err); err != nil {
-		return 0, err
+	return int(peer.Uid), nil
+}
+
+func peerOf(c net.Conn) (peer *unix.Ucred, err error) {
+	u, is := c.(*net.UnixConn)
+	if !is {
+		return nil, errors.New("reading the user of a peer: not a Unix socket")
 	}
-	return int(cred.Uid), nil
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	failed := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return peer, errors.Join(failed, err)
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"ration/internal/embedded"
 	"ration/internal/humanfmt"
 	"ration/internal/launch"
 	"ration/internal/limit"
@@ -59,8 +58,8 @@ func (c *checker) checkCompute() {
 	}
 }
 
-// aProbe is a probe that runs in a job with a share of each device's time.
-type aProbe struct {
+// sharingProbe is a probe that runs in a job with a share of each device's time.
+type sharingProbe struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	out    *bufio.Reader
@@ -69,13 +68,12 @@ type aProbe struct {
 }
 
 // startProbe starts the probe in a role, and returns when it is ready. result is the driver's answer.
-func (c *checker) startProbe(ctx context.Context, role, percent string) (p *aProbe, result string, err error) {
-	dir, err := embedded.Probe.Unpack()
-	if err != nil {
+func (c *checker) startProbe(ctx context.Context, role, percent string) (p *sharingProbe, result string, err error) {
+	p = &sharingProbe{region: filepath.Join(c.scratch, role+percent)}
+	settings := []string{launch.PreloadVariable + "=" + c.library, launch.EnvRegion + "=" + p.region, limit.EnvCompute + "=" + percent}
+	if p.cmd, err = c.probe(ctx, settings, role); err != nil {
 		return nil, "", err
 	}
-	p = &aProbe{cmd: exec.CommandContext(ctx, filepath.Join(dir, "probe"), role), region: filepath.Join(c.scratch, role+percent)}
-	p.cmd.Env = append(c.environ(), launch.PreloadVariable+"="+c.library, launch.EnvRegion+"="+p.region, limit.EnvCompute+"="+percent)
 	p.cmd.Stderr = &p.stderr
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, "", err
@@ -96,7 +94,7 @@ func (c *checker) startProbe(ctx context.Context, role, percent string) (p *aPro
 }
 
 // read reads the next line, which has a word and a value.
-func (p *aProbe) read(word string) (value string, err error) {
+func (p *sharingProbe) read(word string) (value string, err error) {
 	line, err := p.out.ReadString('\n')
 	is, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if is != word {
@@ -105,7 +103,7 @@ func (p *aProbe) read(word string) (value string, err error) {
 	return value, nil
 }
 
-func (p *aProbe) end() {
+func (p *sharingProbe) end() {
 	_ = p.in.Close() // this ends the probe
 	_ = p.cmd.Wait() // its output has the result
 }

@@ -94,7 +94,7 @@ func (c *checker) measureSlices() (d division, remembered bool, err error) {
 func (c *checker) shareOfWork() (division, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
-	var probes [2]*aProbe
+	var probes [2]*sharingProbe
 	var errs [2]error
 	var ready sync.WaitGroup
 	for i, percent := range []int{leastShare, 100 - leastShare} {

@@ -35,14 +35,12 @@ const probeTimeout = time.Minute
 
 // runProbe runs the probe in an environment without ration's variables, with settings added.
 func (c *checker) runProbe(settings ...string) (output probeOutput, stderr string, err error) {
-	dir, err := embedded.Probe.Unpack()
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	cmd, err := c.probe(ctx, settings)
 	if err != nil {
 		return nil, "", err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, "probe"))
-	cmd.Env = append(c.environ(), settings...)
 	var out, errText bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errText
 	err = cmd.Run()
@@ -59,6 +57,17 @@ func (c *checker) runProbe(settings ...string) (output probeOutput, stderr strin
 		err = nil // the output says why
 	}
 	return output, strings.TrimSpace(errText.String()), err
+}
+
+// probe returns the command that runs the probe.
+func (c *checker) probe(ctx context.Context, settings []string, arguments ...string) (*exec.Cmd, error) {
+	dir, err := embedded.Probe.Unpack()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, "probe"), arguments...)
+	cmd.Env = append(c.environ(), settings...)
+	return cmd, nil
 }
 
 // environ returns this process's environment without the variables of a job, and with the stand-in

@@ -58,7 +58,7 @@ func TestVisibleTotals(t *testing.T) {
 	expect.True(t, strings.Contains(got, `ration_user_memory_byte_seconds_total{user="lovelace"}`) && strings.Count(got, "ration_user_memory_byte_seconds_total{") == 1, got)
 }
 
-// The users with series are bounded, and one who has thousands of delegated UIDs takes none from others.
+// The number of users with series is bounded. A user with thousands of delegated UIDs takes none from others.
 func TestBoundedUsers(t *testing.T) {
 	defer func(old func(int) int) { accountOf = old }(accountOf)
 	accountOf = func(uid int) int {

@@ -258,8 +258,8 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	return f, created, nil
 }
 
-// project returns the project that a run is accounted to, for a user who asks for one, or "" for none. A rule
-// without projects gives none: what the user says then is a claim.
+// project returns the project that a run is accounted to, or "" for none. asked is what the user has chosen, or "".
+// A rule without projects gives none: the user's choice is a claim then.
 func (rule *Rule) project(asked string) (string, error) {
 	switch {
 	case len(rule.Projects) == 0:

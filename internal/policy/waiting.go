@@ -3,13 +3,10 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
 	"ration/internal/connlimit"
@@ -62,8 +59,8 @@ func (r *rations) waits(uid int) bool {
 	return err == nil && rule.Waits
 }
 
-// ensureOrWait is ensureAt for a client that can wait. It returns a mustWait if there is no room, or if others wait:
-// who comes later is served later.
+// ensureOrWait is ensureAt for a client that can wait. It returns a mustWait if there is no room, or if others wait
+// already.
 func (r *rations) ensureOrWait(uid int, at region.Place) error {
 	if !r.waits(uid) {
 		return r.ensureAt(uid, at)
@@ -134,7 +131,7 @@ func (r *rations) wants(uid int) map[int]uint64 {
 
 // wait returns when the user has a job, with nil, or is refused it, or when the client has gone.
 func (k *keeper) wait(c *connlimit.Conn, m *mustWait) error {
-	w := k.enter(m, peerPID(c))
+	w := k.enter(m, c.PID)
 	defer k.leave(m.uid, w)
 	_ = c.SetDeadline(time.Now().Add(requestTimeout))
 	if _, err := fmt.Fprintf(c, "%s %s\n", waitWord, m.why); err != nil {
@@ -152,24 +149,6 @@ func (k *keeper) wait(c *connlimit.Conn, m *mustWait) error {
 	case <-gone:
 		return errGone
 	}
-}
-
-// peerPID returns the PID of a client, or 0.
-func peerPID(c *connlimit.Conn) (pid int) {
-	unixConn, is := c.Conn.(*net.UnixConn)
-	if !is {
-		return 0
-	}
-	raw, err := unixConn.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
-		}
-	})
-	return pid
 }
 
 // enter adds a client of a user. The first one takes a ticket for the user.

@@ -190,7 +190,8 @@ static CUresult time_loop(uint32_t n, double *took)
 		result = launch_loops(n, 1, device.ended[0]);
 		if (!result)
 			result = device.synchronize(device.ended[0]);
-		*took = seconds() - since < *took ? seconds() - since : *took;
+		double this_one = seconds() - since;
+		*took = this_one < *took ? this_one : *took;
 	}
 	return result;
 }
