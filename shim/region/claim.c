@@ -28,6 +28,9 @@ static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char
 	store_release(&s->host_pid, make_host_pid(gen, me.pidns == REGION_INIT_PIDNS ? me.pid : 0));
 	store_release(&s->uid, geteuid());
 	store_release(&s->joined, now_ns(CLOCK_REALTIME));
+	store_release(&s->turns, 0);
+	store_release(&s->cannot, 0);
+	store_release(&s->used_at, 0);
 
 	uint64_t words[RATION_NAME_LEN / 8] = {0};
 	size_t len = strnlen(name, RATION_NAME_LEN - 1);
