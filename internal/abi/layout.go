@@ -213,7 +213,7 @@ type Slot struct {
 	_       uint64
 	Name    [NameLen]byte // ends at the first zero byte; may contain any other bytes
 
-	Turns  uint64 // number of the owner's threads that may be changing one of its accounts
+	Turns  uint64 // packed by Turns
 	Cannot uint64 // why the process cannot sleep: bits from CannotManaged on; zero if it can
 	UsedAt uint64 // microseconds of the monotonic clock: when the process last called the driver for work or memory; zero if it never did
 	_      [5]uint64

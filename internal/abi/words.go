@@ -379,6 +379,23 @@ func (s Sleep) Manual() uint64 { return uint64(s) >> SleepManualBit & 1 }
 // Count counts the changes of the word.
 func (s Sleep) Count() uint64 { return uint64(s) >> SleepCountShift }
 
+// TurnsCountBits is the width of Turns.Count.
+const TurnsCountBits = 16
+
+// Turns is how many threads of a slot's owner may be changing one of its accounts, with the owner's
+// generation: a process that was wrongly taken for dead does not count for the next owner. While it
+// is zero and the job is not awake, none will begin.
+type Turns uint64
+
+// MakeTurns packs a number of threads.
+func MakeTurns(gen, count uint64) Turns { return Turns(gen<<TurnsCountBits | count) }
+
+// Count is the number of threads.
+func (t Turns) Count() uint64 { return uint64(t) & (1<<TurnsCountBits - 1) }
+
+// Gen has the low bits of the owner's generation.
+func (t Turns) Gen() uint64 { return uint64(t) >> TurnsCountBits }
+
 // Bits of Slot.Cannot: why a process cannot sleep now.
 const (
 	CannotManaged  = 1 << 0 // it has managed memory
