@@ -187,7 +187,7 @@ var unused = []string{
 	"UsedUnitBits", "SlotFree", "SlotJoining", "SlotCondemned", "SlotDamaged", "SlotLent", "FenceSlot", "StatusStateBits", "PhaseIdle", "PhaseB", "Phases", "LimitUnitBits", "LimitSetBit",
 	"Unlimited",
 	"Header.Sleep", "Header.Wanted", "Slot.Turns", "Slot.Cannot", "Slot.UsedAt", "Sleep.State", "Sleep.Manual", "Sleep.Count", "Turns.Count", "Turns.Gen", "TurnsCountBits",
-	"Awake", "Falling", "Asleep", "Waking", "SleepStateBits", "SleepManualBit", "SleepCountShift",
+	"Awake", "Falling", "Asleep", "Waking", "Restoring", "SleepStateBits", "SleepManualBit", "SleepCountShift",
 	"CannotManaged", "CannotExported", "CannotImported", "CannotCapture", "CannotMPS", "CannotDriver", "CannotGroup", "CannotUnknown",
 	"CauseUnknown", "CauseUnseen", "CauseExec", "CauseEnded", "CauseReused", "CauseZombie", "CauseUnmapped", "CauseJoining",
 }

@@ -348,7 +348,11 @@ const (
 	Awake   = 0 // the processes change their accounts themselves
 	Falling = 1 // the driver is putting the memory aside; no process changes an account, and all is still charged
 	Asleep  = 2 // the memory is in the processes' host memory; a wake charges what each account shows beyond what it has booked
-	Waking  = 3 // the memory is being charged and brought back
+	Waking  = 3 // the memory is being charged; the driver has not been asked for any of it
+
+	// All is charged, and the driver brings the memory back, or what it had put aside. From here the
+	// only way leads to Awake.
+	Restoring = 4
 )
 
 // Widths of Sleep.
@@ -370,7 +374,7 @@ func MakeSleep(state int, manual bool, count uint64) Sleep {
 	return s
 }
 
-// State is Awake, Falling, Asleep or Waking. Other values count as Asleep.
+// State is Awake, Falling, Asleep, Waking or Restoring. Other values count as Asleep.
 func (s Sleep) State() int { return int(s & (1<<SleepStateBits - 1)) }
 
 // Manual is 1 if no process waits for Wanted: the job wakes by ration wake only.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -138,6 +139,7 @@ func (r *Region) WaitSleep(before abi.Sleep, most time.Duration) error {
 type Sleeper struct {
 	Slot   int
 	PID    int // as this process sees it; 0 if it does not
+	Host   int // on the host; 0 if unknown
 	Name   string
 	Cannot uint64              // bits from abi.CannotManaged on
 	Used   time.Duration       // of the monotonic clock: when it last used the driver; 0 if never
@@ -170,6 +172,7 @@ func (r *Region) Sleepers() (out []Sleeper, err error) {
 		}
 		s := Sleeper{Slot: slot, PID: r.seenPID(slot, e), Name: loadName(e), Cannot: atomic.LoadUint64(&e.Cannot),
 			Used: time.Duration(possible(atomic.LoadUint64(&e.UsedAt), 1<<53)) * time.Microsecond, status: st}
+		s.Host = r.hostPID(st, e, s.PID)
 		for d := range abi.Devices {
 			a := &r.m.Accounts[d][slot]
 			var f abi.Usage
@@ -182,6 +185,35 @@ func (r *Region) Sleepers() (out []Sleeper, err error) {
 		}
 	}
 	return out, r.whole()
+}
+
+var cannotTexts = []struct {
+	bit  uint64
+	text string
+}{
+	{abi.CannotManaged, "has managed memory"},
+	{abi.CannotExported, "shares memory with other processes"},
+	{abi.CannotImported, "uses memory of another process"},
+	{abi.CannotCapture, "is capturing a stream"},
+	{abi.CannotMPS, "is a client of MPS"},
+	{abi.CannotDriver, "has a driver that cannot put memory aside (it needs version 570 or later)"},
+	{abi.CannotGroup, "works together with other devices or processes (multicast memory, as NCCL uses it)"},
+	{abi.CannotUnknown, "may have memory that cannot be put aside"},
+}
+
+// CannotText says why a process cannot sleep, for Slot.Cannot; it is empty if it can.
+func CannotText(bits uint64) string {
+	var parts []string
+	for _, c := range cannotTexts {
+		if bits&c.bit != 0 {
+			parts = append(parts, c.text)
+			bits &^= c.bit
+		}
+	}
+	if bits != 0 {
+		parts = append(parts, "cannot, for a reason that this version of ration does not know")
+	}
+	return strings.Join(parts, ", and ")
 }
 
 // Quiet reports whether no thread of the process is changing an account. If the job is not awake, none will.

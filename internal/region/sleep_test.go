@@ -49,7 +49,7 @@ func TestSleepMovesBytes(t *testing.T) {
 	}
 	expect.True(t, r.Used(0) == 0 && r.Used(1) == 0, "asleep it has", r.Used(0), r.Used(1))
 	h, err := r.Holdings(0, nil)
-	expect.True(t, err == nil && len(h) == 1 && h[0].Total == 60*MiB, "asleep it shows", h, err)
+	expect.True(t, err == nil && len(h) == 1 && h[0].Total == 0 && h[0].Aside == 60*MiB, "asleep it shows", h, err)
 
 	// A process that had the lock died after it had announced a part of the charge.
 	expect.OK(t, r.SetSleep(abi.Waking, false))

@@ -21,11 +21,12 @@ type Process struct {
 	Named   int // the PID that the kernel reports for its lock, unconfirmed: it may have been reused
 	UID     int
 	Name    string
-	Joined  int64 // Unix nanoseconds
-	Dead    bool  // ended; the next process that needs its memory takes it, unless it is lent
-	Lent    bool  // dead; there may be a descriptor of its memory, which stays charged
-	Left    bool  // it has announced its exit, so its end is not a death
-	Ending  bool  // it is ending, or its fork children have its driver files; it still holds its memory
+	Joined  int64  // Unix nanoseconds
+	Dead    bool   // ended; the next process that needs its memory takes it, unless it is lent
+	Lent    bool   // dead; there may be a descriptor of its memory, which stays charged
+	Left    bool   // it has announced its exit, so its end is not a death
+	Cannot  uint64 // why it cannot sleep: bits from abi.CannotManaged on
+	Ending  bool   // it is ending, or its fork children have its driver files; it still holds its memory
 }
 
 // Holding is a process's use of one device, read consistently.
@@ -34,7 +35,8 @@ type Holding struct {
 	Total      uint64
 	Kind       [abi.Kinds]uint64
 	Peak       uint64
-	BestEffort bool // it changed during every try to read it
+	Aside      uint64 // bytes that the driver has put aside, because the job sleeps; they are in no other field
+	BestEffort bool   // it changed during every try to read it
 }
 
 // possible reports whether these values are possible.
@@ -122,6 +124,7 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		return buf, err
 	}
 	accounts := &r.m.Accounts[device]
+	asleep := abi.Sleep(atomic.LoadUint64(&r.m.Header.Sleep)).State() == abi.Asleep
 	var reads, retries, best uint64
 	for slot := range r.high() {
 		status := &r.m.Status[slot]
@@ -141,6 +144,9 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		h := Holding{Slot: slot, Total: f.Total, Kind: f.Kind, Peak: peak, BestEffort: gaveUp}
 		if !h.possible() {
 			h = Holding{Slot: slot, BestEffort: true}
+		}
+		if asleep && abi.Status(st).State() == abi.SlotActive {
+			h.Aside, h.Total, h.Kind = h.Total, 0, [abi.Kinds]uint64{}
 		}
 		reads++
 		retries += uint64(n)
@@ -181,6 +187,7 @@ func (r *Region) Processes() (out []Process, err error) {
 			Dead:   abi.Status(st).State() != abi.SlotActive || r.alive.dead(slot, e, abi.Status(st)) != 0,
 			Lent:   abi.Status(st).State() == abi.SlotLent,
 			Left:   r.left(slot, abi.Status(st)),
+			Cannot: atomic.LoadUint64(&e.Cannot),
 		}
 		p.Ending = !p.Dead && r.alive.outlived(slot, abi.Status(st))
 		p.Named = r.namedPID(slot, p.Seen)
