@@ -162,6 +162,9 @@ func (s *sleeper) fall(busy time.Duration) error {
 	if err := s.check(); err != nil {
 		return err
 	}
+	if err := s.running(); err != nil {
+		return err
+	}
 	atStep("sleep-checked")
 	if err := s.set(abi.Falling); err != nil {
 		return err
@@ -174,6 +177,22 @@ func (s *sleeper) fall(busy time.Duration) error {
 		return err
 	}
 	return s.asleep()
+}
+
+// running returns an error unless the driver can tell of each process that it runs. What it cannot tell now, it could
+// not tell on the way back either.
+func (s *sleeper) running() error {
+	all, err := s.holding()
+	for i := 0; i < len(all) && err == nil; i++ {
+		state, failed := s.calls.state(all[i].PID)
+		switch {
+		case failed != nil && s.r.Lives(&all[i]):
+			err = s.callError("asking the driver about", &all[i], failed)
+		case failed == nil && state != gpu.ProcessRunning:
+			err = s.callError("asking the driver about", &all[i], gpu.CUDAIllegalState)
+		}
+	}
+	return err
 }
 
 // check returns an error if a process cannot sleep, before anything is done.
