@@ -124,11 +124,12 @@ type Job struct {
 	// IdleSince is since when the job's processes hold memory and have done nothing on any device; zero if they
 	// work, or if that is unknown. Only an agent knows it, and says so after ten minutes, or what its operator chose.
 	IdleSince time.Time         `json:"idle_since,omitzero"`
-	IdleAbout bool              `json:"idle_about,omitempty"` // IdleSince is by the driver's samples, in which very little work does not show
-	Labels    map[string]string `json:"labels,omitempty"`     // chosen by the user (ration run --label)
-	Priority  string            `json:"priority,omitempty"`   // high or low; empty for normal
-	Sleep     string            `json:"sleep,omitempty"`      // FallingAsleep, Asleep or Waking; empty if the job is awake
-	Claims    uint64            `json:"claims"`               // processes that joined since the region was created
+	IdleAbout bool              `json:"idle_about,omitempty"`    // IdleSince is by the driver's samples, in which very little work does not show
+	Labels    map[string]string `json:"labels,omitempty"`        // chosen by the user (ration run --label)
+	Priority  string            `json:"priority,omitempty"`      // high or low; empty for normal
+	Sleep     string            `json:"sleep,omitempty"`         // FallingAsleep, Asleep or Waking; empty if the job is awake
+	Sleeps    uint64            `json:"sleep_changes,omitempty"` // changes of Sleep since the region was created
+	Claims    uint64            `json:"claims"`                  // processes that joined since the region was created
 	// Kubernetes describes the claim that the job was made for, and its pods; nil for other jobs.
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
 
@@ -228,6 +229,14 @@ func (j *Job) Same(as *Job) bool {
 func (j *Job) Held() (bytes uint64) {
 	for i := range j.Devices {
 		bytes += min(j.Devices[i].Used, ^bytes)
+	}
+	return bytes
+}
+
+// Aside returns the bytes that were put aside because the job sleeps, on all devices.
+func (j *Job) Aside() (bytes uint64) {
+	for i := range j.Devices {
+		bytes += min(j.Devices[i].Aside, ^bytes)
 	}
 	return bytes
 }

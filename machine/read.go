@@ -153,7 +153,7 @@ func (j *Job) readHistory(r *region.Region) error {
 		return err
 	}
 	word, err := r.Sleep()
-	j.Sleep = sleepText(word)
+	j.Sleep, j.Sleeps = sleepText(word), word.Count()
 	return err
 }
 

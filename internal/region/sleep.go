@@ -129,12 +129,6 @@ func (r *Region) WaitWanted(before uint64, most time.Duration) error {
 	return err
 }
 
-// WaitSleep returns when the state is not before any more, or after most.
-func (r *Region) WaitSleep(before abi.Sleep, most time.Duration) error {
-	_, err := look(r, func() bool { futexWait(&r.m.Header.Sleep, uint64(before), most); return true })
-	return err
-}
-
 // Sleeper is a living process of a job, for the process that has the sleep lock.
 type Sleeper struct {
 	Slot   int
