@@ -20,6 +20,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/embedded"
 	"ration/internal/job"
+	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/machine"
 )
@@ -195,11 +196,7 @@ func TestCannotSleep(t *testing.T) {
 	expect.OK(t, err)
 	pid := all[0].PID
 	expect.OK(t, unix.Kill(pid, unix.SIGSTOP))
-	for stat := ""; !strings.Contains(stat, ") T "); time.Sleep(time.Millisecond) {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		expect.OK(t, err)
-		stat = string(b)
-	}
+	waitStopped(t, pid)
 	refuse(nil, "is stopped (continue it: kill -CONT")
 	expect.OK(t, unix.Kill(pid, unix.SIGCONT))
 	refuse([]string{"FAKEGPU_CHECKPOINT="}, "it cannot sleep")
@@ -212,6 +209,36 @@ func TestCannotSleep(t *testing.T) {
 	out, err := rationOutput(nil, "sleep", "--wake", "never", "stays")
 	expect.True(t, err != nil && strings.Contains(out, "auto or manual"), out)
 	awakeAndWhole(t, "stays", d.Used, p)
+}
+
+// waitStopped returns when a process is stopped.
+func waitStopped(t *testing.T, pid int) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		stat, err := proc.ReadStat(pid)
+		expect.OK(t, err)
+		if stat.Stopped() {
+			return
+		}
+		expect.Must(t, time.Now().Before(end), "pid", pid, "does not stop")
+	}
+}
+
+// outsideProgram starts a program in no job that holds so many MiB.
+func outsideProgram(t *testing.T, mib int) *exec.Cmd {
+	folder, err := embedded.Workload.Unpack()
+	expect.OK(t, err)
+	cmd := exec.Command(filepath.Join(folder, "workload"))
+	in, err := cmd.StdinPipe()
+	expect.OK(t, err)
+	answers, err := cmd.StdoutPipe()
+	expect.OK(t, err)
+	expect.OK(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	_, err = fmt.Fprint(in, "init\nalloc ", mib<<20, "\n")
+	expect.OK(t, err)
+	s := bufio.NewScanner(answers)
+	expect.Must(t, s.Scan() && s.Scan() && strings.HasPrefix(s.Text(), "ok"), "the program outside says", s.Text())
+	return cmd
 }
 
 // A job that sleeps makes room, and wakes only when there is room again.
@@ -241,21 +268,17 @@ func TestSleepMakesRoom(t *testing.T) {
 	expect.True(t, strings.Contains(<-woken, "old is awake"), "wake --wait")
 	awakeAndWhole(t, "old", before.Used, old)
 
-	// A program outside all jobs holds the room.
+	// A program outside all jobs takes the room while the job wakes.
 	mustRation(t, "sleep", "--wake", "manual", "old")
-	folder, err := embedded.Workload.Unpack()
-	expect.OK(t, err)
-	outside := exec.Command(filepath.Join(folder, "workload"))
-	in, err := outside.StdinPipe()
-	expect.OK(t, err)
-	answers, err := outside.StdoutPipe()
-	expect.OK(t, err)
-	expect.OK(t, outside.Start())
-	defer func() { _ = outside.Process.Kill(); _ = outside.Wait() }()
-	_, err = fmt.Fprint(in, "init\nalloc ", 6000<<20, "\n")
-	expect.OK(t, err)
-	s := bufio.NewScanner(answers)
-	expect.True(t, s.Scan() && s.Scan() && strings.HasPrefix(s.Text(), "ok"), "the program outside says", s.Text())
+	waking := exec.Command("ration", "wake", "old")
+	waking.Env = append(os.Environ(), "RATION_TEST_DIE=wake-waking:1:stop")
+	var said strings.Builder
+	waking.Stderr = &said
+	expect.OK(t, waking.Start())
+	waitStopped(t, waking.Process.Pid)
+	outside := outsideProgram(t, 6000)
+	expect.OK(t, waking.Process.Signal(unix.SIGCONT))
+	expect.True(t, waking.Wait() != nil && strings.Contains(said.String(), "GPU 0 has"), "a wake without room says", said.String())
 	out, err = rationOutput(nil, "wake", "old")
 	expect.True(t, err != nil && strings.Contains(out, "no room"), "a wake without room says", out, err)
 	expect.OK(t, outside.Process.Kill())
@@ -287,22 +310,29 @@ func TestSleepKilledAtEachStep(t *testing.T) {
 		out, err := rationOutput([]string{"RATION_TEST_DIE=" + at}, args...)
 		expect.True(t, err != nil && strings.Contains(err.Error(), "killed"), args, "did not come to", at, ":", err, out)
 	}
+	fallsAsleep := func(at string) {
+		t.Helper()
+		mustRation(t, "sleep", "--wake", "manual", "pair")
+		j, d := readSleeper(t, "pair")
+		expect.True(t, j.Sleep == machine.Asleep && d.Used == 0 && d.Driver == 0 && d.Aside == before.Used, "after", at, "it is", j.Sleep, d.Used, d.Driver, d.Aside)
+		mustRation(t, "wake", "pair")
+		awakeAndWhole(t, "pair", before.Used, first, second)
+	}
 	for _, at := range sleeps {
 		dies(at, "sleep", "--wake", "manual", "pair")
 		mustRation(t, "wake", "pair")
 		awakeAndWhole(t, "pair", before.Used, first, second)
 		dies(at, "sleep", "--wake", "manual", "pair")
-		mustRation(t, "sleep", "--wake", "manual", "pair")
-		j, d := readSleeper(t, "pair")
-		expect.True(t, j.Sleep == machine.Asleep && d.Used == 0 && d.Aside == before.Used, "after", at, "it is", j.Sleep, d.Used, d.Aside)
-		mustRation(t, "wake", "pair")
-		awakeAndWhole(t, "pair", before.Used, first, second)
+		fallsAsleep(at)
 	}
 	for _, at := range wakes {
 		mustRation(t, "sleep", "--wake", "manual", "pair")
 		dies(at, "wake", "pair")
 		mustRation(t, "wake", "pair")
 		awakeAndWhole(t, "pair", before.Used, first, second)
+		mustRation(t, "sleep", "--wake", "manual", "pair")
+		dies(at, "wake", "pair")
+		fallsAsleep(at)
 	}
 }
 
@@ -342,4 +372,40 @@ func TestCannotText(t *testing.T) {
 		expect.True(t, text != "" && !strings.Contains(text, "does not know"), "bit", bit, text)
 	}
 	expect.True(t, region.CannotText(0) == "" && strings.Contains(region.CannotText(1<<40), "does not know"), "others")
+}
+
+// A helper is killed while the driver locks a process that is stopped. The process runs as it seems, and is locked when
+// it continues; the next helper does not leave it so.
+func TestSleepLockUnderWay(t *testing.T) {
+	jobs := sleepMachine(t, "0")
+	p := startSleeper(t, 100, "--mem", "1g", "--name", "stopped")
+	_, before := readSleeper(t, "stopped")
+	r, err := region.Open(filepath.Join(jobs, "stopped", job.RegionName), region.Options{NoCreate: true})
+	expect.OK(t, err)
+	defer r.Close()
+	all, err := r.Sleepers()
+	expect.OK(t, err)
+
+	helper := exec.Command("ration", "sleep", "stopped")
+	helper.Env = append(os.Environ(), "RATION_TEST_DIE=sleep-lock:1:stop")
+	expect.OK(t, helper.Start())
+	waitStopped(t, helper.Process.Pid)
+	expect.OK(t, unix.Kill(all[0].PID, unix.SIGSTOP))
+	waitStopped(t, all[0].PID)
+	expect.OK(t, helper.Process.Signal(unix.SIGCONT))
+	time.Sleep(300 * time.Millisecond) // it asks for the lock
+	expect.OK(t, helper.Process.Kill())
+	_ = helper.Wait()
+
+	woken := make(chan string)
+	go func() { out, _ := rationOutput(nil, "wake", "stopped"); woken <- out }()
+	time.Sleep(500 * time.Millisecond)
+	expect.OK(t, unix.Kill(all[0].PID, unix.SIGCONT))
+	expect.True(t, strings.Contains(<-woken, "is awake"), "wake")
+	time.Sleep(100 * time.Millisecond)
+	p.tell("alloc 1048576")
+	_, answered := p.answers(5 * time.Second)
+	expect.Must(t, answered, "the program is locked")
+	p.does("free")
+	awakeAndWhole(t, "stopped", before.Used, p)
 }
