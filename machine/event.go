@@ -20,11 +20,13 @@ const (
 	// ProcessesStopped means that the agent has ended processes of a job that is over its limit, or is about to.
 	ProcessesStopped = "stop"
 	JobIdle          = "idle"   // a job holds memory and has done nothing on its devices for a while; only an agent notices
+	JobSlept         = "sleep"  // a job has fallen asleep
+	JobWoke          = "wake"   // a job that slept, or was falling asleep, is awake
 	Changed          = "change" // Machine has changed; only from Watch, after the events of the same read
 )
 
 // EventKinds lists the kinds of events of jobs: all but Changed.
-var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle}
+var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle, JobSlept, JobWoke}
 
 // Event is something that happened to a job, or a new state of the machine (Changed).
 type Event struct {
@@ -40,9 +42,10 @@ type Event struct {
 	Death   *Death    `json:"death,omitempty"`
 	Denied  *Denied   `json:"policy_refusal,omitempty"` // for a refusal by the policy, which has no job
 	Stop    *Stop     `json:"stop,omitempty"`
-	Idle    time.Time `json:"idle_since,omitzero"` // since when the job does nothing, for JobIdle
-	Missed  uint64    `json:"missed,omitempty"`    // earlier refusals that are lost, because a region keeps only the latest
-	Text    string    `json:"text"`                // a sentence without a period
+	Idle    time.Time `json:"idle_since,omitzero"`     // since when the job does nothing, for JobIdle
+	Sleeps  uint64    `json:"sleep_changes,omitempty"` // as in Job, for JobSlept and JobWoke
+	Missed  uint64    `json:"missed,omitempty"`        // earlier refusals that are lost, because a region keeps only the latest
+	Text    string    `json:"text"`                    // a sentence without a period
 
 	// Machine is the machine as of the read that noticed the event. Only Watch sets it. Several
 	// events share it: do not modify it.
@@ -55,7 +58,7 @@ type EventID struct {
 	Kind      string
 	Job       JobID
 	Time      time.Time // of a refusal, a death or a stop; since when a job is idle
-	Slot, PID int
+	Slot, PID int       // for JobSlept and JobWoke Slot is Event.Sleeps
 }
 
 // JobID returns the identity of the event's job.
@@ -76,6 +79,8 @@ func (e *Event) ID() EventID {
 		id.Time, id.Slot = e.Stop.Time, e.Stop.Device
 	case e.Kind == JobIdle:
 		id.Time = e.Idle
+	case e.Kind == JobSlept || e.Kind == JobWoke:
+		id.Slot = int(e.Sleeps)
 	}
 	return id
 }
@@ -134,6 +139,17 @@ func (j *Job) IdleEvent(now time.Time) Event {
 	return e
 }
 
+// sleepEvent returns the event of a job that has fallen asleep or woken up.
+func (j *Job) sleepEvent(now time.Time) Event {
+	e := j.event(JobWoke, now)
+	e.Text = fmt.Sprintf("job %s of %s is awake", j.Title(), j.Owner)
+	if j.Sleep == Asleep {
+		e.Kind, e.Text = JobSlept, fmt.Sprintf("job %s of %s sleeps: %s of GPU memory is in host memory", j.Title(), j.Owner, humanfmt.Bytes(j.Aside()))
+	}
+	e.Text, e.Sleeps = termtext.Printable(e.Text), j.Sleeps
+	return e
+}
+
 // eventsOf returns the events of a job since an earlier read. before is nil if there was none.
 func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	if before == nil {
@@ -157,6 +173,9 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 			e.Death, e.Text = d, d.Sentence()
 			out = append(out, e)
 		}
+	}
+	if after.Sleep == Asleep && before.Sleep != Asleep || after.Sleep == "" && before.Sleep != "" && after.State != Ended {
+		out = append(out, after.sleepEvent(now))
 	}
 	if after.State != Ended || before.State == Ended {
 		return out

@@ -186,6 +186,9 @@ var unused = []string{
 	"DoneRefresh", "ClaimWindow", "PeakStep", "WordSeqBits", "WordSlotBits", "WordSlotShift", "WordUnitShift", "MaxUnits", "SeqBits", "PendDeltaBits",
 	"UsedUnitBits", "SlotFree", "SlotJoining", "SlotCondemned", "SlotDamaged", "SlotLent", "FenceSlot", "StatusStateBits", "PhaseIdle", "PhaseB", "Phases", "LimitUnitBits", "LimitSetBit",
 	"Unlimited",
+	"Header.Sleep", "Header.Wanted", "Slot.Turns", "Slot.Cannot", "Slot.UsedAt", "Sleep.State", "Sleep.Manual", "Sleep.Count", "Turns.Count", "Turns.Gen", "TurnsCountBits",
+	"Awake", "Falling", "Asleep", "Waking", "Restoring", "SleepStateBits", "SleepManualBit", "SleepCountShift",
+	"CannotManaged", "CannotExported", "CannotImported", "CannotCapture", "CannotMPS", "CannotDriver", "CannotGroup", "CannotUnknown",
 	"CauseUnknown", "CauseUnseen", "CauseExec", "CauseEnded", "CauseReused", "CauseZombie", "CauseUnmapped", "CauseJoining",
 }
 

@@ -282,6 +282,14 @@ func (a *app) printJob(s machine.Job) {
 	if s.Priority != "" {
 		a.out.paragraph(plain, 2, "%s priority", s.Priority)
 	}
+	if s.Sleep == machine.Asleep {
+		a.out.paragraph(plain, 2, "asleep: %s of GPU memory is in host memory (wake it: ration wake %s)", humanfmt.Bytes(s.Aside()), argumentOf(&s))
+	}
+	for _, p := range s.Processes {
+		if p.CannotSleep != "" {
+			a.out.paragraph(dim, 2, "cannot sleep: pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), p.CannotSleep)
+		}
+	}
 	for _, p := range s.Processes {
 		if p.State == machine.Ending {
 			a.out.paragraph(plain, 2, "pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), false), p.WhyEnding())

@@ -33,7 +33,7 @@ var ErrCannotWait = errors.New("--wait cannot be used")
 // Wait is how a command waits for room on the devices, instead of sharing them with more limits than
 // they have memory for.
 type Wait struct {
-	Most time.Duration // how long; 0 for any time
+	Most time.Duration // how long; 0 for any time; negative: not at all
 	Tell func(string)  // called with a sentence when the place in the queue changes
 }
 
@@ -84,25 +84,51 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 	if name == "" {
 		name = defaultName(p.Command[0])
 	}
+	return p.Wait.Room(name, wants, "starting")
+}
+
+// Room returns when this process is the first of those that wait, and all devices have room for what it wants. name is that
+// of the job that gets the room. The caller leaves the queue when the job counts.
+func (wait Wait) Room(name string, wants map[int]uint64, then string) (*job.Ticket, error) {
 	t, err := job.Enqueue(name, wants)
 	if err != nil {
 		return nil, err
 	}
-	w := &waiter{wants: wants, tell: p.Wait.Tell, began: time.Now()}
-	if p.Wait.Most > 0 {
-		w.expired = time.After(p.Wait.Most)
-	}
-	if err = w.untilFirst(t); err == nil {
-		err = w.untilRoom()
+	w := &waiter{wants: wants, tell: wait.Tell, began: time.Now()}
+	switch {
+	case wait.Most < 0:
+		err = w.now(t)
+	case wait.Most > 0:
+		w.expired = time.After(wait.Most)
+		fallthrough
+	default:
+		if err = w.untilFirst(t); err == nil {
+			err = w.untilRoom()
+		}
 	}
 	if err != nil {
 		t.Leave()
 		return nil, err
 	}
 	if w.told {
-		w.tell(fmt.Sprintf("there is room for %s after %s: starting", WantsText(wants), humanfmt.Span(time.Since(w.began))))
+		w.tell(fmt.Sprintf("there is room for %s after %s: %s", WantsText(wants), humanfmt.Span(time.Since(w.began)), then))
 	}
 	return t, nil
+}
+
+// now returns an error unless this process is the first, and there is room.
+func (w *waiter) now(t *job.Ticket) error {
+	if ahead := t.Ahead(); ahead > 0 {
+		return fmt.Errorf("%w for %s: %s for it", ErrNoRoom, WantsText(w.wants), humanfmt.Plural(ahead, "command waits", "commands wait"))
+	}
+	m, err := machine.Read()
+	if err != nil {
+		return fmt.Errorf("looking for room: %w", err)
+	}
+	if short, _ := w.short(&m); len(short) > 0 {
+		return fmt.Errorf("%w for %s%s", ErrNoRoom, WantsText(w.wants), holdersText(&m, w.wants))
+	}
+	return nil
 }
 
 // wants returns the bytes to wait for on each device. It is an error if a device can never have them.
@@ -271,8 +297,8 @@ func roomOn(m *machine.Machine, device int) (out room) {
 	var taken uint64
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
-		if j.State == machine.Ended {
-			continue
+		if j.State == machine.Ended || j.Sleep == machine.Asleep {
+			continue // a job that sleeps gets its room back as a newcomer would
 		}
 		for n := range j.Devices {
 			d := &j.Devices[n]

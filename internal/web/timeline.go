@@ -40,7 +40,7 @@ type eventView struct {
 	Times       int    // how often a request was refused in a row
 }
 
-var eventWords = map[string]string{machine.JobStarted: "started", machine.JobEnded: "ended", machine.RequestRefused: "refused", machine.ProcessDied: "died", machine.ProcessesStopped: "stopped", machine.JobIdle: "idle"}
+var eventWords = map[string]string{machine.JobStarted: "started", machine.JobEnded: "ended", machine.RequestRefused: "refused", machine.ProcessDied: "died", machine.ProcessesStopped: "stopped", machine.JobIdle: "idle", machine.JobSlept: "asleep", machine.JobWoke: "awake"}
 
 // fairly selects the newest events of each user, as many as there is space for. It takes and
 // returns indices, newest first.
