@@ -129,6 +129,7 @@ type Job struct {
 	Priority  string            `json:"priority,omitempty"`      // high or low; empty for normal
 	Sleep     string            `json:"sleep,omitempty"`         // FallingAsleep, Asleep or Waking; empty if the job is awake
 	Sleeps    uint64            `json:"sleep_changes,omitempty"` // changes of Sleep since the region was created
+	WaitAlloc uint64            `json:"wait_alloc_ms,omitempty"` // milliseconds that a request waits for memory of the job at most; 0 if it does not wait
 	Claims    uint64            `json:"claims"`                  // processes that joined since the region was created
 	// Kubernetes describes the claim that the job was made for, and its pods; nil for other jobs.
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
@@ -290,8 +291,16 @@ type Process struct {
 	Container   string    `json:"container,omitempty"`    // container that the cgroup belongs to, as in docker/0123456789ab or slurm/JOB.STEP
 	Joined      time.Time `json:"joined_at,omitzero"`
 	Holdings    []Holding `json:"holdings"`
-	Host        *HostUse  `json:"host,omitempty"` // nil if unknown; only ration ps JOB, ration ps --long, ration inspect and ration top read it
-	Local       ProcessID `json:"-"`              // by the kernel; zero unless Verified, and if it was decoded from JSON
+	Waits       []Wait    `json:"waits,omitempty"` // requests of the process that wait for memory of the job, as the process claims
+	Host        *HostUse  `json:"host,omitempty"`  // nil if unknown; only ration ps JOB, ration ps --long, ration inspect and ration top read it
+	Local       ProcessID `json:"-"`               // by the kernel; zero unless Verified, and if it was decoded from JSON
+}
+
+// Wait is a request that waits for memory of the job.
+type Wait struct {
+	Device int       `json:"device"`
+	Bytes  uint64    `json:"bytes"`
+	Since  time.Time `json:"since,omitzero"`
 }
 
 // Held returns the bytes that the process holds, on all devices.

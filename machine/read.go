@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -134,7 +135,7 @@ func (j *Job) readHistory(r *region.Region) error {
 		for _, h := range f.Top {
 			top = append(top, Holder(h))
 		}
-		j.Refusals = append(j.Refusals, Refusal{timeOf(f.Time), f.Device, f.Slot, f.PID, f.Asked, f.Held, f.Limit, f.Own, top})
+		j.Refusals = append(j.Refusals, Refusal{timeOf(f.Time), f.Device, f.Slot, f.PID, f.Asked, f.Held, f.Limit, f.Own, top, min(f.Waited.Nanoseconds(), int64(24*time.Hour)), f.Waited.Mutual()})
 	}
 	if j.Deaths, err = readDeaths(r); err != nil {
 		return err
@@ -153,7 +154,25 @@ func (j *Job) readHistory(r *region.Region) error {
 		return err
 	}
 	word, err := r.Sleep()
+	if err != nil {
+		return err
+	}
 	j.Sleep, j.Sleeps = sleepText(word), word.Count()
+	if j.WaitAlloc, err = r.WaitAlloc(); err != nil {
+		return err
+	}
+	return j.readWaiters(r)
+}
+
+// readWaiters adds what the processes' requests wait for.
+func (j *Job) readWaiters(r *region.Region) error {
+	waiters, err := r.Waiters()
+	for _, w := range waiters {
+		i := slices.IndexFunc(j.Processes, func(p Process) bool { return p.Slot == w.Slot })
+		if i >= 0 {
+			j.Processes[i].Waits = append(j.Processes[i].Waits, Wait{w.Device, w.Bytes, w.Since})
+		}
+	}
 	return err
 }
 

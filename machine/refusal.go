@@ -19,8 +19,10 @@ type Refusal struct {
 	Asked  uint64    `json:"asked"`
 	Held   uint64    `json:"held"` // by all processes of the job at that time
 	Limit  uint64    `json:"limit"`
-	Own    uint64    `json:"own"` // held by the refused process
-	Top    []Holder  `json:"top"` // the processes that held most, largest first
+	Own    uint64    `json:"own"`                          // held by the refused process
+	Top    []Holder  `json:"top"`                          // the processes that held most, largest first
+	Waited int64     `json:"waited_ns,omitempty"`          // nanoseconds that it waited for memory of the job, at most a day; 0 if it did not wait
+	Mutual bool      `json:"waited_for_waiters,omitempty"` // it could not fit while processes that waited as well kept their memory
 }
 
 // Holder is a process that held much of a device when a request was refused.
@@ -97,6 +99,12 @@ func (f *Refusal) Sentence(processes []Process) string {
 	text := f.Requester(processes) + " " + humanfmt.Refusal(f.Asked, f.Held, f.Limit, top)
 	if f.Own > 0 && !listed {
 		text += fmt.Sprintf("; it held %s itself", humanfmt.Bytes(f.Own))
+	}
+	if f.Waited > 0 {
+		text += fmt.Sprintf("; it waited %s for room", humanfmt.Span(time.Duration(f.Waited)))
+	}
+	if f.Mutual {
+		text += ", and processes whose memory it needed waited, too (start fewer of them at once, or raise the limit)"
 	}
 	return text
 }

@@ -160,6 +160,9 @@ static void attach_log_differences(const struct region_limits *own)
 			 (unsigned long long)round);
 	if (own->priority && own->priority != region_priority(attach_current))
 		log_warn("this process was given another priority than its job has, which counts (ration limit changes it)");
+	if (own->wait_alloc && wait_alloc_of(own->wait_alloc) != region_wait_alloc(attach_current))
+		log_warn("this process was given another time to wait for memory than its job has, which counts (ration limit --wait-alloc "
+			 "changes it)");
 }
 
 /* The region calls attach_log_damage when this process finds a slot with impossible contents. */
@@ -239,6 +242,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void), enum log_lev
 	}
 	own.round = c->round;
 	own.priority = c->priority;
+	own.wait_alloc = c->wait_alloc;
 	if (!c->path_given && !config_make_folder(c))
 		return false;
 	/* The launcher made the job's region. A new one would have no limits. */

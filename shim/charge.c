@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "attach.h"
+#include "charge_wait.h"
 #include "cuda.h"
 #include "hooks.h"
 #include "log.h"
@@ -142,9 +143,13 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 			 device, more);
 		return;
 	}
-	log_warn("out of memory: %s (pid %llu) asked for %s of device %u, %s of its job's %s is free%s; %sask for less, or raise "
+	char waited[128] = "";
+	if (why->waited)
+		snprintf(waited, sizeof waited, " and waited %.1f s%s", (double)why->waited / 1e9,
+			 why->mutual ? " for processes that wait as well" : "");
+	log_warn("out of memory: %s (pid %llu) asked for %s of device %u%s, %s of its job's %s is free%s; %sask for less, or raise "
 		 "the limit with ration limit%s",
-		 program_invocation_short_name, (unsigned long long)me, size_text(why->asked, a), device, size_text(room, f),
+		 program_invocation_short_name, (unsigned long long)me, size_text(why->asked, a), device, waited, size_text(room, f),
 		 size_text(why->limit, l), who, remedy, more);
 }
 
@@ -198,12 +203,12 @@ enum charge_change { CHARGE_ASK, CHARGE_FORCE, CHARGE_RETURN };
  * was reaped. It returns REGION_OK or an error. It is inline, so that each caller compiles only
  * its own kind of change. */
 static inline __attribute__((always_inline)) int charge_apply(enum charge_change change, unsigned device, unsigned kind, uint64_t bytes,
-							      struct region_refusal *why)
+							      uint64_t *word)
 {
 	struct region *r = attach_region();
 	for (;;) {
 		uint64_t claim = load_relaxed(&r->claim);
-		int err = change == CHARGE_ASK     ? region_charge(r, device, kind, bytes, why)
+		int err = change == CHARGE_ASK     ? region_ask(r, device, kind, bytes, word)
 			  : change == CHARGE_FORCE ? region_charge_forced(r, device, kind, bytes)
 						   : region_return(r, device, kind, bytes);
 		if (likely(err != REGION_EVICTED) || !attach_rejoin(claim, charge_bring))
@@ -211,20 +216,36 @@ static inline __attribute__((always_inline)) int charge_apply(enum charge_change
 	}
 }
 
-/* charge_ask charges bytes to the job without counting them in charge_sums. It returns
- * CUDA_SUCCESS, or the error that the hooked call must return. */
-static inline int charge_ask(unsigned device, unsigned kind, uint64_t bytes)
+/* charge_answer returns the error that the hooked call must return, for an error of charge_apply. It
+ * records and logs a refusal, unless the thread waits for room then. */
+__attribute__((cold, noinline)) static int charge_answer(unsigned device, uint64_t bytes, int err, uint64_t word)
 {
 	struct region_refusal why;
-	if (unlikely(charge_would_refuse(device, bytes)))
-		charge_make_room(device, bytes);
-	int err = charge_apply(CHARGE_ASK, device, kind, bytes, &why);
-	if (likely(err == REGION_OK))
-		return CUDA_SUCCESS;
+	uint64_t waited;
 	if (err != REGION_REFUSED)
 		return charge_fail(err);
-	charge_log_refusal(device, &why);
+	if (!charge_wait_defer(device, bytes, &waited)) {
+		region_refuse(attach_region(), device, bytes, word, waited, &why);
+		charge_log_refusal(device, &why);
+	}
 	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* charge_try charges bytes to the job without counting them in charge_sums. It returns REGION_OK or
+ * an error. */
+static inline int charge_try(unsigned device, unsigned kind, uint64_t bytes, uint64_t *word)
+{
+	if (unlikely(charge_would_refuse(device, bytes)))
+		charge_make_room(device, bytes);
+	return charge_apply(CHARGE_ASK, device, kind, bytes, word);
+}
+
+/* charge_ask is charge_try. It returns CUDA_SUCCESS, or the error that the hooked call must return. */
+static inline int charge_ask(unsigned device, unsigned kind, uint64_t bytes)
+{
+	uint64_t word;
+	int err = charge_try(device, kind, bytes, &word);
+	return likely(err == REGION_OK) ? CUDA_SUCCESS : charge_answer(device, bytes, err, word);
 }
 
 int charge_add(unsigned device, unsigned kind, uint64_t bytes)
@@ -235,6 +256,27 @@ int charge_add(unsigned device, unsigned kind, uint64_t bytes)
 	return refused;
 }
 
+/* charge_request_late answers a request that was not granted at once: it waits, and tries again. */
+__attribute__((cold, noinline)) static int charge_request_late(unsigned device, unsigned kind, uint64_t bytes, int err, uint64_t word)
+{
+	struct charge_wait w;
+	charge_wait_begin(&w);
+	int refused = charge_answer(device, bytes, err, word);
+	while (charge_wait_again(&w))
+		refused = charge_add(device, kind, bytes);
+	return refused;
+}
+
+int charge_request(unsigned device, unsigned kind, uint64_t bytes)
+{
+	uint64_t word;
+	int err = charge_try(device, kind, bytes, &word);
+	if (unlikely(err))
+		return charge_request_late(device, kind, bytes, err, word);
+	charge_count(&charge_sums[device].added[kind], charge_rounded(bytes));
+	return CUDA_SUCCESS;
+}
+
 void charge_claim(unsigned device, unsigned kind, uint64_t bytes)
 {
 	charge_count(&charge_sums[device].added[kind], charge_rounded(bytes));
@@ -243,7 +285,10 @@ void charge_claim(unsigned device, unsigned kind, uint64_t bytes)
 
 int charge_claimed(unsigned device, unsigned kind, uint64_t bytes, bool stays)
 {
+	/* Memory that stays is charged now, even above the limit: there is nothing to wait for. */
+	struct charge_wait *waits = stays ? charge_wait_suspend() : NULL;
 	int refused = bytes ? charge_ask(device, kind, bytes) : CUDA_SUCCESS;
+	charge_wait_resume(waits);
 	int err = refused && stays ? charge_apply(CHARGE_FORCE, device, kind, bytes, NULL) : REGION_OK;
 	if (err)
 		charge_fail(err);

@@ -26,6 +26,11 @@ void charge_arrived(unsigned device, uint64_t bytes);
 void charge_leaving(unsigned device, uint64_t bytes);
 void charge_return(unsigned device, unsigned kind, uint64_t bytes);
 
+/* charge_request is charge_add for memory that the program asks for with one call. In a job whose
+ * requests wait (charge_wait.h), it waits for room. The caller holds no lock, and nothing else that
+ * other threads wait for. */
+int charge_request(unsigned device, unsigned kind, uint64_t bytes);
+
 /* charge_add_forced charges memory that exists already, even if it exceeds the limit. */
 void charge_add_forced(unsigned device, unsigned kind, uint64_t bytes);
 

@@ -24,6 +24,7 @@
 #define CONFIG_ROUND "RATION_COMPUTE_ROUND"
 #define CONFIG_MODE "RATION_COMPUTE"
 #define CONFIG_PRIORITY "RATION_PRIORITY"
+#define CONFIG_WAIT_ALLOC "RATION_WAIT_ALLOC"
 #define CONFIG_HAMI_PRIORITY "CUDA_TASK_PRIORITY"
 
 /* The well-known path: where a container finds its job even if its environment is lost. It is
@@ -222,6 +223,8 @@ static bool config_read_limits(struct config *c)
 		parse_hami_priority(value, &c->priority); /* config_log_meaningless names a wrong one */
 	if ((value = config_setting(CONFIG_PRIORITY, &variable)) && (what = parse_priority(value, &c->priority)))
 		good = config_wrong(variable, what, priority_use);
+	if ((value = config_setting(CONFIG_WAIT_ALLOC, &variable)) && (what = parse_wait_alloc(value, &c->wait_alloc)))
+		good = config_wrong(variable, what, wait_alloc_use);
 	if ((value = config_setting(CONFIG_POLICY, &variable)) && (what = parse_policy(value, &policy)))
 		good = config_wrong(variable, what, policy_use);
 	config_apply_policy(c, policy);

@@ -29,6 +29,7 @@ struct config {
 	struct compute_limit compute_max[RATION_DEVICES]; /* caps */
 	uint32_t round;                                   /* microseconds; 0: not set */
 	uint8_t priority;                                 /* RATION_PRIORITY_...; 0: not set */
+	uint32_t wait_alloc;                              /* milliseconds, or RATION_WAIT_ALLOC_NONE; 0: not set */
 	bool strict;                                      /* RATION_COMPUTE=strict */
 	uint8_t visible[CONFIG_ORDINALS];                 /* CUDA_VISIBLE_DEVICES as it was at cuInit: the device's number, by ordinal */
 };

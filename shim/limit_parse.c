@@ -13,6 +13,7 @@ const char round_use[] = "a time from 1ms to 200ms, like 10ms; or microseconds, 
 const char policy_use[] = "default for a share, force for a cap, or disable for neither";
 const char mode_use[] = "strict, or leave it out";
 const char priority_use[] = "high, normal or low";
+const char wait_alloc_use[] = "a time from 1ms to 24h such as 500ms, 30s or 5m, or none";
 const char device_use[] = "a device from 0 to 15 at the end of the name";
 
 static const char parse_empty[] = "empty";
@@ -253,6 +254,30 @@ const char *parse_priority(const char *text, uint8_t *out)
 			return NULL;
 		}
 	return *text ? "not a priority" : NULL;
+}
+
+const char *parse_wait_alloc(const char *text, uint32_t *milliseconds)
+{
+	static const struct {
+		const char *name;
+		uint64_t milliseconds;
+	} units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+	size_t len = parse_digits(text);
+	uint64_t n = 0;
+	if (!*text)
+		return NULL;
+	if (parse_is_word(text, "none")) {
+		*milliseconds = RATION_WAIT_ALLOC_NONE;
+		return NULL;
+	}
+	for (size_t i = 0; i < len && n <= RATION_MAX_WAIT_ALLOC; i++)
+		n = n * 10 + (uint64_t)(text[i] - '0');
+	for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+		if (len && !strcmp(text + len, units[i].name) && n && n <= RATION_MAX_WAIT_ALLOC / units[i].milliseconds) {
+			*milliseconds = (uint32_t)(n * units[i].milliseconds);
+			return NULL;
+		}
+	return "not a time in range";
 }
 
 const char *parse_hami_priority(const char *text, uint8_t *out)

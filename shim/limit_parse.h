@@ -28,7 +28,7 @@ struct compute_limit {
 enum compute_policy { POLICY_SHARE, POLICY_CAP, POLICY_NEITHER };
 
 /* The accepted values, as text for error messages. */
-extern const char memory_use[], compute_use[], device_use[], round_use[], policy_use[], mode_use[], priority_use[];
+extern const char memory_use[], compute_use[], device_use[], round_use[], policy_use[], mode_use[], priority_use[], wait_alloc_use[];
 
 /* Each parses text into out, and returns NULL or a text that describes the mistake. */
 const char *parse_memory(const char *text, struct memory_limit *out);
@@ -38,8 +38,9 @@ const char *parse_device(const char *text, unsigned *out);
 const char *parse_round(const char *text, uint32_t *microseconds);
 const char *parse_policy(const char *text, enum compute_policy *out);
 const char *parse_mode(const char *text, bool *strict);
-const char *parse_priority(const char *text, uint8_t *out);      /* RATION_PRIORITY_...; empty changes nothing */
-const char *parse_hami_priority(const char *text, uint8_t *out); /* for HAMi-core's variable: 0 is high, 1 low */
+const char *parse_priority(const char *text, uint8_t *out);             /* RATION_PRIORITY_...; empty changes nothing */
+const char *parse_hami_priority(const char *text, uint8_t *out);        /* for HAMi-core's variable: 0 is high, 1 low */
+const char *parse_wait_alloc(const char *text, uint32_t *milliseconds); /* RATION_WAIT_ALLOC_NONE for none; empty changes nothing */
 
 /* share_of returns a share of bytes, in bytes, rounded down. */
 uint64_t share_of(uint32_t share, uint64_t bytes);

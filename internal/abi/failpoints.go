@@ -72,7 +72,7 @@ const (
 	ImportShown   // the region shows the import; the driver has not been asked
 	ImportCharged // a reading has charged this process; the region still shows the import
 
-	// and of a device's time.
+	// of a device's time, and of waiting for memory.
 	WorkShown   // a sign of work is shown
 	CapMeasured // a batch is measured; its time is not charged
 	CapCounted  // its time is counted, but not charged
@@ -80,6 +80,11 @@ const (
 	CapWaiting  // a launch is about to wait
 	CapTaken    // the uncharged time of a process that ended is taken over; it is not charged
 	CapCleared  // the words of another boot's clock are cleared; the clock is not noted
+
+	WaitPlaced // a request has its place among those that wait
+	WaitArmed  // it has asked to be woken; it has not looked for room
+	WaitCalled // the word that waiters sleep on is changed; they are not woken
+	WaitLeft   // its place is free
 
 	Failpoints
 )
@@ -99,6 +104,7 @@ var failpointNames = [Failpoints]string{
 	"export-shown", "export-locked", "export-given",
 	"import-shown", "import-charged",
 	"work-shown", "cap-measured", "cap-counted", "cap-charged", "cap-waiting", "cap-taken", "cap-cleared",
+	"wait-placed", "wait-armed", "wait-called", "wait-left",
 }
 
 func (p Failpoint) String() string {

@@ -21,6 +21,7 @@ const (
 	Slots    = 1024 // places for processes, one of which is FenceSlot; a slot number fits WordSlotBits
 	Refusals = 256  // the latest refusals are kept
 	Deaths   = 64   // the latest deaths are kept
+	Waiters  = 64   // requests that wait for memory in turn; others wait behind them
 
 	Unit     = 512  // bytes in one unit of the ledger
 	PageSize = 4096 // alignment of Limits, so that it can be mapped separately
@@ -114,7 +115,18 @@ type Header struct {
 	Wanted uint64 // number of times that a thread has asked for the job to wake up; the low 32 bits are a futex, woken at each change
 	_      [6]uint64
 
-	_ [456]uint64
+	WaitNext uint64          // ticket of the next request that waits for memory; its low 32 bits count
+	Waiters  [Waiters]Waiter // requests that wait for memory, in any order: Waiter.Place has their turns
+	_        [199]uint64
+}
+
+// Waiter is a thread whose request does not fit in the job's limit, and waits for room.
+type Waiter struct {
+	_     structs.HostLayout
+	Place uint64 // packed by WaitPlace; zero if the entry is free
+	Units uint64 // units that it waits for
+	Since uint64 // Unix nanoseconds at which it began to wait
+	Beat  uint64 // nanoseconds of the machine's monotonic clock when it last looked for room
 }
 
 // Values of Header.Flags, set once: where the limits were when the region was created. A file
@@ -154,7 +166,9 @@ type Limits struct {
 	Round   uint64 // microseconds that the slices of all jobs on a device take together if their shares add up to 100; zero means DefaultRound
 
 	Priority uint64 // one of PriorityHigh to PriorityLow; zero means PriorityNormal
-	_        [2]uint64
+
+	WaitAlloc uint64 // milliseconds that a request waits for memory of the job at most, up to MaxWaitAlloc; any other value means that it does not wait
+	_         uint64
 
 	Device [Devices]DeviceLimits // by device
 	_      [248]uint64
@@ -177,7 +191,9 @@ type DeviceLimits struct {
 type Device struct {
 	_          structs.HostLayout
 	LedgerWord uint64 // packed by LedgerWord
-	_          [7]uint64
+	Wake       uint32 // a futex: requests that wait for memory sleep on it. WakeWaiting is set while some do, and each wake adds WakeStep
+	_          uint32
+	_          [6]uint64
 
 	Peak        uint64 // most units that living processes ever held at once; while it grows, up to 1/PeakStep too low
 	Refused     uint64 // requests refused, over the life of the region
@@ -264,7 +280,7 @@ type Refusal struct {
 	Limit  uint64          // bytes
 	Own    uint64          // bytes that the refused process held
 	Top    [Holders]Holder // the processes that held most, largest first; Bytes is zero in unused entries
-	_      uint64
+	Waited uint64          // packed by Waited; zero if the request did not wait
 }
 
 // Holder is a process, and how much it held when a request was refused.
@@ -324,6 +340,14 @@ const (
 	WorkLeaseUS   = 100_000   // microseconds for which a sign of work counts
 	PartNS        = 1 << 20   // nanoseconds of one TimePart
 	Parts         = 1024      // number of TimeParts that are kept
+
+	WakeWaiting    = 1           // bit of Device.Wake
+	WakeStep       = 2           // added to Device.Wake by each wake
+	MaxWaitAlloc   = 86_400_000  // milliseconds: the largest Limits.WaitAlloc
+	WaitAllocNone  = 0xffff_ffff // Limits.WaitAlloc that was set to none: unlike zero, a process with a setting does not replace it
+	WaitLookNS     = 5_000_000   // nanoseconds after which the first two waiters look again, without a wake
+	WaitLookLateNS = 50_000_000  // the same for those behind them
+	WaitStaleNS    = 200_000_000 // nanoseconds without a look after which others do not wait for a waiter
 
 	UnchargedNS = 10_000_000_000 // nanoseconds that a dead process is charged at most for Account.Uncharged
 )

@@ -238,6 +238,67 @@ func PriorityOf(word uint64) uint64 {
 	return word
 }
 
+// Widths of WaitPlace.
+const (
+	PlaceSlotBits   = 11
+	PlaceDeviceBits = 4
+	PlaceGenBits    = 17
+	PlaceTicketBits = 32
+)
+
+// WaitPlace says which request waits: the slot plus one and the low bits of the generation of its
+// process, the device, and the ticket, which is its turn. It is one word, so that a request is in the
+// queue with its turn, or not at all.
+type WaitPlace uint64
+
+// MakeWaitPlace packs a place.
+func MakeWaitPlace(slot int, gen uint64, device int, ticket uint64) WaitPlace {
+	p := uint64(slot+1) & (1<<PlaceSlotBits - 1)
+	p |= uint64(device) & (1<<PlaceDeviceBits - 1) << PlaceSlotBits
+	p |= gen & (1<<PlaceGenBits - 1) << (PlaceSlotBits + PlaceDeviceBits)
+	return WaitPlace(p | ticket<<(64-PlaceTicketBits))
+}
+
+// Owner is the slot of the process plus one; zero if the entry is free.
+func (p WaitPlace) Owner() int { return int(p & (1<<PlaceSlotBits - 1)) }
+
+// Device is the device of the request.
+func (p WaitPlace) Device() int { return int(p >> PlaceSlotBits & (1<<PlaceDeviceBits - 1)) }
+
+// Gen has the low bits of the process's generation.
+func (p WaitPlace) Gen() uint64 {
+	return uint64(p) >> (PlaceSlotBits + PlaceDeviceBits) & (1<<PlaceGenBits - 1)
+}
+
+// Ticket is the request's turn.
+func (p WaitPlace) Ticket() uint32 { return uint32(p >> (64 - PlaceTicketBits)) }
+
+// Of reports whether the process that owns a slot with this status has the place.
+func (p WaitPlace) Of(s Status) bool {
+	return s.State() == SlotActive && p.Gen() == s.Gen()&(1<<PlaceGenBits-1)
+}
+
+// WaitedMutualBit marks a refusal in Waited.
+const WaitedMutualBit = 63
+
+// Waited is for how long a refused request has waited for memory, in nanoseconds.
+type Waited uint64
+
+// Nanoseconds is how long the request has waited.
+func (w Waited) Nanoseconds() int64 { return int64(w &^ (1 << WaitedMutualBit)) }
+
+// Mutual reports whether the request could not fit while processes that waited as well kept their memory.
+func (w Waited) Mutual() bool { return w>>WaitedMutualBit != 0 }
+
+// WaitAllocOf returns for how many milliseconds a request waits, for a value of Limits.WaitAlloc; 0 if it
+// does not wait.
+func WaitAllocOf(word uint64) uint64 {
+	if word > MaxWaitAlloc {
+		return 0
+	}
+	return word
+}
+
 // Widths of Work.
 const (
 	WorkTimeBits    = 48

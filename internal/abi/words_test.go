@@ -49,6 +49,16 @@ func TestStatusRoundTrip(t *testing.T) {
 	expect.Equal(t, MakeStatus(0, SlotFree), 0, "a new file's zero is not a free slot")
 }
 
+func TestWaitPlace(t *testing.T) {
+	p := MakeWaitPlace(Slots-1, 1<<PlaceGenBits+5, Devices-1, 1<<PlaceTicketBits+7)
+	expect.True(t, p.Owner() == Slots && p.Device() == Devices-1 && p.Ticket() == 7, "place came back as (", p.Owner(), p.Device(), p.Ticket(), ")")
+	expect.True(t, p.Of(MakeStatus(5, SlotActive)), "the place is not its process's")
+	expect.True(t, !p.Of(MakeStatus(6, SlotActive)), "the place is another process's")
+	expect.True(t, !p.Of(MakeStatus(5, SlotFree)), "the place is of a process that has left")
+	expect.Equal(t, WaitPlace(0).Owner(), 0, "a new file's zero is not a free entry")
+	expect.Equal(t, WaitAllocOf(WaitAllocNone), 0, "none is a time")
+}
+
 func TestLimit(t *testing.T) {
 	for _, c := range []struct {
 		name           string

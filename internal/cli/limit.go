@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -22,10 +23,11 @@ import (
 
 // ShownLimits is what `ration limit --json` prints.
 type ShownLimits struct {
-	Job      string       `json:"job,omitempty"`      // empty for a region outside the folder of jobs
-	Path     string       `json:"path"`               // of the region
-	Priority string       `json:"priority,omitempty"` // high or low; empty for normal
-	Devices  []ShownLimit `json:"devices"`            // devices with a limit and devices ever used; after a change, the changed ones
+	Job       string       `json:"job,omitempty"`           // empty for a region outside the folder of jobs
+	Path      string       `json:"path"`                    // of the region
+	Priority  string       `json:"priority,omitempty"`      // high or low; empty for normal
+	WaitAlloc uint64       `json:"wait_alloc_ms,omitempty"` // milliseconds that a request waits for memory of the job at most; 0 if it does not wait
+	Devices   []ShownLimit `json:"devices"`                 // devices with a limit and devices ever used; after a change, the changed ones
 }
 
 // ShownLimit is a job's limit on one device. Sizes are bytes.
@@ -50,6 +52,7 @@ type limitFlags struct {
 	mem, share, most string
 	devices          string
 	priority         string
+	waitAlloc        string
 	device           int // allDevices, or one device
 	yes              bool
 }
@@ -72,6 +75,10 @@ func (f *limitFlags) addDevices(flags *pflag.FlagSet) {
 
 func (f *limitFlags) addPriority(flags *pflag.FlagSet) {
 	flags.StringVar(&f.priority, "priority", "", "which jobs come first on a GPU: `high`, normal or low")
+}
+
+func (f *limitFlags) addWaitAlloc(flags *pflag.FlagSet) {
+	flags.StringVar(&f.waitAlloc, "wait-alloc", "", "a request that does not fit waits for memory of the job, at most this `time`: 30s, none")
 }
 
 func (f *limitFlags) addDevice(flags *pflag.FlagSet) {
@@ -147,6 +154,9 @@ exceed a device.
 cap, as in ration run; none removes one. They do not apply to a process that
 was started when its job had neither, until that process is restarted.
 
+--wait-alloc changes for how long a request that does not fit waits for memory
+of the job; none ends the waiting. Requests that wait now follow it, too.
+
 --priority changes which jobs come first on the devices that they share, as in
 ration run. It does not apply to a process that was started when its job had no
 share, no cap and normal priority, until that process is restarted.
@@ -163,6 +173,7 @@ if there is no such job, or its region could not be opened.`,
 	}
 	f.addCompute(cmd.Flags())
 	f.addPriority(cmd.Flags())
+	f.addWaitAlloc(cmd.Flags())
 	f.addDevice(cmd.Flags())
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask whether a limit far below what the job holds is meant")
 	return cmd
@@ -175,15 +186,21 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 	}
 	priority := change.Priority
 	change.Priority = 0
+	var wait limit.WaitAlloc
+	if cmd.Flags().Changed("wait-alloc") {
+		if wait, err = limit.ParseWaitAlloc("--wait-alloc", f.waitAlloc); err != nil {
+			return err
+		}
+	}
 	j, err := lookUpJob(args[0], job.Find)
 	if err != nil {
 		return err
 	}
-	if priority != 0 {
+	if priority != 0 || wait != 0 {
 		if change.IsSet() || f.device != allDevices {
-			return usageError("--priority: it is the whole job's (change other limits by a command of their own)")
+			return usageError("--priority and --wait-alloc: they are the whole job's (change other limits by a command of their own)")
 		}
-		return a.changePriority(j, priority)
+		return a.changeWhole(j, priority, wait)
 	}
 	if change.IsSet() {
 		if err := a.confirmLimit(j, change, f.yes); err != nil {
@@ -237,22 +254,28 @@ func setLimit(j machine.Job, change limit.Limits) (string, error) {
 	return out.String(), err
 }
 
-// changePriority changes a job's priority, and prints the job's limits.
-func (a *app) changePriority(j job.Job, priority limit.Priority) error {
+// changeWhole changes what is not one device's, where it is given, and prints the job's limits.
+func (a *app) changeWhole(j job.Job, priority limit.Priority, wait limit.WaitAlloc) error {
 	s := node.ReadJob(j, node.Options{})
 	page, _, done, err := openLimits(s)
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
 	defer done()
-	if err := page.SetPriority(uint64(priority)); err != nil {
+	if priority != 0 {
+		err = page.SetPriority(uint64(priority))
+	}
+	if err == nil && wait != 0 {
+		err = page.SetWaitAlloc(uint64(wait))
+	}
+	if err != nil {
 		return changeError(s, err)
 	}
 	return a.printLimits(node.ReadJob(j, node.Options{}), allDevices)
 }
 
 func (a *app) printLimits(s machine.Job, device int) error {
-	out := ShownLimits{Job: s.Name, Path: s.Path, Priority: s.Priority, Devices: []ShownLimit{}}
+	out := ShownLimits{Job: s.Name, Path: s.Path, Priority: s.Priority, WaitAlloc: s.WaitAlloc, Devices: []ShownLimit{}}
 	for _, d := range s.Devices {
 		if device == allDevices || d.Device == device {
 			out.Devices = append(out.Devices, ShownLimit{Device: d, Over: overLimit(d)})
@@ -261,6 +284,9 @@ func (a *app) printLimits(s machine.Job, device int) error {
 	return a.print(out, func() {
 		if s.Priority != "" {
 			a.out.printf("%s: %s priority\n", termtext.Printable(s.Title()), s.Priority)
+		}
+		if s.WaitAlloc > 0 {
+			a.out.printf("%s: requests wait for memory up to %s\n", termtext.Printable(s.Title()), humanfmt.Span(time.Duration(s.WaitAlloc)*time.Millisecond))
 		}
 		if len(out.Devices) == 0 {
 			a.out.printf("%s: no limits, and nothing was ever used\n", termtext.Printable(s.Title()))

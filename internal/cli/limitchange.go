@@ -24,6 +24,7 @@ type limitPage interface {
 	SetCompute(device int, share uint64) error
 	SetComputeMax(device int, most uint64) error
 	SetPriority(priority uint64) error
+	SetWaitAlloc(milliseconds uint64) error
 }
 
 // appliedLimits is the result of applyLimits.

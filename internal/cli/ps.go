@@ -290,7 +290,13 @@ func (a *app) printJob(s machine.Job) {
 			a.out.paragraph(dim, 2, "cannot sleep: pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), p.CannotSleep)
 		}
 	}
+	if s.WaitAlloc > 0 {
+		a.out.paragraph(plain, 2, "requests wait for memory up to %s", humanfmt.Span(time.Duration(s.WaitAlloc)*time.Millisecond))
+	}
 	for _, p := range s.Processes {
+		for _, w := range p.Waits {
+			a.out.paragraph(bold, 2, "pid %s waits for %s of device %d, for %s so far", humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), humanfmt.Bytes(w.Bytes), w.Device, humanfmt.Span(max(0, time.Since(w.Since)).Round(time.Second)))
+		}
 		if p.State == machine.Ending {
 			a.out.paragraph(plain, 2, "pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), false), p.WhyEnding())
 		}

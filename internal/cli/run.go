@@ -75,6 +75,10 @@ that the first hardly waits for it, and at least 1 % of the time. Normal is as
 if there were no priorities. Without the flag ` + limit.EnvPriority + ` counts.
 Under a policy it needs --mem, and the policy says which is the highest.
 
+--wait-alloc makes a request that does not fit in the limit wait for memory that
+other processes of the job hold, first come, first served, and fail only after
+that time. Without the flag ` + limit.EnvWaitAlloc + ` counts. Not under a policy.
+
 The limits are in a file, so no process can lose them. How a process finds that
 file is in its environment, which some programs clear: env -i, su -, sudo. With
 --keep they find it all the same, and the job has a mount namespace of its own.
@@ -145,6 +149,7 @@ func (f *runFlags) addLimits(flags *pflag.FlagSet) {
 	f.limits.addMemory(flags)
 	f.limits.addCompute(flags)
 	f.limits.addPriority(flags)
+	f.limits.addWaitAlloc(flags)
 	flags.StringVar(&f.round, "compute-round", "", "the `time` that shares divide: 1ms to 200ms")
 	flags.StringVar(&f.plan.FakeGPU, "fake-gpu", "", "use a stand-in `machine` instead of the driver: h200x2, small:512m")
 }
@@ -203,6 +208,11 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	plan.Settings.Limits = given.Or(plan.Settings.Limits)
 	if cmd.Flags().Changed("compute-round") {
 		if plan.Settings.Round, err = limit.ParseRound("--compute-round", f.round); err != nil {
+			return err
+		}
+	}
+	if cmd.Flags().Changed("wait-alloc") {
+		if plan.Settings.WaitAlloc, err = limit.ParseWaitAlloc("--wait-alloc", f.limits.waitAlloc); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,7 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 			return out, err
 		}
 	}
-	out.Round, out.Priority = uint64(p.Settings.Round), uint64(p.Settings.Priority)
+	out.Round, out.Priority, out.WaitAlloc = uint64(p.Settings.Round), uint64(p.Settings.Priority), uint64(p.Settings.WaitAlloc)
 	for i, total := range totals {
 		out.Compute[i], out.ComputeMax[i] = uint64(p.Settings.Compute.For(i)), uint64(p.Settings.ComputeMax.For(i))
 		memory := p.Settings.Memory.For(i)

@@ -53,6 +53,8 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, ruledError("--fake-gpu")
 	case p.Settings.Round != 0:
 		return nil, ruledError("a round of its own")
+	case p.Settings.WaitAlloc != 0:
+		return nil, ruledError("--wait-alloc")
 	case !limited && (p.Settings.Compute.IsSet() || p.Settings.ComputeMax.IsSet()):
 		return nil, ruledError("a share of its own and no --mem")
 	case !limited && p.Settings.Priority != 0:

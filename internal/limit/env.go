@@ -19,6 +19,7 @@ const (
 	EnvRound      = "RATION_COMPUTE_ROUND"
 	EnvMode       = "RATION_COMPUTE" // strict, or empty
 	EnvPriority   = "RATION_PRIORITY"
+	EnvWaitAlloc  = "RATION_WAIT_ALLOC"  // for how long a request waits for memory of the job
 	envTask       = "CUDA_TASK_PRIORITY" // HAMi-core's: 0 is high, 1 low; EnvPriority comes first
 )
 
@@ -30,14 +31,15 @@ func IsVariable(key string) bool {
 			return true
 		}
 	}
-	return key == EnvPolicy || key == EnvRound || key == EnvPriority || key == envTask
+	return key == EnvPolicy || key == EnvRound || key == EnvPriority || key == EnvWaitAlloc || key == envTask
 }
 
 // Settings are all settings that a job's processes read from their environment.
 type Settings struct {
 	Limits
-	Round  Round // of which shares are slices; 0 if it is not set
-	Strict bool  // a share that cannot be enforced is an error of the program
+	Round     Round     // of which shares are slices; 0 if it is not set
+	WaitAlloc WaitAlloc // for how long a request waits for memory of the job; 0 if it is not set
+	Strict    bool      // a share that cannot be enforced is an error of the program
 }
 
 // FromEnv reads settings from an environment in the form of [os.Environ]. It reports all errors at
@@ -150,6 +152,9 @@ func (s *Settings) set(key, value string) (use string, err error) {
 	case EnvPriority:
 		s.Priority, err = parsePriority(value)
 		return priorityUse, err
+	case EnvWaitAlloc:
+		s.WaitAlloc, err = parseWaitAlloc(value)
+		return waitAllocUse, err
 	case EnvMode:
 		s.Strict, err = parseMode(value)
 		return modeUse, err
@@ -195,6 +200,9 @@ func (s Settings) Environ() []string {
 	}
 	if s.Priority != 0 {
 		environ = append(environ, EnvPriority+"="+s.Priority.String())
+	}
+	if s.WaitAlloc != 0 {
+		environ = append(environ, EnvWaitAlloc+"="+s.WaitAlloc.String())
 	}
 	if s.Strict {
 		environ = append(environ, EnvMode+"="+modeStrict)

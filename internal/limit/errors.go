@@ -29,15 +29,16 @@ var (
 
 // Hints of error messages.
 const (
-	sizeUse     = "bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g"
-	memoryUse   = sizeUse + "; or a percentage from 1 to 100, like 25%"
-	computeUse  = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit"
-	priorityUse = "high, normal or low"
-	roundUse    = "a time from 1ms to 200ms, like 10ms; or microseconds, like 10000"
-	policyUse   = "default for a share, force for a cap, or disable for neither"
-	modeUse     = "strict, or leave it out"
-	deviceUse   = "a device from 0 to 15"
-	nameUse     = "1 to 63 letters, digits, '.', '_' or '-', the first not '.' or '-'"
+	sizeUse      = "bytes or a number with k, m, g or t, like 10g, 1024m or 1.5g"
+	memoryUse    = sizeUse + "; or a percentage from 1 to 100, like 25%"
+	computeUse   = "a whole percentage from 1 to 100, like 30 or 30%; or 0 for no limit"
+	priorityUse  = "high, normal or low"
+	waitAllocUse = "a time from 1ms to 24h such as 500ms, 30s or 5m, or none"
+	roundUse     = "a time from 1ms to 200ms, like 10ms; or microseconds, like 10000"
+	policyUse    = "default for a share, force for a cap, or disable for neither"
+	modeUse      = "strict, or leave it out"
+	deviceUse    = "a device from 0 to 15"
+	nameUse      = "1 to 63 letters, digits, '.', '_' or '-', the first not '.' or '-'"
 )
 
 // InputError is an error in a user's setting: its source, and what to use instead.

@@ -73,6 +73,15 @@ func parseAs(kind, text string) string {
 		if strict, err = parseMode(text); strict {
 			result = "strict"
 		}
+	case "wait":
+		var w WaitAlloc
+		w, err = parseWaitAlloc(text)
+		switch result = "milliseconds " + strconv.Itoa(int(w)); w {
+		case 0:
+			result = "unset"
+		case waitAllocNone:
+			result = "none"
+		}
 	case "device":
 		var d int
 		d, err = parseDevice(text)

@@ -3,6 +3,8 @@ package region
 import (
 	"errors"
 	"fmt"
+
+	"ration/internal/abi"
 )
 
 // Errors of opening a region. They are returned wrapped, with the path and what to do. After one of
@@ -58,12 +60,13 @@ type Refusal struct {
 	Time   int64 // Unix nanoseconds
 	Slot   int
 	Device int
-	PID    int      // PID of the requesting process, in its own PID namespace
-	Asked  uint64   // bytes
-	Held   uint64   // bytes granted on the device at that moment
-	Limit  uint64   // bytes
-	Own    uint64   // bytes held by the requesting process
-	Top    []Holder // the processes that held most, largest first
+	PID    int        // PID of the requesting process, in its own PID namespace
+	Asked  uint64     // bytes
+	Held   uint64     // bytes granted on the device at that moment
+	Limit  uint64     // bytes
+	Own    uint64     // bytes held by the requesting process
+	Top    []Holder   // the processes that held most, largest first
+	Waited abi.Waited // how long it waited for memory of the job
 }
 
 // Holder is a process and its bytes.

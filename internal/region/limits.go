@@ -138,7 +138,7 @@ func (l *Limits) words(page *abi.Limits) iter.Seq2[*uint64, uint64] {
 				return
 			}
 		}
-		_ = yield(&page.Round, l.Round) && yield(&page.Priority, l.Priority)
+		_ = yield(&page.Round, l.Round) && yield(&page.Priority, l.Priority) && yield(&page.WaitAlloc, l.WaitAlloc)
 	}
 }
 

@@ -26,6 +26,7 @@ type Limits struct {
 	Hidden     [abi.Devices]uint64 // not 0 for devices that the job's processes do not see; see abi.DeviceLimits
 	Round      uint64              // microseconds
 	Priority   uint64              // abi.PriorityHigh to abi.PriorityLow
+	WaitAlloc  uint64              // milliseconds, or abi.WaitAllocNone
 }
 
 // Role is how a process got an initialised region.

@@ -99,8 +99,9 @@ func (r *Region) Refusals() (out []Refusal, err error) {
 		}
 		f := Refusal{
 			Time: timeOf(e.Time), Slot: int(e.Slot), Device: int(e.Device), PID: pidOf(e.PID),
-			Asked: e.Asked, // any number: it was refused
-			Held:  possible(e.Held, maxBytes), Limit: possible(e.Limit, 2*maxBytes), Own: possible(e.Own, maxBytes),
+			Asked:  e.Asked, // any number: it was refused
+			Waited: abi.Waited(e.Waited),
+			Held:   possible(e.Held, maxBytes), Limit: possible(e.Limit, 2*maxBytes), Own: possible(e.Own, maxBytes),
 		}
 		for _, h := range e.Top {
 			if bytes := possible(h.Bytes, maxBytes); bytes > 0 {

@@ -110,7 +110,7 @@ static int array_begin(struct array_alloc *a, const void *out, const CUDA_ARRAY3
 		a->target.device = NULL;
 		return CUDA_SUCCESS;
 	}
-	refused = charge_add(a->target.device->index, RATION_DATA, a->bytes);
+	refused = charge_request(a->target.device->index, RATION_DATA, a->bytes);
 	if (refused)
 		a->target.device = NULL;
 	return refused;

@@ -1,5 +1,6 @@
 /* Making and ending contexts. docs/overhead.md explains how they are charged. */
 #include "charge.h"
+#include "charge_wait.h"
 #include "compute/compute.h"
 #include "hooks/context_table.h"
 #include "hooks/departure.h"
@@ -302,26 +303,28 @@ static int context_end(struct context_making *m, int result, void **out)
 int cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	return context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate, out, flags, device), (void **)out);
+	return charge_waiting(context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate, out, flags, device), (void **)out));
 }
 
 int cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	return context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate_v2, out, flags, device), (void **)out);
+	return charge_waiting(
+		context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate_v2, out, flags, device), (void **)out));
 }
 
 int cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	return context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate_v3, out, affinity, count, flags, device),
-			   (void **)out);
+	return charge_waiting(context_end(
+		&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate_v3, out, affinity, count, flags, device), (void **)out));
 }
 
 int cuCtxCreate_v4(CUcontext *out, void *params, unsigned flags, CUdevice device)
 {
 	struct context_making m;
-	return context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate_v4, out, params, flags, device), (void **)out);
+	return charge_waiting(
+		context_end(&m, REAL_UNLESS(context_begin(&m, device, out), cuCtxCreate_v4, out, params, flags, device), (void **)out));
 }
 
 static bool context_primary_active(CUdevice device)
@@ -348,7 +351,7 @@ static bool context_lock_primary(struct context_making *m)
 	}
 }
 
-int cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+static int context_retain_primary(CUcontext *out, CUdevice device)
 {
 	struct context_making m;
 	int denied = context_enter_making(&m, CONTEXT_PRIMARY, device, out);
@@ -364,6 +367,8 @@ int cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 	mutex_unlock(&p->lock);
 	return result;
 }
+
+int cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) { return charge_waiting(context_retain_primary(out, device)); }
 
 /* context_primary_ended updates our state for a primary context that was active and is not any
  * more. It was not hidden before the driver's call: after a release other threads may still use

@@ -3,6 +3,7 @@
 
 #include "capture.h"
 #include "charge.h"
+#include "charge_wait.h"
 #include "hooks/context_table.h"
 #include "hooks/reserve.h"
 
@@ -429,6 +430,7 @@ static void graph_launch_end(struct graph_launch *l, bool launched)
  * device. */
 static int graph_launch_begin(struct graph_launch *l)
 {
+	*l = (struct graph_launch){.exec = l->exec};
 	struct alloc_record r;
 	struct alloc_target t;
 	for (unsigned i = 0; i < RATION_DEVICES; i++) {
@@ -475,7 +477,7 @@ static int graph_launch(CUgraphExec exec, CUstream stream, bool per_thread)
 	int denied = init_enter();
 	if (denied || !attach_on())
 		return denied ? denied : graph_call_launch(exec, stream, per_thread);
-	int result = graph_launch_begin(&l);
+	int result = charge_waiting(graph_launch_begin(&l));
 	/* Leave a bad stream to the driver. */
 	if (result != CUDA_SUCCESS)
 		return capture_stream_valid(stream, per_thread) ? result : graph_call_launch(exec, stream, per_thread);

@@ -30,7 +30,7 @@ static int linear_begin(struct linear_alloc *a, bool valid, uint64_t bytes, uint
 		a->target.device = NULL;
 		return CUDA_SUCCESS;
 	}
-	refused = charge_add(a->target.device->index, RATION_DATA, a->bytes);
+	refused = charge_request(a->target.device->index, RATION_DATA, a->bytes);
 	if (unlikely(refused))
 		a->target.device = NULL;
 	return refused;

@@ -1,6 +1,7 @@
 /* Allocating from pools: the four calls, and how they are charged. */
 #include "capture.h"
 #include "charge.h"
+#include "charge_wait.h"
 #include "hooks/context_table.h"
 #include "hooks/graph_capture.h"
 #include "hooks/pool.h"
@@ -302,11 +303,9 @@ static int pool_alloc_async(struct pool_request q)
 	struct graph_capture capture;
 	if (unlikely(capture_seen()) && graph_capture_of(q.stream, pool_per_thread(&q), &capture))
 		return pool_alloc_captured(&q, &capture, &t);
-	if (q.pool)
-		return pool_alloc_named(&q, &t);
-	if (unlikely(devices_several()))
+	if (!q.pool && unlikely(devices_several()))
 		pool_follow_stream(q.stream, &t);
-	return pool_alloc_current(&q, &t);
+	return charge_waiting(q.pool ? pool_alloc_named(&q, &t) : pool_alloc_current(&q, &t));
 }
 
 int cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)

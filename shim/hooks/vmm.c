@@ -56,7 +56,7 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 	if (d && unlikely(charge_would_refuse(d->index, bytes)) && !vmm_valid(out, bytes, prop))
 		d = NULL;
 	if (d)
-		refused = charge_add(d->index, RATION_DATA, bytes);
+		refused = charge_request(d->index, RATION_DATA, bytes);
 	int result = REAL_UNLESS(refused, cuMemCreate, out, bytes, prop, flags);
 	if (refused || !d)
 		return result;

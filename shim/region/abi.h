@@ -11,6 +11,7 @@
 #define RATION_SLOTS 0x400u
 #define RATION_REFUSALS 0x100u
 #define RATION_DEATHS 0x40u
+#define RATION_WAITERS 0x40u
 #define RATION_UNIT 0x200u
 #define RATION_PAGE_SIZE 0x1000u
 #define RATION_NAME_LEN 0x40u
@@ -49,6 +50,13 @@
 #define RATION_WORK_LEASE_US 0x186a0u
 #define RATION_PART_NS 0x100000u
 #define RATION_PARTS 0x400u
+#define RATION_WAKE_WAITING 0x1u
+#define RATION_WAKE_STEP 0x2u
+#define RATION_MAX_WAIT_ALLOC 0x5265c00u
+#define RATION_WAIT_ALLOC_NONE 0xffffffffu
+#define RATION_WAIT_LOOK_NS 0x4c4b40u
+#define RATION_WAIT_LOOK_LATE_NS 0x2faf080u
+#define RATION_WAIT_STALE_NS 0xbebc200u
 #define RATION_UNCHARGED_NS 0x2540be400ull
 #define RATION_WORD_SEQ_BITS 0x16u
 #define RATION_WORD_SLOT_BITS 0xau
@@ -73,6 +81,11 @@
 #define RATION_PRIORITY_HIGH 0x1u
 #define RATION_PRIORITY_NORMAL 0x2u
 #define RATION_PRIORITY_LOW 0x3u
+#define RATION_PLACE_SLOT_BITS 0xbu
+#define RATION_PLACE_DEVICE_BITS 0x4u
+#define RATION_PLACE_GEN_BITS 0x11u
+#define RATION_PLACE_TICKET_BITS 0x20u
+#define RATION_WAITED_MUTUAL_BIT 0x3fu
 #define RATION_WORK_TIME_BITS 0x30u
 #define RATION_WORK_CONTEXT_BITS 0xfu
 #define RATION_WORK_WAITING_BIT 0x3fu
@@ -176,6 +189,10 @@ enum ration_failpoint {
 	RATION_FAILPOINT_CAP_WAITING = 56,
 	RATION_FAILPOINT_CAP_TAKEN = 57,
 	RATION_FAILPOINT_CAP_CLEARED = 58,
+	RATION_FAILPOINT_WAIT_PLACED = 59,
+	RATION_FAILPOINT_WAIT_ARMED = 60,
+	RATION_FAILPOINT_WAIT_CALLED = 61,
+	RATION_FAILPOINT_WAIT_LEFT = 62,
 };
 #define RATION_FAILPOINT_NAMES \
 	"none", \
@@ -236,7 +253,11 @@ enum ration_failpoint {
 	"cap-charged", \
 	"cap-waiting", \
 	"cap-taken", \
-	"cap-cleared",
+	"cap-cleared", \
+	"wait-placed", \
+	"wait-armed", \
+	"wait-called", \
+	"wait-left",
 
 struct ration_counters {
 	uint64_t reads;
@@ -262,6 +283,18 @@ _Static_assert(offsetof(struct ration_counters, fast) == 56, "counters.fast");
 _Static_assert(offsetof(struct ration_counters, damaged) == 64, "counters.damaged");
 _Static_assert(offsetof(struct ration_counters, pad9) == 72, "counters.pad9");
 
+struct ration_waiter {
+	uint64_t place;
+	uint64_t units;
+	uint64_t since;
+	uint64_t beat;
+};
+_Static_assert(sizeof(struct ration_waiter) == 32, "waiter");
+_Static_assert(offsetof(struct ration_waiter, place) == 0, "waiter.place");
+_Static_assert(offsetof(struct ration_waiter, units) == 8, "waiter.units");
+_Static_assert(offsetof(struct ration_waiter, since) == 16, "waiter.since");
+_Static_assert(offsetof(struct ration_waiter, beat) == 24, "waiter.beat");
+
 struct ration_header {
 	uint64_t magic;
 	uint32_t version;
@@ -285,7 +318,9 @@ struct ration_header {
 	uint64_t sleep;
 	uint64_t wanted;
 	uint64_t pad21[6];
-	uint64_t pad22[456];
+	uint64_t wait_next;
+	struct ration_waiter waiters[64];
+	uint64_t pad24[199];
 };
 _Static_assert(sizeof(struct ration_header) == 4096, "header");
 _Static_assert(offsetof(struct ration_header, magic) == 0, "header.magic");
@@ -310,7 +345,9 @@ _Static_assert(offsetof(struct ration_header, pad18) == 336, "header.pad18");
 _Static_assert(offsetof(struct ration_header, sleep) == 384, "header.sleep");
 _Static_assert(offsetof(struct ration_header, wanted) == 392, "header.wanted");
 _Static_assert(offsetof(struct ration_header, pad21) == 400, "header.pad21");
-_Static_assert(offsetof(struct ration_header, pad22) == 448, "header.pad22");
+_Static_assert(offsetof(struct ration_header, wait_next) == 448, "header.wait_next");
+_Static_assert(offsetof(struct ration_header, waiters) == 456, "header.waiters");
+_Static_assert(offsetof(struct ration_header, pad24) == 2504, "header.pad24");
 
 struct ration_device_limits {
 	uint64_t memory;
@@ -338,9 +375,10 @@ struct ration_limits {
 	uint64_t changes;
 	uint64_t round;
 	uint64_t priority;
-	uint64_t pad7[2];
+	uint64_t wait_alloc;
+	uint64_t pad8;
 	struct ration_device_limits device[16];
-	uint64_t pad9[248];
+	uint64_t pad10[248];
 };
 _Static_assert(sizeof(struct ration_limits) == 4096, "limits");
 _Static_assert(offsetof(struct ration_limits, magic) == 0, "limits.magic");
@@ -350,27 +388,32 @@ _Static_assert(offsetof(struct ration_limits, size) == 16, "limits.size");
 _Static_assert(offsetof(struct ration_limits, changes) == 24, "limits.changes");
 _Static_assert(offsetof(struct ration_limits, round) == 32, "limits.round");
 _Static_assert(offsetof(struct ration_limits, priority) == 40, "limits.priority");
-_Static_assert(offsetof(struct ration_limits, pad7) == 48, "limits.pad7");
+_Static_assert(offsetof(struct ration_limits, wait_alloc) == 48, "limits.wait_alloc");
+_Static_assert(offsetof(struct ration_limits, pad8) == 56, "limits.pad8");
 _Static_assert(offsetof(struct ration_limits, device) == 64, "limits.device");
-_Static_assert(offsetof(struct ration_limits, pad9) == 2112, "limits.pad9");
+_Static_assert(offsetof(struct ration_limits, pad10) == 2112, "limits.pad10");
 
 struct ration_device {
 	uint64_t ledger_word;
-	uint64_t pad1[7];
+	uint32_t wake;
+	uint32_t pad2;
+	uint64_t pad3[6];
 	uint64_t peak;
 	uint64_t refused;
 	uint64_t context_cost;
 	uint64_t fences;
-	uint64_t pad6[4];
+	uint64_t pad8[4];
 };
 _Static_assert(sizeof(struct ration_device) == 128, "device");
 _Static_assert(offsetof(struct ration_device, ledger_word) == 0, "device.ledger_word");
-_Static_assert(offsetof(struct ration_device, pad1) == 8, "device.pad1");
+_Static_assert(offsetof(struct ration_device, wake) == 8, "device.wake");
+_Static_assert(offsetof(struct ration_device, pad2) == 12, "device.pad2");
+_Static_assert(offsetof(struct ration_device, pad3) == 16, "device.pad3");
 _Static_assert(offsetof(struct ration_device, peak) == 64, "device.peak");
 _Static_assert(offsetof(struct ration_device, refused) == 72, "device.refused");
 _Static_assert(offsetof(struct ration_device, context_cost) == 80, "device.context_cost");
 _Static_assert(offsetof(struct ration_device, fences) == 88, "device.fences");
-_Static_assert(offsetof(struct ration_device, pad6) == 96, "device.pad6");
+_Static_assert(offsetof(struct ration_device, pad8) == 96, "device.pad8");
 
 struct ration_compute {
 	uint64_t due;
@@ -440,7 +483,7 @@ struct ration_refusal {
 	uint64_t limit;
 	uint64_t own;
 	struct ration_holder top[3];
-	uint64_t pad11;
+	uint64_t waited;
 };
 _Static_assert(sizeof(struct ration_refusal) == 128, "refusal");
 _Static_assert(offsetof(struct ration_refusal, seq) == 0, "refusal.seq");
@@ -454,7 +497,7 @@ _Static_assert(offsetof(struct ration_refusal, held) == 48, "refusal.held");
 _Static_assert(offsetof(struct ration_refusal, limit) == 56, "refusal.limit");
 _Static_assert(offsetof(struct ration_refusal, own) == 64, "refusal.own");
 _Static_assert(offsetof(struct ration_refusal, top) == 72, "refusal.top");
-_Static_assert(offsetof(struct ration_refusal, pad11) == 120, "refusal.pad11");
+_Static_assert(offsetof(struct ration_refusal, waited) == 120, "refusal.waited");
 
 struct ration_death {
 	uint64_t seq;

@@ -90,21 +90,27 @@ static int charge_once(struct region *r, unsigned device, unsigned kind, uint64_
 	return charge_raise(r, device, kind, bytes, &r->limits->device[device].memory, w);
 }
 
-int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why)
+int region_ask(struct region *r, unsigned device, unsigned kind, uint64_t bytes, uint64_t *w)
 {
-	uint64_t w;
-	int err = charge_once(r, device, kind, bytes, &w);
+	int err = charge_once(r, device, kind, bytes, w);
 	/* No space: return the bytes of dead processes, and try again as long as that has freed a
 	 * slot. */
 	while (err == REGION_REFUSED) {
 		unsigned freed;
 		region_reap_device(r, device, &freed);
-		err = charge_once(r, device, kind, bytes, &w);
-		if (err == REGION_REFUSED && !freed) {
-			region_refuse(r, device, bytes, w, why);
+		err = charge_once(r, device, kind, bytes, w);
+		if (err == REGION_REFUSED && !freed)
 			return err;
-		}
 	}
+	return err;
+}
+
+int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why)
+{
+	uint64_t w;
+	int err = region_ask(r, device, kind, bytes, &w);
+	if (err == REGION_REFUSED)
+		region_refuse(r, device, bytes, w, 0, why);
 	return err;
 }
 
@@ -119,7 +125,10 @@ int region_return(struct region *r, unsigned device, unsigned kind, uint64_t byt
 	uint64_t w;
 	if (LIKELY(bytes && device < RATION_DEVICES && region_whole(r)))
 		region_keep_peak(r, device);
-	return charge_change(r, device, kind, bytes, -1, NULL, &w);
+	int err = charge_change(r, device, kind, bytes, -1, NULL, &w);
+	if (LIKELY(!err))
+		region_wake(r, device);
+	return err;
 }
 
 uint64_t region_used(const struct region *r, unsigned device) { return ledger_units(region_ledger_word(r, device)) * RATION_UNIT; }

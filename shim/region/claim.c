@@ -144,6 +144,7 @@ static int claim_return_all(struct region *r, unsigned device, uint64_t claim, b
 	if (!err)
 		region_clear(t, a);
 	region_yield(r, device, claim);
+	region_wake(r, device);
 	return err;
 }
 

@@ -17,6 +17,15 @@ struct stat;
  * device are returned. */
 void region_keep_peak(struct region *r, unsigned device);
 
+/* wait.c: region_wake wakes the requests that wait for memory of a device, after some was returned.
+ * Sequentially consistent: pairs with region_wait_arm. It is a plain load on x86. */
+void region_wake_waiters(struct region *r, unsigned device);
+static inline void region_wake(struct region *r, unsigned device)
+{
+	if (UNLIKELY(__atomic_load_n(&r->m->devices[device].wake, __ATOMIC_SEQ_CST) & RATION_WAKE_WAITING))
+		region_wake_waiters(r, device);
+}
+
 /* clock.c: region_clock_differs returns true if times of a clock that was zero at the Unix time
  * *zero are of another clock than the machine's, and then sets *zero to when this one was zero. */
 bool region_clock_differs(struct region *r, uint64_t *zero);
@@ -112,7 +121,6 @@ bool region_lent_by(struct region *r, unsigned slot, uint64_t lock);
 
 /* refusal.c */
 void region_ring_write(uint64_t *to, uint64_t *words, unsigned n, uint64_t ticket);
-void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t w, struct region_refusal *why);
 
 static inline struct ration_account *account(struct region *r, unsigned device, unsigned slot) { return &r->m->accounts[device][slot]; }
 

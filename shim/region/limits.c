@@ -27,6 +27,8 @@ int region_offer(struct ration_limits *page, const void *limits)
 		cas(&page->round, 0, own->round);
 	if (own->priority)
 		cas(&page->priority, 0, own->priority);
+	if (own->wait_alloc)
+		cas(&page->wait_alloc, 0, own->wait_alloc);
 	return REGION_OK;
 }
 

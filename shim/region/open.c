@@ -119,7 +119,8 @@ static bool open_lacks(const struct region *r, const struct region_limits *own)
 		    (own->compute[d] && !load_acquire(&r->limits->device[d].compute)) ||
 		    (own->compute_max[d] && !load_acquire(&r->limits->device[d].compute_max)))
 			return true;
-	return (own->round && !load_acquire(&r->limits->round)) || (own->priority && !load_acquire(&r->limits->priority));
+	return (own->round && !load_acquire(&r->limits->round)) || (own->priority && !load_acquire(&r->limits->priority)) ||
+	       (own->wait_alloc && !load_acquire(&r->limits->wait_alloc));
 }
 
 /* open_words copies the limits of a page to *to. */
@@ -132,6 +133,7 @@ static void open_words(struct region_limits *to, const struct ration_limits *pag
 	}
 	to->round = load_acquire(&page->round);
 	to->priority = load_acquire(&page->priority);
+	to->wait_alloc = load_acquire(&page->wait_alloc);
 }
 
 /* Arguments of open_renew: the new limits, and the old ones that they replace. */
@@ -151,6 +153,7 @@ static int open_renew(struct ration_limits *page, const void *arg)
 	}
 	cas(&page->round, n->has.round, n->own->round);
 	cas(&page->priority, n->has.priority, n->own->priority);
+	cas(&page->wait_alloc, n->has.wait_alloc, n->own->wait_alloc);
 	FAILPOINT(LIMIT_SET);
 	fetch_add(&page->changes, 1);
 	return REGION_OK;

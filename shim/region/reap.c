@@ -65,8 +65,10 @@ static enum reap_outcome reap_settle(struct region *r, unsigned device, unsigned
 			if (!region_note(r, device, v.word))
 				break;
 			FAILPOINT(REAP_NOTED);
-			region_apply(r, device, v.word, delta, slot, seq);
+			bool returned = region_apply(r, device, v.word, delta, slot, seq);
 			FAILPOINT(REAP_APPLIED);
+			if (returned)
+				region_wake(r, device);
 			continue;
 		}
 		if (!v.applied) {

@@ -47,8 +47,9 @@ struct region_limits {
 	uint64_t memory[RATION_DEVICES];  /* as make_limit packs it */
 	uint64_t compute[RATION_DEVICES]; /* shares and caps: percent, or RATION_COMPUTE_NONE */
 	uint64_t compute_max[RATION_DEVICES];
-	uint64_t round;    /* microseconds */
-	uint64_t priority; /* RATION_PRIORITY_... */
+	uint64_t round;      /* microseconds */
+	uint64_t priority;   /* RATION_PRIORITY_... */
+	uint64_t wait_alloc; /* milliseconds */
 };
 
 /* How region_open found or made the region: already initialised; another process initialised it and
@@ -124,6 +125,8 @@ struct region_refusal {
 		bool itself;
 		enum region_holder_end end;
 	} top[RATION_HOLDERS];
+	uint64_t waited; /* ns for which the request waited for memory */
+	bool mutual;     /* it could not fit while processes that waited as well kept their memory */
 };
 
 /* region_open attaches to the region at path, and makes and initialises it if necessary. It returns
@@ -189,6 +192,40 @@ int region_end(struct region *r);
 /* region_charge charges bytes if the limit allows it; otherwise it returns REGION_REFUSED and, if
  * why is not NULL, fills in why. */
 int region_charge(struct region *r, unsigned device, unsigned kind, uint64_t bytes, struct region_refusal *why);
+
+/* region_charge is these two. region_ask charges bytes if the limit allows it. On REGION_REFUSED it sets
+ * *word to the ledger's word that left no space. region_refuse records that a request was refused. */
+int region_ask(struct region *r, unsigned device, unsigned kind, uint64_t bytes, uint64_t *word);
+void region_refuse(struct region *r, unsigned device, uint64_t bytes, uint64_t word, uint64_t waited_ns, struct region_refusal *why);
+
+/* A request that waits for memory, of one thread: shim/PROTOCOLS.md, *Waiting for memory*. Zero it, and set
+ * device and bytes. */
+struct region_waiter {
+	unsigned device;
+	uint64_t bytes;
+	uint64_t since;  /* Unix time in ns; 0: it has no turn yet */
+	uint64_t ticket; /* its turn */
+	uint64_t place;  /* of its entry; 0: it has none */
+	unsigned entry;
+	unsigned ahead; /* slot of the process whose request is first, if that is not this one */
+};
+
+/* region_wait_alloc returns for how many milliseconds requests of the job wait; 0 if they do not. */
+uint64_t region_wait_alloc(const struct region *r);
+
+/* region_wait_arm takes a turn, or keeps it, and asks to be woken. Then the caller asks region_wait_rank
+ * how many requests come before this one; if none does, it looks for room, and charges. If it does not,
+ * region_wait_sleep sleeps until memory is returned or another request leaves, but no longer than ns:
+ * then it returns false, and region_wait_look reaps processes that died. region_wait_leave ends the
+ * waiting. */
+uint32_t region_wait_arm(struct region *r, struct region_waiter *w);
+unsigned region_wait_rank(struct region *r, struct region_waiter *w);
+bool region_wait_sleep(struct region *r, const struct region_waiter *w, uint32_t armed, uint64_t ns);
+void region_wait_look(struct region *r, const struct region_waiter *w, unsigned rank);
+void region_wait_leave(struct region *r, struct region_waiter *w);
+
+/* region_own_bytes returns the bytes that this process has charged on a device. */
+uint64_t region_own_bytes(struct region *r, unsigned device);
 
 /* region_charge_forced charges bytes that exist already, even if they exceed the limit. */
 int region_charge_forced(struct region *r, unsigned device, unsigned kind, uint64_t bytes);

@@ -175,4 +175,26 @@ static inline unsigned priority_of(uint64_t word)
 	return word == RATION_PRIORITY_HIGH || word == RATION_PRIORITY_LOW ? (unsigned)word : RATION_PRIORITY_NORMAL;
 }
 
+/* wait_alloc_of returns for how many milliseconds a request waits; 0: it does not wait. */
+static inline uint64_t wait_alloc_of(uint64_t word) { return word <= RATION_MAX_WAIT_ALLOC ? word : 0; }
+
+static inline uint64_t make_place(unsigned slot, uint64_t gen, unsigned device, uint64_t ticket)
+{
+	return (slot + 1) | (uint64_t)device << RATION_PLACE_SLOT_BITS |
+	       (gen & LOW_BITS(RATION_PLACE_GEN_BITS)) << (RATION_PLACE_SLOT_BITS + RATION_PLACE_DEVICE_BITS) |
+	       ticket << (64 - RATION_PLACE_TICKET_BITS);
+}
+
+/* place_owner returns the slot plus one. */
+static inline unsigned place_owner(uint64_t p) { return (unsigned)(p & LOW_BITS(RATION_PLACE_SLOT_BITS)); }
+static inline unsigned place_device(uint64_t p) { return (unsigned)(p >> RATION_PLACE_SLOT_BITS & LOW_BITS(RATION_PLACE_DEVICE_BITS)); }
+static inline uint32_t place_ticket(uint64_t p) { return (uint32_t)(p >> (64 - RATION_PLACE_TICKET_BITS)); }
+
+/* place_of returns true if the process that owns a slot with this status has the place. */
+static inline int place_of(uint64_t p, uint64_t status)
+{
+	uint64_t gen = p >> (RATION_PLACE_SLOT_BITS + RATION_PLACE_DEVICE_BITS);
+	return status_state(status) == RATION_SLOT_ACTIVE && ((gen ^ status_gen(status)) & LOW_BITS(RATION_PLACE_GEN_BITS)) == 0;
+}
+
 #endif

@@ -68,6 +68,11 @@ static void parse_as(const char *kind, const char *text, char *out, size_t size)
 	} else if (!strcmp(kind, "mode")) {
 		wrong = parse_mode(text, &strict);
 		snprintf(out, size, "%s", strict ? "strict" : "lenient");
+	} else if (!strcmp(kind, "wait")) {
+		wrong = parse_wait_alloc(text, &round);
+		snprintf(out, size, "milliseconds %u", round);
+		if (!round || round == RATION_WAIT_ALLOC_NONE)
+			snprintf(out, size, round ? "none" : "unset");
 	}
 	if (wrong)
 		snprintf(out, size, "error: %s", wrong);
