@@ -3,6 +3,7 @@
 
 #include "charge.h"
 #include "compute/compute.h"
+#include "hugepages.h"
 #include "interpose.h"
 #include "log.h"
 #include "overhead.h"
@@ -19,19 +20,28 @@ static void init_reset(void)
 	compute_reset();
 }
 
+/* init_join joins the job, and returns the state. The driver is initialised. */
+static enum attach_state init_join(void)
+{
+	enum attach_state s = attach_join(init_reset);
+	if (s == ATTACH_ON)
+		hugepages_begin();
+	return s;
+}
+
 int cuInit(unsigned flags)
 {
 	/* Report bad settings before the driver spends time to initialise. But join only after
 	 * it has: a process without a driver must leave nothing in the region. */
 	enum attach_state s = attach_prepare(true);
-	if (s == ATTACH_COLD && place_hides() && !interpose_driver_getenv(place_getenv))
+	if (s == ATTACH_COLD && place_hides() && !interpose_in_driver("getenv", (void *)place_getenv))
 		log_warn(
 			"the driver shows GPUs that are not this job's: it reads its environment in an unknown way (programs that use them "
 			"get no memory)");
 	int result = REAL_UNLESS(s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS, cuInit, flags);
 	if (result != CUDA_SUCCESS)
 		attach_end_promise();
-	else if (s == ATTACH_COLD && attach_join(init_reset) == ATTACH_BROKEN)
+	else if (s == ATTACH_COLD && init_join() == ATTACH_BROKEN)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	return result;
 }
@@ -43,7 +53,7 @@ int init_join_late(void)
 	/* If the driver is initialised, the program reached it without our cuInit. If it is not
 	 * (in a fork child, for example), the driver's own call will report that. */
 	if (s == ATTACH_COLD && REAL(cuCtxGetCurrent, &current) == CUDA_SUCCESS && (s = attach_prepare(false)) == ATTACH_COLD)
-		s = attach_join(init_reset);
+		s = init_join();
 	return s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
