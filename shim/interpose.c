@@ -37,7 +37,7 @@ static void *const interpose_hooks[RATION_HOOKS] = {
 #include "hooks.def"
 };
 
-/* Calls whose hooks are given out only in jobs with a share or a cap of compute. */
+/* Calls whose hooks are given out only in jobs. */
 static const bool interpose_timed[RATION_HOOKS] = {
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) [CALL_##symbol] = true,
 #include "hooks.def"
@@ -244,7 +244,7 @@ static int interpose_hook_named(const char *name)
 }
 
 /* interpose_hands_out reports whether a program that looks up a call gets our hook. */
-static bool interpose_hands_out(int call) { return !interpose_timed[call] || attach_wants_compute(); }
+static bool interpose_hands_out(int call) { return !interpose_timed[call] || attach_has_job(); }
 
 /* interpose_answer returns the function that such a program gets: the hook, or the driver's
  * function if there is one and hooks are not given out. */

@@ -23,6 +23,7 @@ enum lock_level {
 	LOCK_RESERVE,             /* hooks/reserve.c, one for each pool, and for each device's graphs */
 	LOCK_ALLOC_TABLE,         /* alloc_table.c, one for each shard */
 	LOCK_ATTACH,              /* attach.c */
+	LOCK_CANNOT,              /* cannot.c */
 	LOCK_LEVELS
 };
 

@@ -1,6 +1,7 @@
 /* Joining the job: at cuInit, or at a call that comes without it. */
 #include "hooks/init.h"
 
+#include "cannot.h"
 #include "charge.h"
 #include "compute/compute.h"
 #include "hugepages.h"
@@ -15,6 +16,7 @@ static void init_reset(void)
 {
 	devices_reset();
 	charge_reset();
+	cannot_reset();
 	nvml_reset();
 	overhead_reset();
 	compute_reset();
@@ -24,8 +26,10 @@ static void init_reset(void)
 static enum attach_state init_join(void)
 {
 	enum attach_state s = attach_join(init_reset);
-	if (s == ATTACH_ON)
+	if (s == ATTACH_ON) {
 		hugepages_begin();
+		cannot_look();
+	}
 	return s;
 }
 

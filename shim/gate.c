@@ -1,0 +1,47 @@
+#include "gate.h"
+
+#include <errno.h>
+
+#include "log.h"
+#include "region/atomics.h"
+
+void gate_use(uint64_t now)
+{
+	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
+	region_show_use(attach_region(), now / 1000);
+	/* Release, after region_show_use: a thread that reads this time shows none itself. */
+	__atomic_store_n(&p->used_ns, now, __ATOMIC_RELEASE);
+}
+
+/* gate_tell logs once for each sleep that a call waits. */
+static void gate_tell(void)
+{
+	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
+	uint64_t sleep = load_acquire(&attach_region()->m->header.sleep);
+	if (sleep_state(sleep) == RATION_AWAKE || __atomic_exchange_n(&p->told, 1, __ATOMIC_RELAXED))
+		return;
+	if (sleep_manual(sleep))
+		log_warn("the job sleeps: a CUDA call waits until it is woken (ration wake JOB wakes it)");
+	else
+		log_warn("the job sleeps: a CUDA call waits until the job's memory is back on the GPU (ration why JOB says what keeps it)");
+}
+
+bool gate_closed(enum gate_mode mode)
+{
+	int saved = errno;
+	uint64_t since = log_clock();
+	gate_tell();
+	if (mode == GATE_WAITS) {
+		region_wait_awake(attach_region());
+		log_wait(since, "the job to wake up");
+		gate_opened();
+	} else {
+		region_ask_awake(attach_region());
+	}
+	errno = saved;
+	return mode == GATE_ASKS;
+}
+
+/* The driver has let a call through, so the job has been awake: if it sleeps now, that is another
+ * sleep. */
+void gate_opened(void) { __atomic_store_n(&__atomic_load_n(&attach_page, __ATOMIC_ACQUIRE)->told, 0, __ATOMIC_RELAXED); }
