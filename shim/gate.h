@@ -23,6 +23,11 @@ bool gate_closed(enum gate_mode mode);
 /* gate_opened is called after the driver's call if gate_pass or gate_look returned true. */
 void gate_opened(void);
 
+/* gate_ignore lets all calls of this process pass from now on: it is the process that wakes the job,
+ * and may be in the job itself. gate_ignores reports whether that was called. */
+void gate_ignore(void);
+bool gate_ignores(void);
+
 /* gate_look does what the mode says, for a call that only asks about a device. It returns whether the
  * driver makes the call wait. The caller must hold no lock. */
 static inline bool gate_look(enum gate_mode mode)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "attach.h"
+#include "gate.h"
 #include "hooks.h"
 #include "interpose.h"
 #include "log.h"
@@ -127,6 +128,8 @@ static int nvml_bytes_awake(struct nvml_device *d, uint64_t pid, uint64_t *bytes
 	uint64_t before;
 	int found;
 	do {
+		if (unlikely(!region_awake(r)) && gate_ignores())
+			return -1;
 		if (unlikely(!region_awake(r)))
 			region_wait_awake(r);
 		before = load_acquire(&r->m->header.sleep);

@@ -4,6 +4,7 @@
 #include "cannot.h"
 #include "charge.h"
 #include "compute/compute.h"
+#include "gate.h"
 #include "hugepages.h"
 #include "interpose.h"
 #include "log.h"
@@ -76,7 +77,11 @@ static bool shows_machine; /* ration_show_machine was called; atomic */
 
 /* ration_show_machine lets this process see the machine in NVML: all devices, with all their
  * memory. Programs that show the whole machine call it. The sizes are no secret, and it gives no
- * memory. */
-RATION_EXPORT void ration_show_machine(void) { __atomic_store_n(&shows_machine, true, __ATOMIC_RELAXED); }
+ * memory. Such a program may be the one that wakes its own job, so it does not wait for that. */
+RATION_EXPORT void ration_show_machine(void)
+{
+	__atomic_store_n(&shows_machine, true, __ATOMIC_RELAXED);
+	gate_ignore();
+}
 
 bool init_shows_machine(void) { return __atomic_load_n(&shows_machine, __ATOMIC_RELAXED); }
