@@ -5,8 +5,9 @@
  * die before any step; another then does what is left of it. It wakes the job if a call wants it. The driver makes calls
  * wait from its lock on, and waits for those under way.
  *
- * `recent` stands for the time of the last use: it is young as long as a thread has shown its use and is not in the driver.
- * That is the assumption about the clock: no thread needs a second from the gate to the driver.
+ * `recent` stands for the time of the last use: it is young until the thread that has shown it is in the driver, or waits
+ * at the gate. A process that finds it young waits until the threads that have passed the gate are in the driver: that is
+ * the assumption about the clock, that none needs a second for that.
  */
 
 #ifndef THREADS
@@ -26,6 +27,7 @@
 byte sleep;			/* the region's word */
 bool wanted;			/* the region's word: a call has asked since the job fell asleep */
 byte recent;			/* threads whose use is young */
+byte passing;			/* not in the file: threads that go from the gate to the driver */
 byte cannot;			/* things that cannot sleep, as the slot shows them */
 
 bool locked;			/* the driver makes calls wait */
@@ -35,38 +37,56 @@ byte unable;			/* what the driver has that cannot sleep */
 
 byte threads = THREADS;		/* that still run */
 
+#define SHOW recent++; shown = true
+#define EXPIRE if :: shown -> recent--; shown = false :: else fi
+
 proctype caller(byte me)
 {
 	byte calls;
-	bool special;
+	bool special, waits, shown, passed;
 	do
 	:: calls == CALLS -> break
 	:: else ->
 		calls++;
-		if :: special = true :: special = false fi;
-		/* The use, and the reason not to sleep, are shown before the word is read. */
-#ifndef USE_LATE
-		recent++;
-#endif
-		if :: special -> cannot++ :: else fi;
 		if
-		:: sleep != AWAKE ->
-			wanted = true;
-			if
-#ifdef SPECIAL_GOES_ON
-			:: special
-#else
-			:: special -> sleep == AWAKE	/* waits at the gate */
+		:: special = true; waits = true
+		:: special = false; waits = true
+		:: special = false; waits = false
+		fi;
+		if :: special -> cannot++ :: else fi;
+again:		/* The use, and the reason not to sleep, are shown before the word is read. */
+#ifndef USE_LATE
+		atomic { SHOW };
 #endif
-			:: else				/* goes on into the driver */
-			fi
-		:: else
+		if
+		:: atomic { sleep == AWAKE -> passing++; passed = true }
+		:: atomic { sleep != AWAKE && !waits -> passing++; passed = true };
+			wanted = true			/* and goes on into the driver */
+		:: sleep != AWAKE && waits ->
+			wanted = true;
+			atomic { EXPIRE };		/* it may wait for hours */
+#ifdef SPECIAL_GOES_ON
+			if :: special -> goto driver :: else fi;
+#endif
+			do				/* it asks again at each change */
+			:: sleep == AWAKE -> break
+#ifndef ASK_ONCE
+			:: atomic { sleep != AWAKE && !wanted -> wanted = true }
+#endif
+			od;
+#ifndef WAIT_ONCE
+			goto again
+#endif
 		fi;
 #ifdef USE_LATE
-		recent++;
+		atomic { SHOW };
 #endif
-		/* the driver */
-		atomic { !locked -> inside++; recent-- };
+driver:
+		atomic {
+			!locked -> inside++;
+			if :: passed -> passing--; passed = false :: else fi;
+			EXPIRE
+		};
 		if :: special -> unable++ :: else fi;
 		inside--;
 		if
@@ -119,7 +139,8 @@ active proctype sleeper()
 #else
 		sleep = FALLING;
 		if :: true OR_DIE fi;
-		if :: recent > 0 || cannot > 0 -> undo(); goto next :: else fi;
+		if :: recent > 0 -> passing == 0 :: else fi;
+		if :: cannot > 0 -> undo(); goto next :: else fi;
 #endif
 		if :: true OR_DIE fi;
 		locked = true;

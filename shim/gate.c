@@ -40,7 +40,12 @@ bool gate_closed(enum gate_mode mode)
 		return false;
 	gate_tell();
 	if (mode == GATE_WAITS) {
-		region_wait_awake(attach_region());
+		/* Look again after each wait: the use that was shown is old by then, and the job may
+		 * fall asleep again before this call is in the driver. */
+		do {
+			region_wait_awake(attach_region());
+			gate_use(clock_coarse());
+		} while (sleep_state(__atomic_load_n(&attach_region()->m->header.sleep, __ATOMIC_SEQ_CST)) != RATION_AWAKE);
 		log_wait(since, "the job to wake up");
 		gate_opened();
 	} else {
