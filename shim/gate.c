@@ -55,6 +55,11 @@ bool gate_closed(enum gate_mode mode)
 	return mode == GATE_ASKS;
 }
 
-/* The driver has let a call through, so the job has been awake: if it sleeps now, that is another
- * sleep. */
-void gate_opened(void) { __atomic_store_n(&__atomic_load_n(&attach_page, __ATOMIC_ACQUIRE)->told, 0, __ATOMIC_RELAXED); }
+/* The driver has let the call through, so the job is awake or about to be, and the next line is about
+ * another sleep. Only while the job is falling asleep do calls pass before the driver's lock. */
+void gate_opened(void)
+{
+	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
+	if (sleep_state(load_acquire(&attach_region()->m->header.sleep)) != RATION_FALLING)
+		__atomic_store_n(&p->told, 0, __ATOMIC_RELAXED);
+}

@@ -125,19 +125,20 @@ static int nvml_bytes_of(struct nvml_device *d, uint64_t pid, uint64_t *bytes)
 static int nvml_bytes_awake(struct nvml_device *d, uint64_t pid, uint64_t *bytes)
 {
 	struct region *r = attach_region();
-	uint64_t before;
-	int found;
-	do {
-		if (unlikely(!region_awake(r)) && gate_ignores())
-			return -1;
-		if (unlikely(!region_awake(r)))
+	for (;;) {
+		uint64_t before = load_acquire(&r->m->header.sleep);
+		if (unlikely(sleep_state(before) != RATION_AWAKE)) {
+			if (gate_ignores())
+				return -1;
 			region_wait_awake(r);
-		before = load_acquire(&r->m->header.sleep);
+			continue;
+		}
 		mutex_lock(&nvml_lock, LOCK_NVML);
-		found = nvml_bytes_of(d, pid, bytes);
+		int found = nvml_bytes_of(d, pid, bytes);
 		mutex_unlock(&nvml_lock);
-	} while (unlikely(load_acquire(&r->m->header.sleep) != before || sleep_state(before) != RATION_AWAKE));
-	return found;
+		if (likely(load_acquire(&r->m->header.sleep) == before))
+			return found;
+	}
 }
 
 /* nvml_own_pid_listed looks for getpid() in the list, and returns the same values as

@@ -299,7 +299,9 @@ static void falling(void)
 {
 	struct child c = new_sleeper();
 	set_state(RATION_FALLING, false);
-	EQ(ask(c, 'k'), 0);
+	for (int i = 0; i < 3; i++)
+		EQ(ask(c, 'k'), 0);
+	EQ(lines("the job sleeps"), 1);
 	command(c, 'a');
 	EQ(answer(c, 20), -1);
 	set_state(RATION_AWAKE, false);
