@@ -12,14 +12,20 @@ static uint32_t *sleep_futex(uint64_t *word) { return (uint32_t *)(void *)word; 
 
 bool region_awake(const struct region *r) { return sleep_state(load_acquire(&r->m->header.sleep)) == RATION_AWAKE; }
 
+void region_ask_awake(struct region *r)
+{
+	uint64_t *wanted = &r->m->header.wanted;
+	fetch_add(wanted, 1);
+	syscall(SYS_futex, sleep_futex(wanted), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 /* The request is made again every second: the process that waits for it may have been started
  * after the last one. */
 void region_wait_awake(struct region *r)
 {
-	uint64_t *sleep = &r->m->header.sleep, *wanted = &r->m->header.wanted, s;
+	uint64_t *sleep = &r->m->header.sleep, s;
 	while (sleep_state(s = load_acquire(sleep)) != RATION_AWAKE) {
-		fetch_add(wanted, 1);
-		syscall(SYS_futex, sleep_futex(wanted), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+		region_ask_awake(r);
 		syscall(SYS_futex, sleep_futex(sleep), FUTEX_WAIT, (uint32_t)s, &(struct timespec){1, 0}, NULL, 0);
 	}
 }
