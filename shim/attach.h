@@ -23,9 +23,12 @@ struct attach_page {
 	uint32_t unreadable; /* opening the region only to read it failed, and was logged; under lock */
 	uint32_t nvml;       /* whether NVML was started; owned by nvml.c */
 	uint32_t looked;     /* a process that only read found no job of a policy's user; under lock */
-	uint32_t compute;    /* the job has a share or a cap: launches are hooked; written before state */
+	uint32_t compute;    /* the job has a share, a cap or a priority; written before state */
+	uint32_t told;       /* gate.c has logged that the job sleeps; atomic */
 	mutex lock;          /* LOCK_ATTACH */
 	uint64_t turn;       /* this process's turn in the host-PID lock, without beats, or 0; owned by hostpid.c, atomic */
+	uint64_t *sleep;     /* the region's word sleep while the process is attached, and NULL otherwise; atomic */
+	uint64_t used_ns;    /* when this process last used a device, by clock_coarse; owned by gate.h, atomic */
 };
 
 extern struct attach_page *attach_page; /* never NULL */
@@ -41,12 +44,12 @@ static inline enum attach_state attach_state(void)
 /* attach_on reports whether this process is attached to a job, so that its calls are counted. */
 static inline bool attach_on(void) { return __builtin_expect(attach_state() == ATTACH_ON, 1); }
 
-/* attach_wants_compute reports whether this process's job has a share or a cap. It works before
- * the process has joined, too (compute_wanted). */
-bool attach_wants_compute(void);
+/* attach_has_job reports whether this process has a job, joined or not. It works before cuInit, when
+ * a program first looks up a call, and always gives the same answer. */
+bool attach_has_job(void);
 
-/* attach_compute reports whether this process is attached to a job with a share or a cap. The
- * answer was fixed when the process first looked up a launch function, or when it joined. */
+/* attach_compute reports whether this process is attached to a job with a share, a cap or a
+ * priority. The answer was fixed when it joined. */
 static inline bool attach_compute(void)
 {
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);

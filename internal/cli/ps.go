@@ -292,6 +292,14 @@ func (a *app) printJob(s machine.Job) {
 	if s.Priority != "" {
 		a.out.paragraph(plain, 2, "%s priority", s.Priority)
 	}
+	if s.Sleep == machine.Asleep {
+		a.out.paragraph(plain, 2, "asleep: %s of GPU memory is in host memory (wake it: ration wake %s)", humanfmt.Bytes(s.Aside()), argumentOf(&s))
+	}
+	for _, p := range s.Processes {
+		if p.CannotSleep != "" {
+			a.out.paragraph(dim, 2, "cannot sleep: pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), p.CannotSleep)
+		}
+	}
 	if s.WaitAlloc > 0 {
 		a.out.paragraph(plain, 2, "requests wait for memory up to %s", humanfmt.Span(time.Duration(s.WaitAlloc)*time.Millisecond))
 	}
