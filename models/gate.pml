@@ -5,9 +5,9 @@
  * die before any step; another then does what is left of it. It wakes the job if a call wants it. The driver makes calls
  * wait from its lock on, and waits for those under way.
  *
- * `recent` stands for the time of the last use: it is young until the thread that has shown it is in the driver, or waits
- * at the gate. A process that finds it young waits until the threads that have passed the gate are in the driver: that is
- * the assumption about the clock, that none needs a second for that.
+ * The second that the process waits after `falling` stands for this: no thread that has passed the gate before is still on
+ * its way to the driver. That is the assumption about the clock, that none needs a second for it. A thread that has passed
+ * since then may be on its way.
  */
 
 #ifndef THREADS
@@ -24,10 +24,12 @@
 #define FALLING 1
 #define ASLEEP 2
 
+#define NEW 1
+#define OLD 2
+
 byte sleep;			/* the region's word */
 bool wanted;			/* the region's word: a call has asked since the job fell asleep */
-byte recent;			/* threads whose use is young */
-byte passing;			/* not in the file: threads that go from the gate to the driver */
+byte passed[THREADS];		/* not in the file: threads that go from the gate to the driver; OLD: since before falling */
 byte cannot;			/* things that cannot sleep, as the slot shows them */
 
 bool locked;			/* the driver makes calls wait */
@@ -37,13 +39,10 @@ byte unable;			/* what the driver has that cannot sleep */
 
 byte threads = THREADS;		/* that still run */
 
-#define SHOW recent++; shown = true
-#define EXPIRE if :: shown -> recent--; shown = false :: else fi
-
 proctype caller(byte me)
 {
 	byte calls;
-	bool special, waits, shown, passed;
+	bool special, waits;
 	do
 	:: calls == CALLS -> break
 	:: else ->
@@ -54,39 +53,20 @@ proctype caller(byte me)
 		:: special = false; waits = false
 		fi;
 		if :: special -> cannot++ :: else fi;
-again:		/* The use, and the reason not to sleep, are shown before the word is read. */
-#ifndef USE_LATE
-		atomic { SHOW };
-#endif
 		if
-		:: atomic { sleep == AWAKE -> passing++; passed = true }
-		:: atomic { sleep != AWAKE && !waits -> passing++; passed = true };
+		:: atomic { sleep == AWAKE -> passed[me] = NEW }
+		:: atomic { sleep != AWAKE && !waits -> passed[me] = NEW };
 			wanted = true			/* and goes on into the driver */
 		:: sleep != AWAKE && waits ->
 			wanted = true;
-			atomic { EXPIRE };		/* it may wait for hours */
-#ifdef SPECIAL_GOES_ON
-			if :: special -> goto driver :: else fi;
-#endif
 			do				/* it asks again at each change */
-			:: sleep == AWAKE -> break
+			:: atomic { sleep == AWAKE -> passed[me] = NEW; break }
 #ifndef ASK_ONCE
 			:: atomic { sleep != AWAKE && !wanted -> wanted = true }
 #endif
-			od;
-#ifndef WAIT_ONCE
-			goto again
-#endif
+			od
 		fi;
-#ifdef USE_LATE
-		atomic { SHOW };
-#endif
-driver:
-		atomic {
-			!locked -> inside++;
-			if :: passed -> passing--; passed = false :: else fi;
-			EXPIRE
-		};
+		atomic { !locked -> inside++; passed[me] = 0 };
 		if :: special -> unable++ :: else fi;
 		inside--;
 		if
@@ -108,6 +88,29 @@ driver:
 	threads--
 }
 
+inline fall()
+{
+	atomic {
+		sleep = FALLING;
+		i = 0;
+		do
+		:: i == THREADS -> break
+		:: else -> if :: passed[i] == NEW -> passed[i] = OLD :: else fi; i++
+		od;
+		i = 0
+	}
+}
+
+/* A second has passed. */
+inline arrived()
+{
+	do
+	:: i == THREADS -> break
+	:: else -> passed[i] != OLD; i++
+	od;
+	i = 0
+}
+
 /* What is left of a sleep is undone, or done: the driver knows how far it went. */
 inline undo()
 {
@@ -126,7 +129,7 @@ inline wake()
 
 active proctype sleeper()
 {
-	byte sleeps;
+	byte sleeps, i;
 	do
 	:: sleeps == SLEEPS -> break
 	:: threads == 0 -> break
@@ -134,18 +137,20 @@ active proctype sleeper()
 		sleeps++;
 		wanted = false;
 #ifdef CHECK_FIRST
-		if :: recent > 0 || cannot > 0 -> goto next :: else fi;
-		sleep = FALLING;
-#else
-		sleep = FALLING;
+		if :: cannot > 0 -> goto next :: else fi;
+#endif
+		fall();
 		if :: true OR_DIE fi;
-		if :: recent > 0 -> passing == 0 :: else fi;
-		if :: cannot > 0 -> undo(); goto next :: else fi;
+#ifndef NO_GRACE
+		arrived();
 #endif
 		if :: true OR_DIE fi;
 		locked = true;
 		inside == 0;
 		if :: true OR_DIE fi;
+#ifndef CHECK_FIRST
+		if :: cannot > 0 -> undo(); goto next :: else fi;
+#endif
 		assert(unable == 0);	/* the driver puts nothing aside that it cannot bring back */
 		aside = true;
 		if :: true OR_DIE fi;

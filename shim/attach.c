@@ -28,6 +28,9 @@ static struct region attach_regions[2] = {{.fd = -1}, {.fd = -1}};
 static struct region *attach_current = &attach_regions[0];
 static struct config attach_job_config;
 
+static const uint64_t attach_not_straight = RATION_FALLING;
+const uint64_t *attach_straight_word = &attach_not_straight;
+
 /* Acquire: pairs with attach_replace. */
 struct region *attach_region(void) { return __atomic_load_n(&attach_current, __ATOMIC_ACQUIRE); }
 const struct config *attach_config(void) { return &attach_job_config; }
@@ -220,6 +223,16 @@ static void attach_log_found_dead(void)
 
 static void attach_log_wait(uint64_t since) { log_wait(since / 1000000, "another thread's charge of the same device"); }
 
+static void attach_set_straight(const uint64_t *word) { __atomic_store_n(&attach_straight_word, word, __ATOMIC_RELAXED); }
+
+/* attach_close closes a region that this process has from its parent, in a forked child: no other
+ * thread reads it. */
+static void attach_close(struct region *inherited)
+{
+	attach_set_straight(&attach_not_straight);
+	region_close(inherited);
+}
+
 /* attach_open maps the job's region and returns whether it is mapped; otherwise it has logged why,
  * at a level. The caller holds LOCK_ATTACH. */
 static bool attach_open(struct attach_page *p, void (*reset)(void), enum log_level level)
@@ -232,7 +245,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void), enum log_lev
 	if (p->opened)
 		return true;
 	if (attach_current->fd >= 0)
-		region_close(attach_current); /* inherited by fork */
+		attach_close(attach_current);
 	memset(&own, 0, sizeof own);
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		own.memory[d] = config_limit(c, d, 0);
@@ -311,7 +324,7 @@ static void attach_replace(struct attach_page *p)
 	if (attach_current->claim)
 		region_leave(attach_current); /* it cannot fail: nothing is charged, and no thread charges */
 	if (other->fd >= 0)
-		region_close(other);                                /* of the parent, in a forked child: no thread reads it */
+		attach_close(other);
 	__atomic_store_n(&attach_current, other, __ATOMIC_RELEASE); /* pairs with attach_region */
 	p->opened = 0;
 }
@@ -428,6 +441,8 @@ enum attach_state attach_join(void (*reset)(void))
 		if (attach_enter(p, reset, &compute)) {
 			__atomic_store_n(&p->compute, compute, __ATOMIC_RELEASE);
 			__atomic_store_n(&p->sleep, &attach_current->m->header.sleep, __ATOMIC_RELEASE);
+			if (!compute)
+				attach_set_straight(&attach_current->m->header.sleep);
 			attach_set_state(p, ATTACH_ON);
 		} else {
 			attach_fail(p);
@@ -507,6 +522,7 @@ __attribute__((destructor)) static void attach_leave(void)
 	uint32_t on = ATTACH_ON;
 	if (!__atomic_compare_exchange_n(&p->state, &on, ATTACH_LEFT, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return;
+	attach_set_straight(&attach_not_straight);
 	__atomic_store_n(&p->sleep, NULL, __ATOMIC_RELEASE);
 	/* The driver's own calls at exit wait while the job sleeps, and cannot ask for it to be woken. */
 	if (!region_awake(attach_current))

@@ -6,6 +6,7 @@
 #include "config.h"
 #include "mutex.h"
 #include "region/region.h"
+#include "region/words.h"
 
 enum attach_state {
 	ATTACH_COLD,   /* nothing has been decided yet */
@@ -28,7 +29,6 @@ struct attach_page {
 	mutex lock;          /* LOCK_ATTACH */
 	uint64_t turn;       /* this process's turn in the host-PID lock, without beats, or 0; owned by hostpid.c, atomic */
 	uint64_t *sleep;     /* the region's word sleep while the process is attached, and NULL otherwise; atomic */
-	uint64_t used_ns;    /* when this process last used a device, by clock_coarse; owned by gate.h, atomic */
 };
 
 extern struct attach_page *attach_page; /* never NULL */
@@ -43,6 +43,21 @@ static inline enum attach_state attach_state(void)
 
 /* attach_on reports whether this process is attached to a job, so that its calls are counted. */
 static inline bool attach_on(void) { return __builtin_expect(attach_state() == ATTACH_ON, 1); }
+
+/* The word that attach_straight reads; atomic. It is the region's word sleep while this process is
+ * attached to a job without a share, a cap or a priority. Otherwise it is a word that says no: the
+ * caller then finds out why. */
+extern const uint64_t *attach_straight_word;
+
+/* attach_straight reports whether a call that takes no memory may go straight to the driver: it has
+ * nothing to count, and the job is awake. It costs each launch of each job two loads. Relaxed: a
+ * process that puts the job to sleep gives calls that read the old word a second to reach the driver
+ * (PROTOCOLS.md, *The gate*). */
+static inline bool attach_straight(void)
+{
+	const uint64_t *word = __atomic_load_n(&attach_straight_word, __ATOMIC_RELAXED);
+	return sleep_state(__atomic_load_n(word, __ATOMIC_RELAXED)) == RATION_AWAKE;
+}
 
 /* attach_has_job reports whether this process has a job, joined or not. It works before cuInit, when
  * a program first looks up a call, and always gives the same answer. */

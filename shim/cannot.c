@@ -51,7 +51,7 @@ bool cannot_begin(uint64_t bit)
 	if (!attach_on())
 		return false;
 	cannot_add(bit, 1);
-	gate_look(GATE_WAITS);
+	gate_pass(GATE_WAITS);
 	return true;
 }
 

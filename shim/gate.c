@@ -11,14 +11,6 @@ bool gate_ignores(void) { return __atomic_load_n(&gate_ignored, __ATOMIC_RELAXED
 
 void gate_ignore(void) { __atomic_store_n(&gate_ignored, true, __ATOMIC_RELAXED); }
 
-void gate_use(uint64_t now)
-{
-	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
-	region_show_use(attach_region(), now / 1000);
-	/* Release, after region_show_use: a thread that reads this time shows none itself. */
-	__atomic_store_n(&p->used_ns, now, __ATOMIC_RELEASE);
-}
-
 /* gate_tell logs once for each sleep that a call waits. */
 static void gate_tell(void)
 {
@@ -40,12 +32,7 @@ bool gate_closed(enum gate_mode mode)
 		return false;
 	gate_tell();
 	if (mode == GATE_WAITS) {
-		/* Look again after each wait: the use that was shown is old by then, and the job may
-		 * fall asleep again before this call is in the driver. */
-		do {
-			region_wait_awake(attach_region());
-			gate_use(clock_coarse());
-		} while (sleep_state(__atomic_load_n(&attach_region()->m->header.sleep, __ATOMIC_SEQ_CST)) != RATION_AWAKE);
+		region_wait_awake(attach_region());
 		log_wait(since, "the job to wake up");
 		gate_opened();
 	} else {

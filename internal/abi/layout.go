@@ -231,8 +231,7 @@ type Slot struct {
 
 	Turns  uint64 // packed by Turns
 	Cannot uint64 // why the process cannot sleep: bits from CannotManaged on; zero if it can
-	UsedAt uint64 // microseconds of the monotonic clock: when the process last called the driver for work or memory; zero if it never did
-	_      [5]uint64
+	_      [6]uint64
 }
 
 // Account is one slot on one device.

@@ -132,7 +132,6 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	atomic.StoreUint64(&entry.Joined, uint64(time.Now().UnixNano()))
 	atomic.StoreUint64(&entry.Turns, uint64(abi.MakeTurns(gen, 0)))
 	atomic.StoreUint64(&entry.Cannot, 0)
-	atomic.StoreUint64(&entry.UsedAt, 0)
 	storeName(entry, name)
 	point(abi.ClaimFilled)
 	joining, active := abi.MakeStatus(gen, abi.SlotJoining), abi.MakeStatus(gen, abi.SlotActive)

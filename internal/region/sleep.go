@@ -136,7 +136,6 @@ type Sleeper struct {
 	Host   int // on the host; 0 if unknown
 	Name   string
 	Cannot uint64              // bits from abi.CannotManaged on
-	Used   time.Duration       // of the monotonic clock: when it last used the driver; 0 if never
 	Shown  [abi.Devices]uint64 // bytes that it holds, awake or asleep
 	Booked [abi.Devices]uint64 // bytes that the ledger has for it; the rest of Shown is aside
 
@@ -164,8 +163,7 @@ func (r *Region) Sleepers() (out []Sleeper, err error) {
 		if st.State() != abi.SlotActive || r.left(slot, st) || r.alive.outlived(slot, st) {
 			continue
 		}
-		s := Sleeper{Slot: slot, PID: r.seenPID(slot, e), Name: loadName(e), Cannot: atomic.LoadUint64(&e.Cannot),
-			Used: time.Duration(possible(atomic.LoadUint64(&e.UsedAt), 1<<53)) * time.Microsecond, status: st}
+		s := Sleeper{Slot: slot, PID: r.seenPID(slot, e), Name: loadName(e), Cannot: atomic.LoadUint64(&e.Cannot), status: st}
 		s.Host = r.hostPID(st, e, s.PID)
 		for d := range abi.Devices {
 			a := &r.m.Accounts[d][slot]

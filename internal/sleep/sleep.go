@@ -25,7 +25,7 @@ var (
 const (
 	lockTime  = 10 * time.Second // for another process that puts the job to sleep or wakes it
 	quietTime = 2 * time.Second  // for threads that are changing an account
-	useTime   = time.Second      // from the library's gate into the driver
+	gateTime  = time.Second      // from the library's gate into the driver
 	listTime  = 10 * time.Second // until the driver does not list a process any more
 	graceTime = 5 * time.Second  // beyond the driver's own timeout
 	moveTime  = time.Minute      // for putting memory aside or bringing it back, and
@@ -170,7 +170,7 @@ func (s *sleeper) fall(busy time.Duration) error {
 		return err
 	}
 	atStep("sleep-falling")
-	if err := s.putAside(busy); err != nil {
+	if err := s.putAside(busy, time.Now()); err != nil {
 		if back := s.bring(); back != nil {
 			return errors.Join(err, back)
 		}
@@ -229,14 +229,14 @@ func WhyNot(p *region.Sleeper) string {
 	return ""
 }
 
-// putAside lets the driver put the memory of all processes aside. The job is falling.
-func (s *sleeper) putAside(busy time.Duration) error {
+// putAside lets the driver put the memory of all processes aside. The job is falling since fell.
+func (s *sleeper) putAside(busy time.Duration, fell time.Time) error {
 	if err := s.quiet(); err != nil {
 		return err
 	}
-	if err := s.settle(); err != nil {
-		return err
-	}
+	// Each call that found the job awake is in the driver now. One that comes after the driver's lock would wait there,
+	// and would not have asked for the job to be woken (shim/PROTOCOLS.md, The gate).
+	time.Sleep(time.Until(fell.Add(gateTime)))
 	all, err := s.holding()
 	if err != nil {
 		return err
@@ -292,18 +292,6 @@ func (s *sleeper) quiet() error {
 		}
 	}
 	return nil
-}
-
-// settle returns when each call that passed the library's gate before the job was falling is in the driver: after the
-// driver's lock such a call would wait there, and would not have asked for the job to be woken (shim/PROTOCOLS.md, The gate).
-func (s *sleeper) settle() error {
-	all, err := s.r.Sleepers()
-	for i := range all {
-		if age := time.Duration(region.Monotonic()) - all[i].Used; age >= 0 && age < useTime {
-			time.Sleep(useTime - age)
-		}
-	}
-	return err
 }
 
 // unlisted returns when the driver's own list has none of the processes with memory any more.

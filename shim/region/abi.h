@@ -445,8 +445,7 @@ struct ration_slot {
 	uint8_t name[64];
 	uint64_t turns;
 	uint64_t cannot;
-	uint64_t used_at;
-	uint64_t pad12[5];
+	uint64_t pad11[6];
 };
 _Static_assert(sizeof(struct ration_slot) == 192, "slot");
 _Static_assert(offsetof(struct ration_slot, pid) == 0, "slot.pid");
@@ -460,8 +459,7 @@ _Static_assert(offsetof(struct ration_slot, pad7) == 56, "slot.pad7");
 _Static_assert(offsetof(struct ration_slot, name) == 64, "slot.name");
 _Static_assert(offsetof(struct ration_slot, turns) == 128, "slot.turns");
 _Static_assert(offsetof(struct ration_slot, cannot) == 136, "slot.cannot");
-_Static_assert(offsetof(struct ration_slot, used_at) == 144, "slot.used_at");
-_Static_assert(offsetof(struct ration_slot, pad12) == 152, "slot.pad12");
+_Static_assert(offsetof(struct ration_slot, pad11) == 144, "slot.pad11");
 
 struct ration_holder {
 	uint64_t pid;

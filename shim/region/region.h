@@ -307,10 +307,8 @@ bool region_awake(const struct region *r);
 void region_wait_awake(struct region *r);
 void region_ask_awake(struct region *r);
 
-/* region_show_use shows when this process last used a device, in microseconds of its monotonic
- * clock; region_show_cannot shows why it cannot sleep: bits RATION_CANNOT_... Both come before the
- * use: afterwards the caller reads the region's word sleep, sequentially consistent. */
-void region_show_use(struct region *r, uint64_t us);
+/* region_show_cannot shows why this process cannot sleep: bits RATION_CANNOT_... It comes before the
+ * driver's call: afterwards the caller reads the region's word sleep, sequentially consistent. */
 void region_show_cannot(struct region *r, uint64_t bits);
 
 /* region_own_usage sets *f to the bytes that this process holds on a device, by kind. */

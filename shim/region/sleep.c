@@ -58,3 +58,13 @@ void region_end_turn(struct region *r, uint64_t claim)
 			return;
 	} while (!cas(turns, t, t - 1));
 }
+
+/* As for region_own_account: if this process is taken for dead in the next instant, it writes into the
+ * next owner's slot. That one stays awake for one bit too many at most. */
+void region_show_cannot(struct region *r, uint64_t bits)
+{
+	uint64_t claim = load_acquire(&r->claim);
+	/* Sequentially consistent: afterwards the caller reads whether the job sleeps. */
+	if (claim && region_owned(r, claim))
+		__atomic_store_n(&r->m->slots[claim_slot(claim)].cannot, bits, __ATOMIC_SEQ_CST);
+}

@@ -338,35 +338,6 @@ static void ends(void)
 	lines("");
 }
 
-static uint64_t now_us(void)
-{
-	struct timespec t;
-	syscall(SYS_clock_gettime, CLOCK_MONOTONIC_COARSE, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
-/* The slot says when the device was last used, not when something was asked about it. */
-static void used(void)
-{
-	struct child c = new_sleeper();
-	const struct ration_slot *s = slot_of(c);
-	for (const char *call = "klmhcdsyaevgtf"; *call; call++) {
-		nanosleep(&(struct timespec){0, 12000000}, NULL);
-		uint64_t before = now_us();
-		EQ(ask(c, *call), 0);
-		bool shown = load_acquire(&s->used_at) >= before && load_acquire(&s->used_at) <= now_us();
-		if (!shown)
-			fprintf(stderr, "call %c is not shown\n", *call);
-		CHECK(shown);
-	}
-	uint64_t last = load_acquire(&s->used_at);
-	nanosleep(&(struct timespec){0, 12000000}, NULL);
-	EQ(ask(c, 'q'), 0);
-	EQ(ask(c, 'i'), 0);
-	EQ(load_acquire(&s->used_at), last);
-	EQ(end(c, 0), 0);
-}
-
 /* What keeps a process awake is shown before the driver is asked, and until it is undone. */
 static void keeps_awake(void)
 {
@@ -466,7 +437,6 @@ int main(int argc, char **argv)
 	told();
 	falling();
 	ends();
-	used();
 	keeps_awake();
 	too_late();
 	mps();
