@@ -224,10 +224,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", m.Folder)
 	}
 	table := len(names) == 0 && !f.long
-	shown := slices.Clone(m.Jobs)
-	for i := range m.Waiting {
-		shown = append(shown, node.WaitingJob(&m.Waiting[i]))
-	}
+	shown := append(slices.Clone(m.Jobs), node.WaitingJobs(m.Waiting)...)
 	if table && len(shown) > 0 {
 		if len(m.Devices) > 0 {
 			a.out.printf("\n")

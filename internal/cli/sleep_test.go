@@ -161,7 +161,9 @@ func TestSleepAndWake(t *testing.T) {
 	awakeAndWhole(t, "pair", before.Used, first, second)
 	expect.True(t, strings.Contains(mustRation(t, "wake", "pair"), "already"), "it woke twice")
 
-	mustRation(t, "sleep", "pair")
+	var slept Slept
+	expect.OK(t, json.Unmarshal([]byte(mustRation(t, "sleep", "--json", "pair")), &slept))
+	expect.True(t, slept.Seconds >= 1, "calls on their way to the driver had", slept.Seconds, "s")
 	first.works() // wakes it
 	awakeAndWhole(t, "pair", before.Used, first, second)
 
@@ -263,7 +265,10 @@ func TestSleepMakesRoom(t *testing.T) {
 
 	woken := make(chan string)
 	go func() { woken <- mustRation(t, "wake", "--wait", "old") }()
-	time.Sleep(100 * time.Millisecond)
+	for end := time.Now().Add(time.Minute); !strings.Contains(mustRation(t, "queue"), "old"); {
+		expect.Must(t, time.Now().Before(end), "ration queue does not show a job that waits to wake")
+	}
+	expect.Equal(t, strings.Count(mustRation(t, "ps"), "old"), 1, "in ps, lines of a job that waits to wake")
 	young.does("quit")
 	expect.True(t, strings.Contains(<-woken, "old is awake"), "wake --wait")
 	awakeAndWhole(t, "old", before.Used, old)
