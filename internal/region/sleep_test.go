@@ -37,7 +37,7 @@ func TestSleepMovesBytes(t *testing.T) {
 	expect.OK(t, err)
 	charged := make(chan error)
 	go func() { charged <- s.Charge(0, abi.Data, MiB) }()
-	expect.OK(t, r.WaitWanted(before, time.Minute))
+	expect.OK(t, r.WaitWanted(before, 20*time.Second))
 	now, err := r.Wanted()
 	expect.True(t, err == nil && now != before, "no thread has asked for the job to be woken", err)
 	quiet, _ = r.Quiet(&all[0])
