@@ -217,7 +217,7 @@ func TestRealJobs(t *testing.T) {
 	b.wait(jobSelector("other") + `?.querySelectorAll(".table-box:not(.now) tbody tr").length === 2`)
 	victim := s.processes("other")[0]
 	expect.OK(t, unix.Kill(victim, unix.SIGKILL))
-	b.shows("#events .death", fmt.Sprintf("(pid ?%d) died holding", victim))
+	b.shows("#events .death", fmt.Sprintf("(pid %d) died holding", victim))
 	b.shows("#jobs .job .tail", "1 died")
 
 	// A process of no job.
@@ -298,13 +298,13 @@ func TestUpdateTime(t *testing.T) {
 		name := fmt.Sprintf("job-%d", n)
 		victim := s.processes(name)[0]
 		b.get(fmt.Sprintf(`window.shown = new Promise(done => new MutationObserver((_, o) => {
-			if (![...document.querySelectorAll("#events .death")].some(e => e.textContent.includes("pid ?%d"))) return;
+			if (![...document.querySelectorAll("#events .death")].some(e => e.textContent.includes("pid %d"))) return;
 			o.disconnect();
 			requestAnimationFrame(() => done(performance.timeOrigin + performance.now())); // it is painted with this frame
 		}).observe(document.getElementById("events"), { childList: true, subtree: true, characterData: true })); 0`, victim), nil)
 		at := time.Now()
 		expect.OK(t, unix.Kill(victim, unix.SIGKILL))
-		b.shows("#events .death", fmt.Sprintf("pid ?%d", victim))
+		b.shows("#events .death", fmt.Sprintf("pid %d", victim))
 		var shown float64
 		b.run(chromedp.Evaluate("window.shown", &shown, awaited))
 		took = append(took, time.Duration(shown*1e6)-time.Duration(at.UnixNano()))

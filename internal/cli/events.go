@@ -36,10 +36,10 @@ func newEventsCommand(a *app) *cobra.Command {
 processes, stops (processes that the agent has ended because their job was over
 its limit), jobs that have become idle, and commands that wait for room (wait,
 admit when it started, leave when it gave up), as far as they are still known.
-With --follow, print new events until it is interrupted, and no earlier ones. --since
-also limits or extends that: it is a time ago (10m, 2h), or a time (2026-01-31,
-2026-01-31 15:04, 2026-01-31T15:04:05Z); all is everything that is known. With
-JOBs, which are names or paths of regions, print only their events.
+With --follow, print new events until it is interrupted, and no earlier ones.
+--since also limits or extends that: it is a time ago (10m, 2h), or a time
+(2026-01-31, 2026-01-31 15:04, 2026-01-31T15:04:05Z); all is everything that is
+known. With JOBs, which are names or paths of regions, print only their events.
 
 A region keeps its latest 256 refusals and 64 deaths. Only an agent (ration
 agent) also has events of removed jobs, and ends of jobs that no launcher saw.

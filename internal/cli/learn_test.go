@@ -81,7 +81,7 @@ func TestLearn(t *testing.T) {
 	s.press("ration run --fake-gpu h200 --name first --join -- fake-train 6g\n")
 	s.shows(`Now type the PID`)
 	s.press("ration why first\n")
-	text := s.shows(`most was held by\s+fake-train \(pid \d+\)\s+3\.51 GiB`)
+	text := s.shows(`most was\s+held by\s+fake-train \(pid \d+\)\s+3\.51 GiB`)
 	pid := regexp.MustCompile(`held by\s+fake-train \(pid (\d+)\)\s+3\.51 GiB`).FindStringSubmatch(text)[1]
 	s.press("1\n")
 	s.shows(`That is not the process that held most`)

@@ -51,14 +51,14 @@ select jobs, also for --json, --quiet and --format: name and state must be equal
 (* and ? are wildcards of a name), a command must contain the value, and gpu=0
 is every job that may use GPU 0. Several filters must all match.
 
-A job is waiting while its command is in the queue (ration run --wait); NOTE has
-its place. It is starting until a process has joined it. It is running while one of
-those lives, and idle while its command runs without any. --all also shows jobs
-that have ended. This comes from locks in the kernel: a job's processes, and
-its command with everything that it starts, hold locks on its files. How a job
-ended is unknown only if its ration run was killed. If an agent runs, a job is
-idle as well while its processes hold memory and do nothing on the GPU; NOTE
-says for how long.
+A job is waiting while its command is in the queue (ration run --wait); NOTE
+has its place. It is starting until a process has joined it. It is running
+while one of those lives, and idle while its command runs without any. --all
+also shows jobs that have ended. This comes from locks in the kernel: a job's
+processes, and its command with everything that it starts, hold locks on its
+files. How a job ended is unknown only if its ration run was killed. If an
+agent runs, a job is idle as well while its processes hold memory and do
+nothing on the GPU; NOTE says for how long.
 
 The columns of a block: SLOT is the number of a process's account in the region.
 HOLDS is the sum of CONTEXT, DATA and the others. DRIFT is how much more the

@@ -40,8 +40,8 @@ jobs.
 
   GPU TIME  hours of a device's time in which kernels ran. A job with a cap is
             measured; if others may have worked on the device meanwhile, their
-            turns are in it, marked ≤. Of jobs without a cap the driver's
-            samples are added up, marked ~
+            turns are in it, and it is at most that. Of jobs without a cap the
+            driver's samples are added up, marked ~
   HELD      memory held over time: 10 GiB for 2 hours are 20 GiB·h
   IDLE      the part of HELD in which the job did no work on the device
   RESERVED  limits over time, while their jobs had not ended

@@ -36,6 +36,7 @@ func TestRun(t *testing.T) {
 		}
 		env.Setenv("PATH", bin+":"+env.Getenv("PATH")+":/sbin:/usr/sbin")
 		env.Setenv("FAKEGPU_QUIET", "1")
+		env.Setenv("XDG_CACHE_HOME", filepath.Join(env.Getenv("WORK"), "cache")) // what ration doctor remembers
 		env.Setenv("ESC", "\x1b[2J")
 		// What a terminal might obey, as a regular expression.
 		env.Setenv("CONTROL", `[\x00-\x09\x0b-\x1f\x7f\x{80}-\x{9f}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}]`)

@@ -76,7 +76,7 @@ func TestTop(t *testing.T) {
 	s.shows(`SIGKILL was sent to rank-0`)
 	err := workers[0].Wait()
 	expect.True(t, err != nil && strings.Contains(err.Error(), "killed"), "rank-0 ended with", err)
-	s.shows(`rank-0 \([?]\d+\) died holding 3\.34 GiB`)
+	s.shows(`rank-0 \(\d+\) died holding 3\.34 GiB`)
 	s.shows(`5\.23 GiB of 20 GiB`)
 	s.press("\x1b")
 	s.shows(`(?m)^▸ train .* 5\.23G +20G`)

@@ -89,6 +89,7 @@ int main(void)
 		[LOCK_DEVICE] = LOCK_CALLS_DRIVER | LOCK_LOGS,
 		[LOCK_CONTEXT_TABLE] = LOCK_LOGS,
 		[LOCK_RESERVE] = LOCK_LOGS,
+		[LOCK_IMPORT] = LOCK_LOGS,
 		[LOCK_ATTACH] = LOCK_LOGS,
 	};
 	for (int first = 1; first < LOCK_LEVELS; first++) {
