@@ -191,11 +191,11 @@ func (m *Machine) DeviceOf(d *Device) int {
 	})
 }
 
-// addRations adds up the limits of all jobs on each device.
+// addRations adds up the limits of all jobs on each device, except for those that sleep.
 func (m *Machine) addRations() {
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
-		if j.State == Ended {
+		if j.State == Ended || j.Sleep == Asleep {
 			continue
 		}
 		for n := range j.Devices {

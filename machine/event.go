@@ -24,11 +24,13 @@ const (
 	JobWaits         = "wait"   // a command began to wait for room (Machine.Waiting)
 	JobAdmitted      = "admit"  // a command that waited has room, and its job was made
 	JobGaveUp        = "leave"  // a command left the queue without starting
+	JobSlept         = "sleep"  // a job has fallen asleep
+	JobWoke          = "wake"   // a job that slept, or was falling asleep, is awake
 	Changed          = "change" // Machine has changed; only from Watch, after the events of the same read
 )
 
 // EventKinds lists the kinds of events of jobs: all but Changed.
-var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle, JobWaits, JobAdmitted, JobGaveUp}
+var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle, JobWaits, JobAdmitted, JobGaveUp, JobSlept, JobWoke}
 
 // Event is something that happened to a job, or a new state of the machine (Changed).
 type Event struct {
@@ -44,10 +46,11 @@ type Event struct {
 	Death   *Death    `json:"death,omitempty"`
 	Denied  *Denied   `json:"policy_refusal,omitempty"` // for a refusal by the policy, which has no job
 	Stop    *Stop     `json:"stop,omitempty"`
-	Waits   *Waiting  `json:"waits,omitempty"`     // for JobWaits, JobAdmitted and JobGaveUp
-	Idle    time.Time `json:"idle_since,omitzero"` // since when the job does nothing, for JobIdle
-	Missed  uint64    `json:"missed,omitempty"`    // earlier refusals that are lost, because a region keeps only the latest
-	Text    string    `json:"text"`                // a sentence without a period
+	Waits   *Waiting  `json:"waits,omitempty"`         // for JobWaits, JobAdmitted and JobGaveUp
+	Idle    time.Time `json:"idle_since,omitzero"`     // since when the job does nothing, for JobIdle
+	Sleeps  uint64    `json:"sleep_changes,omitempty"` // as in Job, for JobSlept and JobWoke
+	Missed  uint64    `json:"missed,omitempty"`        // earlier refusals that are lost, because a region keeps only the latest
+	Text    string    `json:"text"`                    // a sentence without a period
 
 	// Machine is the machine as of the read that noticed the event. Only Watch sets it. Several
 	// events share it: do not modify it.
@@ -60,7 +63,7 @@ type EventID struct {
 	Kind      string
 	Job       JobID
 	Time      time.Time // of a refusal, a death or a stop; since when a job is idle or waits
-	Slot, PID int
+	Slot, PID int       // for JobSlept and JobWoke Slot is Event.Sleeps
 }
 
 // JobID returns the identity of the event's job.
@@ -83,6 +86,8 @@ func (e *Event) ID() EventID {
 		id.Time = e.Idle
 	case e.Waits != nil:
 		id.Time, id.PID = e.Waits.Since, e.Waits.PID
+	case e.Kind == JobSlept || e.Kind == JobWoke:
+		id.Slot = int(e.Sleeps)
 	}
 	return id
 }
@@ -153,6 +158,17 @@ func (j *Job) IdleEvent(now time.Time) Event {
 	return e
 }
 
+// sleepEvent returns the event of a job that has fallen asleep or woken up.
+func (j *Job) sleepEvent(now time.Time) Event {
+	e := j.event(JobWoke, now)
+	e.Text = fmt.Sprintf("job %s of %s is awake", j.Title(), j.Owner)
+	if j.Sleep == Asleep {
+		e.Kind, e.Text = JobSlept, fmt.Sprintf("job %s of %s sleeps: %s of GPU memory is in host memory", j.Title(), j.Owner, humanfmt.Bytes(j.Aside()))
+	}
+	e.Text, e.Sleeps = termtext.Printable(e.Text), j.Sleeps
+	return e
+}
+
 // eventsOf returns the events of a job since an earlier read. before is nil if there was none.
 func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	if before == nil {
@@ -176,6 +192,9 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 			e.Death, e.Text = d, d.Sentence()
 			out = append(out, e)
 		}
+	}
+	if after.Sleep == Asleep && before.Sleep != Asleep || after.Sleep == "" && before.Sleep != "" && after.State != Ended {
+		out = append(out, after.sleepEvent(now))
 	}
 	if after.State != Ended || before.State == Ended {
 		return out

@@ -98,6 +98,13 @@ const (
 	Ended    = "ended"    // the command and all processes of the job have ended
 )
 
+// Values of Job.Sleep.
+const (
+	FallingAsleep = "falling asleep" // the driver is putting its device memory aside
+	Asleep        = "asleep"         // its device memory is in the host memory of its processes; its limits count for no other job
+	Waking        = "waking"         // its device memory is being brought back
+)
+
 // Job is a job, as described by its folder and its region. Sizes are bytes.
 type Job struct {
 	Name     string    `json:"job,omitempty"`          // empty for a region outside the folder of jobs
@@ -122,6 +129,8 @@ type Job struct {
 	Labels    map[string]string `json:"labels,omitempty"`         // chosen by the user (ration run --label)
 	Claimed   bool              `json:"labels_claimed,omitempty"` // a policy is in force, and the labels are a claim of the user, which no rule of it allows
 	Priority  string            `json:"priority,omitempty"`       // high or low; empty for normal
+	Sleep     string            `json:"sleep,omitempty"`          // FallingAsleep, Asleep or Waking; empty if the job is awake
+	Sleeps    uint64            `json:"sleep_changes,omitempty"`  // changes of Sleep since the region was created
 	WaitAlloc uint64            `json:"wait_alloc_ms,omitempty"`  // milliseconds that a request waits for memory of the job at most; 0 if it does not wait
 	Claims    uint64            `json:"claims"`                   // processes that joined since the region was created
 	// Kubernetes describes the claim that the job was made for, and its pods; nil for other jobs.
@@ -228,6 +237,14 @@ func (j *Job) Held() (bytes uint64) {
 	return bytes
 }
 
+// Aside returns the bytes that were put aside because the job sleeps, on all devices.
+func (j *Job) Aside() (bytes uint64) {
+	for i := range j.Devices {
+		bytes += min(j.Devices[i].Aside, ^bytes)
+	}
+	return bytes
+}
+
 // Title returns the job's name, or its path if it has no name.
 func (j *Job) Title() string { return job.Job{Name: j.Name, Path: j.Path}.Title() }
 
@@ -245,7 +262,8 @@ type Device struct {
 	// is unknown. Under a policy it includes the user's processes outside the job, Escaped.
 	Driver  uint64 `json:"driver,omitempty"`
 	Escaped uint64 `json:"escaped,omitempty"`
-	Inexact bool   `json:"inexact"` // Used is not the sum of the processes' memory, because they changed it during every try to read it
+	Aside   uint64 `json:"aside,omitempty"` // put aside into host memory, because the job sleeps; not part of Used
+	Inexact bool   `json:"inexact"`         // Used is not the sum of the processes' memory, because they changed it during every try to read it
 
 	Compute *Compute `json:"compute,omitempty"` // nil for a job with neither a share nor a cap on the device
 }
@@ -260,24 +278,25 @@ const (
 
 // Process is a process of the job.
 type Process struct {
-	Slot      int       `json:"slot"`     // number of its account in the region; -1 if the region could not be read
-	Verified  bool      `json:"verified"` // PID, HostPID, UID, User, Name, Parent and Cgroup come from the kernel; otherwise the process claims them
-	PID       int       `json:"pid"`      // in its own PID namespace
-	HostPID   int       `json:"host_pid"` // 0 if unknown
-	UID       int       `json:"uid"`
-	User      string    `json:"user"`                // the UID if it has no name or is only claimed
-	Name      string    `json:"name"`                // name of its program
-	State     string    `json:"state"`               // Live, Stopped, Ending or Dead
-	Lent      bool      `json:"lent,omitempty"`      // it is Dead, and its exported memory stays charged: other processes may hold it
-	Parent    int       `json:"parent,omitempty"`    // host PID of its nearest ancestor in the job; 0 if none
-	KeptBy    []int     `json:"kept_by,omitempty"`   // if it is Ending: PIDs of fork children that keep its driver files open, as seen from here
-	Cgroup    string    `json:"cgroup,omitempty"`    // its cgroup; empty unless Verified
-	Container string    `json:"container,omitempty"` // container that the cgroup belongs to, as in docker/0123456789ab or slurm/JOB.STEP
-	Joined    time.Time `json:"joined_at,omitzero"`
-	Holdings  []Holding `json:"holdings"`
-	Waits     []Wait    `json:"waits,omitempty"` // requests of the process that wait for memory of the job, as the process claims
-	Host      *HostUse  `json:"host,omitempty"`  // nil if unknown; only ration ps JOB, ration ps --long, ration inspect and ration top read it
-	Local     ProcessID `json:"-"`               // by the kernel; zero unless Verified, and if it was decoded from JSON
+	Slot        int       `json:"slot"`     // number of its account in the region; -1 if the region could not be read
+	Verified    bool      `json:"verified"` // PID, HostPID, UID, User, Name, Parent and Cgroup come from the kernel; otherwise the process claims them
+	PID         int       `json:"pid"`      // in its own PID namespace
+	HostPID     int       `json:"host_pid"` // 0 if unknown
+	UID         int       `json:"uid"`
+	User        string    `json:"user"`                   // the UID if it has no name or is only claimed
+	Name        string    `json:"name"`                   // name of its program
+	State       string    `json:"state"`                  // Live, Stopped, Ending or Dead
+	CannotSleep string    `json:"cannot_sleep,omitempty"` // why the process cannot sleep now, as it claims; empty if it can
+	Lent        bool      `json:"lent,omitempty"`         // it is Dead, and its exported memory stays charged: other processes may hold it
+	Parent      int       `json:"parent,omitempty"`       // host PID of its nearest ancestor in the job; 0 if none
+	KeptBy      []int     `json:"kept_by,omitempty"`      // if it is Ending: PIDs of fork children that keep its driver files open, as seen from here
+	Cgroup      string    `json:"cgroup,omitempty"`       // its cgroup; empty unless Verified
+	Container   string    `json:"container,omitempty"`    // container that the cgroup belongs to, as in docker/0123456789ab or slurm/JOB.STEP
+	Joined      time.Time `json:"joined_at,omitzero"`
+	Holdings    []Holding `json:"holdings"`
+	Waits       []Wait    `json:"waits,omitempty"` // requests of the process that wait for memory of the job, as the process claims
+	Host        *HostUse  `json:"host,omitempty"`  // nil if unknown; only ration ps JOB, ration ps --long, ration inspect and ration top read it
+	Local       ProcessID `json:"-"`               // by the kernel; zero unless Verified, and if it was decoded from JSON
 }
 
 // Wait is a request that waits for memory of the job.
@@ -301,13 +320,14 @@ type Holding struct {
 	Total      uint64 `json:"total"` // sum of the next four
 	Context    uint64 `json:"context"`
 	Module     uint64 `json:"module"`
-	Data       uint64 `json:"data"`        // allocated by the program
-	Overhead   uint64 `json:"overhead"`    // taken by the driver beyond the other three
-	Peak       uint64 `json:"peak"`        // highest Total
-	Exported   uint64 `json:"exported"`    // of Total: exported and not returned, so other processes may hold it, also after the end of this one
-	Driver     uint64 `json:"driver"`      // the driver's count for the process when it was last read; 0 if unknown
-	DriverNow  bool   `json:"driver_now"`  // Driver was read together with the other fields, so it can be compared with them
-	BestEffort bool   `json:"best_effort"` // the process changed its account during every try to read it
+	Data       uint64 `json:"data"`            // allocated by the program
+	Overhead   uint64 `json:"overhead"`        // taken by the driver beyond the other three
+	Peak       uint64 `json:"peak"`            // highest Total
+	Exported   uint64 `json:"exported"`        // of Total: exported and not returned, so other processes may hold it, also after the end of this one
+	Driver     uint64 `json:"driver"`          // the driver's count for the process when it was last read; 0 if unknown
+	DriverNow  bool   `json:"driver_now"`      // Driver was read together with the other fields, so it can be compared with them
+	Aside      uint64 `json:"aside,omitempty"` // put aside into host memory, because the job sleeps; not part of Total
+	BestEffort bool   `json:"best_effort"`     // the process changed its account during every try to read it
 
 	Compute *ProcessCompute `json:"compute,omitempty"` // nil if Device.Compute is nil
 	Time    *Time           `json:"time,omitempty"`    // nil if unknown; only ration ps --watch and ration top measure it

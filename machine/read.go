@@ -153,6 +153,11 @@ func (j *Job) readHistory(r *region.Region) error {
 	if j.Priority, err = priorityOf(r); err != nil {
 		return err
 	}
+	word, err := r.Sleep()
+	if err != nil {
+		return err
+	}
+	j.Sleep, j.Sleeps = sleepText(word), word.Count()
 	if j.WaitAlloc, err = r.WaitAlloc(); err != nil {
 		return err
 	}
@@ -169,6 +174,19 @@ func (j *Job) readWaiters(r *region.Region) error {
 		}
 	}
 	return err
+}
+
+// sleepText returns whether a job sleeps, for people; empty if it is awake.
+func sleepText(word abi.Sleep) string {
+	switch word.State() {
+	case abi.Awake:
+		return ""
+	case abi.Falling:
+		return FallingAsleep
+	case abi.Waking, abi.Restoring:
+		return Waking
+	}
+	return Asleep
 }
 
 // owner is the identity of a process, as the kernel reports it.
@@ -203,7 +221,7 @@ func (all owners) ask(pid int) {
 func claimed(p region.Process) Process {
 	out := Process{
 		Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, UID: p.UID, User: strconv.Itoa(p.UID), Name: p.Name,
-		State: Live, Lent: p.Lent, Joined: timeOf(p.Joined), Holdings: []Holding{},
+		State: Live, CannotSleep: region.CannotText(p.Cannot), Lent: p.Lent, Joined: timeOf(p.Joined), Holdings: []Holding{},
 	}
 	if p.UID < 0 {
 		out.User = "?" // the claimed number is not a user

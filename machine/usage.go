@@ -125,8 +125,9 @@ func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index ma
 		if held, err = r.Holdings(device, held[:0]); err != nil {
 			return false, err
 		}
-		var sum, living uint64
+		var sum, living, aside uint64
 		for _, h := range held {
+			aside += h.Aside
 			if ended[h.Slot] {
 				used -= min(used, h.Total)
 			}
@@ -137,7 +138,7 @@ func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index ma
 				}
 			}
 		}
-		*out = Device{Device: device, Used: used, Peak: max(peak, living)} // the peak is written a little later than the use
+		*out = Device{Device: device, Used: used, Aside: aside, Peak: max(peak, living)} // the peak is written a little later than the use
 		return stable && sum == used, nil
 	})
 	if err != nil {
@@ -146,7 +147,7 @@ func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index ma
 	out.Inexact = !exact
 	for _, h := range held {
 		i, found := index[h.Slot]
-		if !found || h.Total == 0 && h.Peak == 0 {
+		if !found || h.Total == 0 && h.Aside == 0 && h.Peak == 0 {
 			continue
 		}
 		driver, err := r.Driver(device, h.Slot)
@@ -154,7 +155,7 @@ func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index ma
 			return false, err
 		}
 		j.Processes[i].Holdings = append(j.Processes[i].Holdings, Holding{Device: device, Total: h.Total, Context: h.Kind[abi.Context],
-			Module: h.Kind[abi.Module], Data: h.Kind[abi.Data], Overhead: h.Kind[abi.Overhead], Peak: h.Peak, Exported: h.Exported, Driver: driver, BestEffort: h.BestEffort})
+			Module: h.Kind[abi.Module], Data: h.Kind[abi.Data], Overhead: h.Kind[abi.Overhead], Peak: h.Peak, Exported: h.Exported, Aside: h.Aside, Driver: driver, BestEffort: h.BestEffort})
 	}
 	out.Refused = r.Refused(device)
 	if out.Total, err = r.Total(device); err != nil {

@@ -12,17 +12,18 @@ import (
 	"ration/internal/proc"
 )
 
-// Waiting is a command that waits for room on the devices (ration run --wait), or a user whose first program
-// waits for a ration of the policy. Job, PID, Since and Wants are claims of the process that waits.
+// Waiting is a command that waits for room on the devices (ration run --wait), a job that sleeps and waits for room
+// to wake, or a user whose first program waits for a ration of the policy. Job, PID, Since and Wants are claims of the process that waits.
 type Waiting struct {
-	Place int       `json:"place"`          // 1 is the next to start of its queue; each user has one
-	Job   string    `json:"job,omitempty"`  // name of the job that it will be; empty if unknown
-	Path  string    `json:"path,omitempty"` // where the region of that job will be
-	Owner string    `json:"owner"`          // the user that waits; the UID if it has no name
-	UID   int       `json:"uid"`            // the owner's UID
-	PID   int       `json:"pid,omitempty"`  // of ration run, or of the user's program; 0 if unknown
-	Since time.Time `json:"since,omitzero"` // when it began to wait
-	Wants []Wanted  `json:"wants"`          // memory that it waits for
+	Place int       `json:"place"`           // 1 is the next to start of its queue; each user has one
+	Job   string    `json:"job,omitempty"`   // name of the job that it will be; empty if unknown
+	Path  string    `json:"path,omitempty"`  // where the region of that job will be
+	Owner string    `json:"owner"`           // the user that waits; the UID if it has no name
+	UID   int       `json:"uid"`             // the owner's UID
+	PID   int       `json:"pid,omitempty"`   // of ration run, or of the user's program; 0 if unknown
+	Since time.Time `json:"since,omitzero"`  // when it began to wait
+	Wants []Wanted  `json:"wants"`           // memory that it waits for
+	Wakes bool      `json:"wakes,omitempty"` // the job exists, and sleeps until it has room
 }
 
 // Wanted is the memory of one device that a command waits for.
@@ -58,7 +59,7 @@ func readQueue(folder string, uid int, most int) (out []Waiting) {
 		return nil
 	}
 	for i, q := range all[:min(len(all), most)] {
-		w := Waiting{Place: i + 1, Job: q.Job, UID: uid, Wants: []Wanted{}}
+		w := Waiting{Place: i + 1, Job: q.Job, UID: uid, Wants: []Wanted{}, Wakes: q.Wakes}
 		if q.Job != "" {
 			w.Path = filepath.Join(folder, q.Job, job.RegionName)
 		}
@@ -93,7 +94,7 @@ func (s *userState) readQueues(paths []string) (changed bool) {
 	}
 	changed = !slices.EqualFunc(now, s.waiting, func(a, b Waiting) bool {
 		wants := slices.Equal(a.Wants, b.Wants)
-		return wants && a.Place == b.Place && a.Job == b.Job && a.UID == b.UID && a.PID == b.PID && a.Since.Equal(b.Since)
+		return wants && a.Place == b.Place && a.Wakes == b.Wakes && a.Job == b.Job && a.UID == b.UID && a.PID == b.PID && a.Since.Equal(b.Since)
 	})
 	s.waiting = now
 	return changed
@@ -119,15 +120,17 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 		delete(was, id(w))
 	}
 	for _, w := range was {
-		// A command makes its job before it leaves the queue.
-		started := slices.ContainsFunc(after.Jobs, func(j Job) bool { return j.Path == w.Path && j.Created.After(w.Since) })
+		// A command makes its job before it leaves the queue, and a job that sleeps is awake or about to be.
+		started := slices.ContainsFunc(after.Jobs, func(j Job) bool {
+			return j.Path == w.Path && (j.Created.After(w.Since) || w.Wakes && j.Sleep != Asleep)
+		})
 		waited := humanfmt.Span(now.Sub(w.Since).Truncate(time.Second))
 		switch {
 		case w.Path == "":
 		case started:
 			out = append(out, w.event(JobAdmitted, now, fmt.Sprintf("job %s of %s has room for %s after %s", w.Title(), w.Owner, w.WantsText(), waited)))
 		default:
-			out = append(out, w.event(JobGaveUp, now, fmt.Sprintf("job %s of %s left the queue after %s without starting", w.Title(), w.Owner, waited)))
+			out = append(out, w.event(JobGaveUp, now, fmt.Sprintf("job %s of %s left the queue after %s without %s", w.Title(), w.Owner, waited, map[bool]string{false: "starting", true: "waking"}[w.Wakes])))
 		}
 	}
 	return out

@@ -50,3 +50,20 @@ func TestWaiting(t *testing.T) {
 	once, err := Read()
 	expect.True(t, err == nil && len(once.Waiting) == 1 && once.Waiting[0].Job == "third", err, once.Waiting)
 }
+
+// A job that sleeps waits for room, too. It is admitted when it sleeps no more.
+func TestWaitingToWake(t *testing.T) {
+	at := func(sleep string, waiting ...Waiting) *Machine {
+		return &Machine{Waiting: waiting, Jobs: []Job{{Name: "nb", Path: "/jobs/nb/region", Created: time.Unix(1, 0), Sleep: sleep}}}
+	}
+	waits := Waiting{Place: 1, Job: "nb", Path: "/jobs/nb/region", Owner: "anna", PID: 7, Since: time.Unix(2, 0), Wants: []Wanted{{0, 20 << 30}}, Wakes: true}
+	for _, c := range []struct{ sleep, kind, text string }{
+		{Waking, JobAdmitted, "job nb of anna has room for 20 GiB on GPU 0 after 8 s"},
+		{"", JobAdmitted, "job nb of anna has room for 20 GiB on GPU 0 after 8 s"},
+		{Asleep, JobGaveUp, "job nb of anna left the queue after 8 s without waking"},
+	} {
+		events := waitingSince(at(Asleep, waits), at(c.sleep), time.Unix(10, 0))
+		expect.Must(t, len(events) == 1, events)
+		expect.True(t, events[0].Kind == c.kind && events[0].Text == c.text, events[0].Kind, events[0].Text)
+	}
+}

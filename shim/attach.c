@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "compute_wanted.h"
 #include "log.h"
 #include "region/atomics.h"
 #include "region/words.h"
@@ -28,6 +27,9 @@ struct attach_page *attach_page = &attach_cold;
 static struct region attach_regions[2] = {{.fd = -1}, {.fd = -1}};
 static struct region *attach_current = &attach_regions[0];
 static struct config attach_job_config;
+
+static const uint64_t attach_not_straight = RATION_FALLING;
+const uint64_t *attach_straight_word = &attach_not_straight;
 
 /* Acquire: pairs with attach_replace. */
 struct region *attach_region(void) { return __atomic_load_n(&attach_current, __ATOMIC_ACQUIRE); }
@@ -221,6 +223,16 @@ static void attach_log_found_dead(void)
 
 static void attach_log_wait(uint64_t since) { log_wait(since / 1000000, "another thread's charge of the same device"); }
 
+static void attach_set_straight(const uint64_t *word) { __atomic_store_n(&attach_straight_word, word, __ATOMIC_RELAXED); }
+
+/* attach_close closes a region that this process has from its parent, in a forked child: no other
+ * thread reads it. */
+static void attach_close(struct region *inherited)
+{
+	attach_set_straight(&attach_not_straight);
+	region_close(inherited);
+}
+
 /* attach_open maps the job's region and returns whether it is mapped; otherwise it has logged why,
  * at a level. The caller holds LOCK_ATTACH. */
 static bool attach_open(struct attach_page *p, void (*reset)(void), enum log_level level)
@@ -233,7 +245,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void), enum log_lev
 	if (p->opened)
 		return true;
 	if (attach_current->fd >= 0)
-		region_close(attach_current); /* inherited by fork */
+		attach_close(attach_current);
 	memset(&own, 0, sizeof own);
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		own.memory[d] = config_limit(c, d, 0);
@@ -312,9 +324,20 @@ static void attach_replace(struct attach_page *p)
 	if (attach_current->claim)
 		region_leave(attach_current); /* it cannot fail: nothing is charged, and no thread charges */
 	if (other->fd >= 0)
-		region_close(other);                                /* of the parent, in a forked child: no thread reads it */
+		attach_close(other);
 	__atomic_store_n(&attach_current, other, __ATOMIC_RELEASE); /* pairs with attach_region */
 	p->opened = 0;
+}
+
+/* attach_wants_compute reports whether the job has a share, a cap or a priority other than normal, or
+ * this process was given one. The region is open. */
+static bool attach_wants_compute(void)
+{
+	const struct ration_limits *l = attach_current->limits;
+	bool wants = config_environment_wants_compute() || region_priority(attach_current) != RATION_PRIORITY_NORMAL;
+	for (unsigned d = 0; d < RATION_DEVICES; d++)
+		wants |= percent_of(load_acquire(&l->device[d].compute)) || percent_of(load_acquire(&l->device[d].compute_max));
+	return wants;
 }
 
 /* attach_enter opens the region and takes a slot, and returns whether it did; otherwise it has
@@ -327,14 +350,10 @@ static bool attach_enter(struct attach_page *p, void (*reset)(void), bool *compu
 	place_indexes(place_get(), at, sizeof at);
 	for (bool again = false;; again = true) {
 		enum log_level level = attach_job_config.users && !again ? LOG_INFO : LOG_ERROR;
-		bool good = attach_open(p, reset, level), asked;
-		/* Ask before this process has a lock, since asking closes descriptors and so
-		 * would drop it. In a moment without the lock, a process in another PID
-		 * namespace would take this process for dead. */
-		*compute = compute_wanted(&asked);
-		compute_wanted_wait();
-		if (good && attach_claim(level))
+		if (attach_open(p, reset, level) && attach_claim(level)) {
+			*compute = attach_wants_compute();
 			return true;
+		}
 		if (again || (!config_granted(&attach_job_config) && !config_ask_again(&attach_job_config, at)))
 			return false;
 		attach_replace(p);
@@ -397,14 +416,20 @@ enum attach_state attach_prepare(bool starts)
 	return s;
 }
 
-bool attach_wants_compute(void)
+bool attach_has_job(void)
 {
-	bool asked, wants = compute_wanted(&asked);
-	/* The thread that joins may have stopped waiting for this one: take the slot's locks
-	 * again, in case this call dropped them. */
-	if (__builtin_expect(asked, 0) && attach_state() == ATTACH_ON)
-		region_lock_own(attach_current);
-	return wants;
+	enum { UNKNOWN, NO, YES };
+	static int answer;
+	int known = __atomic_load_n(&answer, __ATOMIC_RELAXED), unknown = UNKNOWN;
+	if (known != UNKNOWN)
+		return known == YES;
+	int saved = errno; /* the program may read it after its lookup */
+	known = config_any() ? YES : NO;
+	/* If two threads ask at once, the answer of the first counts for both. */
+	if (!__atomic_compare_exchange_n(&answer, &unknown, known, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		known = unknown;
+	errno = saved;
+	return known == YES;
 }
 
 enum attach_state attach_join(void (*reset)(void))
@@ -415,6 +440,9 @@ enum attach_state attach_join(void (*reset)(void))
 		bool compute;
 		if (attach_enter(p, reset, &compute)) {
 			__atomic_store_n(&p->compute, compute, __ATOMIC_RELEASE);
+			__atomic_store_n(&p->sleep, &attach_current->m->header.sleep, __ATOMIC_RELEASE);
+			if (!compute)
+				attach_set_straight(&attach_current->m->header.sleep);
 			attach_set_state(p, ATTACH_ON);
 		} else {
 			attach_fail(p);
@@ -494,6 +522,11 @@ __attribute__((destructor)) static void attach_leave(void)
 	uint32_t on = ATTACH_ON;
 	if (!__atomic_compare_exchange_n(&p->state, &on, ATTACH_LEFT, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return;
+	attach_set_straight(&attach_not_straight);
+	__atomic_store_n(&p->sleep, NULL, __ATOMIC_RELEASE);
+	/* The driver's own calls at exit wait while the job sleeps, and cannot ask for it to be woken. */
+	if (!region_awake(attach_current))
+		region_ask_awake(attach_current);
 	unsigned slot = attach_current->slot;
 	int err = region_end(attach_current);
 	if (err)

@@ -6,6 +6,7 @@
 #include "config.h"
 #include "mutex.h"
 #include "region/region.h"
+#include "region/words.h"
 
 enum attach_state {
 	ATTACH_COLD,   /* nothing has been decided yet */
@@ -23,9 +24,11 @@ struct attach_page {
 	uint32_t unreadable; /* opening the region only to read it failed, and was logged; under lock */
 	uint32_t nvml;       /* whether NVML was started; owned by nvml.c */
 	uint32_t looked;     /* a process that only read found no job of a policy's user; under lock */
-	uint32_t compute;    /* the job has a share or a cap: launches are hooked; written before state */
+	uint32_t compute;    /* the job has a share, a cap or a priority; written before state */
+	uint32_t told;       /* gate.c has logged that the job sleeps; atomic */
 	mutex lock;          /* LOCK_ATTACH */
 	uint64_t turn;       /* this process's turn in the host-PID lock, without beats, or 0; owned by hostpid.c, atomic */
+	uint64_t *sleep;     /* the region's word sleep while the process is attached, and NULL otherwise; atomic */
 };
 
 extern struct attach_page *attach_page; /* never NULL */
@@ -41,12 +44,27 @@ static inline enum attach_state attach_state(void)
 /* attach_on reports whether this process is attached to a job, so that its calls are counted. */
 static inline bool attach_on(void) { return __builtin_expect(attach_state() == ATTACH_ON, 1); }
 
-/* attach_wants_compute reports whether this process's job has a share or a cap. It works before
- * the process has joined, too (compute_wanted). */
-bool attach_wants_compute(void);
+/* The word that attach_straight reads; atomic. It is the region's word sleep while this process is
+ * attached to a job without a share, a cap or a priority. Otherwise it is a word that says no: the
+ * caller then finds out why. */
+extern const uint64_t *attach_straight_word;
 
-/* attach_compute reports whether this process is attached to a job with a share or a cap. The
- * answer was fixed when the process first looked up a launch function, or when it joined. */
+/* attach_straight reports whether a call that takes no memory may go straight to the driver: it has
+ * nothing to count, and the job is awake. It costs each launch of each job two loads. Relaxed: a
+ * process that puts the job to sleep gives calls that read the old word a second to reach the driver
+ * (PROTOCOLS.md, *The gate*). */
+static inline bool attach_straight(void)
+{
+	const uint64_t *word = __atomic_load_n(&attach_straight_word, __ATOMIC_RELAXED);
+	return sleep_state(__atomic_load_n(word, __ATOMIC_RELAXED)) == RATION_AWAKE;
+}
+
+/* attach_has_job reports whether this process has a job, joined or not. It works before cuInit, when
+ * a program first looks up a call, and always gives the same answer. */
+bool attach_has_job(void);
+
+/* attach_compute reports whether this process is attached to a job with a share, a cap or a
+ * priority. The answer was fixed when it joined. */
 static inline bool attach_compute(void)
 {
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);

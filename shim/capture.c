@@ -1,12 +1,15 @@
 #include "capture.h"
 
+#include "cannot.h"
 #include "hooks.h"
+#include "region/abi.h"
 
 static uint32_t capture_ever, capture_count; /* whether a capture ever began, and how many are under way; atomic */
 
 void capture_begun(void)
 {
 	__atomic_store_n(&capture_ever, 1, __ATOMIC_RELAXED);
+	cannot_begin(RATION_CANNOT_CAPTURE);
 	__atomic_fetch_add(&capture_count, 1, __ATOMIC_RELAXED);
 }
 
@@ -15,6 +18,8 @@ void capture_ended(void)
 	uint32_t n = __atomic_load_n(&capture_count, __ATOMIC_RELAXED);
 	while (n && !__atomic_compare_exchange_n(&capture_count, &n, n - 1, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
+	if (n)
+		cannot_end(RATION_CANNOT_CAPTURE, 1);
 }
 
 bool capture_seen(void) { return __atomic_load_n(&capture_ever, __ATOMIC_RELAXED); }

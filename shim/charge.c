@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "attach.h"
+#include "cannot.h"
 #include "charge_wait.h"
 #include "cuda.h"
 #include "hooks.h"
@@ -79,6 +80,15 @@ void charge_bounds_end(unsigned device, struct charge_bounds *b)
 }
 
 uint64_t charge_absent(unsigned device) { return load_acquire(&charge_sums[device].absent); }
+
+void charge_mark_managed(unsigned device, uint64_t bytes, bool from_now)
+{
+	charge_mark_absent(device, bytes, from_now);
+	if (bytes && from_now)
+		cannot_add(RATION_CANNOT_MANAGED, charge_rounded(bytes));
+	else if (bytes)
+		cannot_end(RATION_CANNOT_MANAGED, charge_rounded(bytes));
+}
 
 void charge_mark_absent(unsigned device, uint64_t bytes, bool from_now)
 {
@@ -178,6 +188,7 @@ static void charge_bring(struct region *r)
 		if (load_acquire(&charge_exports[d].bytes))
 			region_set_exports(r, d, &charge_exports[d]);
 	}
+	cannot_show();
 }
 
 /* charge_fail logs that an operation on the region failed, and returns the result of the hooked
@@ -386,6 +397,7 @@ static void charge_show_exports(unsigned device)
 
 void charge_export(unsigned device, uint64_t bytes)
 {
+	cannot_add(RATION_CANNOT_EXPORTED, charge_rounded(bytes));
 	charge_count(&charge_exports[device].bytes, charge_rounded(bytes));
 	charge_show_exports(device);
 	FAILPOINT(EXPORT_SHOWN);
@@ -395,6 +407,7 @@ void charge_unexport(unsigned device, uint64_t bytes)
 {
 	charge_count(&charge_exports[device].bytes, -charge_rounded(bytes));
 	charge_show_exports(device);
+	cannot_end(RATION_CANNOT_EXPORTED, charge_rounded(bytes));
 }
 
 /* charge_lock_byte returns the byte that this process locks in its descriptors: a random one, as the

@@ -75,6 +75,9 @@ void charge_bounds_end(unsigned device, struct charge_bounds *b);
 void charge_mark_absent(unsigned device, uint64_t bytes, bool from_now);
 uint64_t charge_absent(unsigned device);
 
+/* charge_mark_managed does the same for managed memory, with which this process cannot sleep. */
+void charge_mark_managed(unsigned device, uint64_t bytes, bool from_now);
+
 /* Exported memory may outlive this process: its bytes are in the region for the process that reaps
  * this one (docs/protocols.md, *Lent memory*).
  *

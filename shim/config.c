@@ -309,7 +309,7 @@ static bool config_find_well_known(struct config *c)
 
 /* config_find_run finds the run that RATION_REGION names. It is an error if the run has ended:
  * the program asked for the ration of that run, and must not use another. */
-static bool config_find_run(struct config *c, const char *region, bool quiet)
+static bool config_find_run(struct config *c, const char *region)
 {
 	struct stat st;
 	char created[128];
@@ -323,11 +323,9 @@ static bool config_find_run(struct config *c, const char *region, bool quiet)
 			c->created = config_number(when);
 		return true;
 	}
-	if (!quiet) {
-		log_set_job(c->path);
-		log_error("the run that RATION_REGION names has ended, and its ration is gone (start it again with ration run, or unset "
-			  "RATION_REGION)");
-	}
+	log_set_job(c->path);
+	log_error("the run that RATION_REGION names has ended, and its ration is gone (start it again with ration run, or unset "
+		  "RATION_REGION)");
 	return false;
 }
 
@@ -344,39 +342,37 @@ static bool config_read_users_job(struct config *c, enum userjob_wish wish, cons
 		config_read_created(c, created);
 		return true;
 	}
-	if (wish != USERJOB_LOOK) {
-		log_set_job(c->path);
-		log_error("GPU refused by this machine's policy: %s", why);
-	}
+	log_set_job(c->path);
+	log_error("GPU refused by this machine's policy: %s", why);
 	return false;
 }
 
 /* config_find_users_job finds the job that a policy gives this process's user. Only one
  * variable counts: RATION_REGION, if it names a run of the same user. RATION_FAIL does not
  * count: the policy decides whether a user without a job may run. */
-static bool config_find_users_job(struct config *c, bool quiet)
+static bool config_find_users_job(struct config *c)
 {
 	const char *region = environment_get("RATION_REGION");
 	c->placed = c->made = c->path_given = true;
 	if (userjob_is_run(region))
-		return config_find_run(c, region, quiet);
+		return config_find_run(c, region);
 	c->users = true;
-	return config_read_users_job(c, quiet ? USERJOB_LOOK : USERJOB_JOIN, "");
+	return config_read_users_job(c, USERJOB_JOIN, "");
 }
 
-bool config_find_path(struct config *c, bool quiet)
+/* config_find_path finds the job's region and sets the path. It returns false if there is a mistake
+ * in the settings, and logs it. */
+static bool config_find_path(struct config *c)
 {
 	static const char *const variables[] = {"RATION_REGION", "CUDA_DEVICE_MEMORY_SHARED_CACHE"};
 	bool well_known = config_find_well_known(c);
 	int n;
 	if (!c->placed && userjob_ruled())
-		return config_find_users_job(c, quiet);
+		return config_find_users_job(c);
 	for (unsigned i = 0; i < 2 && !c->placed; i++) {
 		const char *value = environment_get(variables[i]), *job = environment_get("RATION_JOB");
 		if (!value)
 			continue;
-		if (!*value && quiet)
-			return false;
 		if (!*value) {
 			log_error("%s=\"\": empty (use the path of the job's region)", variables[i]);
 			return false;
@@ -385,7 +381,7 @@ bool config_find_path(struct config *c, bool quiet)
 		c->made = job && *job;
 		c->created = c->made ? config_number(environment_get("RATION_JOB_CREATED")) : 0;
 		n = snprintf(c->path, sizeof c->path, "%s", value);
-		if (!quiet && (n < 0 || (size_t)n >= sizeof c->path))
+		if (n < 0 || (size_t)n >= sizeof c->path)
 			log_error("%s: a path of %d bytes (use one shorter than %zu)", variables[i], n, sizeof c->path);
 		return n >= 0 && (size_t)n < sizeof c->path;
 	}
@@ -398,8 +394,7 @@ bool config_find_path(struct config *c, bool quiet)
 	/* Limits without a path: a job called default. */
 	n = config_own_folder(c->path, sizeof c->path - sizeof "/default/region");
 	if (n < 0 || (size_t)n >= sizeof c->path - sizeof "/default/region") {
-		if (!quiet)
-			log_error("the folder of jobs has too long a name (name another in RATION_DIR)");
+		log_error("the folder of jobs has too long a name (name another in RATION_DIR)");
 		return false;
 	}
 	strcat(c->path, "/default/region");
@@ -447,7 +442,7 @@ bool config_read(struct config *c)
 	c->fail_open = fail && !strcmp(fail, "open");
 	c->probe = probe && !strcmp(probe, "probe");
 	/* Find the job first, so that log lines about the other settings name it. */
-	bool found = config_find_path(c, false);
+	bool found = config_find_path(c);
 	if (found)
 		log_set_job(c->path);
 	bool good = config_read_limits(c);
@@ -494,10 +489,9 @@ bool config_environment_wants_compute(void)
 	return false;
 }
 
-/* config_read_page calls each with the limits of the devices, in order, on the page of limits at
- * offset `at` of a file. It returns false if there is no such file. */
-static bool config_read_page(const char *path, off_t at, void (*each)(unsigned device, const struct ration_device_limits *l, void *arg),
-			     void *arg, uint64_t *priority)
+/* config_read_page reads the place from the page of limits at offset `at` of a file. It returns false
+ * if there is no such file. */
+static bool config_read_page(const char *path, off_t at, struct place *out)
 {
 	struct ration_device_limits l; /* one at a time: a thread may have a small stack */
 	uint64_t magic = 0;
@@ -505,31 +499,22 @@ static bool config_read_page(const char *path, off_t at, void (*each)(unsigned d
 	if (fd < 0)
 		return false;
 	bool good = pread(fd, &magic, sizeof magic, at) == (ssize_t)sizeof magic && magic == RATION_LIMITS_MAGIC;
-	good = good &&
-	       pread(fd, priority, sizeof *priority, at + (off_t)offsetof(struct ration_limits, priority)) == (ssize_t)sizeof *priority;
 	at += (off_t)offsetof(struct ration_limits, device);
 	for (unsigned d = 0; good && d < RATION_DEVICES; d++, at += (off_t)sizeof l)
 		if ((good = pread(fd, &l, sizeof l, at) == (ssize_t)sizeof l))
-			each(d, &l, arg);
+			place_add(out, d, &l);
 	close(fd);
 	return true;
 }
 
-void config_read_job_page(const struct config *c, char beside[CONFIG_BESIDE],
-			  void (*each)(unsigned device, const struct ration_device_limits *l, void *arg), void *arg, uint64_t *priority)
-{
-	snprintf(beside, CONFIG_BESIDE, "%s" LIMITS_SUFFIX, c->path);
-	if (!config_read_page(beside, 0, each, arg, priority))
-		config_read_page(c->path, offsetof(struct ration_region, limits), each, arg, priority);
-}
-
-static void config_add_place(unsigned device, const struct ration_device_limits *l, void *place) { place_add(place, device, l); }
-
 void config_read_place(const struct config *c, struct place *out)
 {
-	char beside[CONFIG_BESIDE];
+	char beside[sizeof c->path + sizeof LIMITS_SUFFIX];
 	memset(out, 0, sizeof *out);
-	config_read_job_page(c, beside, config_add_place, out, &(uint64_t){0});
+	snprintf(beside, sizeof beside, "%s" LIMITS_SUFFIX, c->path);
+	/* An operator's page beside the region comes first. */
+	if (!config_read_page(beside, 0, out))
+		config_read_page(c->path, offsetof(struct ration_region, limits), out);
 }
 
 /* config_make_trusted makes a folder, or accepts one that only this user can have made: limits

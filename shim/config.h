@@ -51,14 +51,6 @@ bool config_read(struct config *c);
 bool config_granted(const struct config *c);
 bool config_ask_again(struct config *c, const char *at);
 
-/* config_read_job_page calls each with the limits of the devices, in order, on the page that
- * applies to the job at c->path: the operator's file beside the region, or the page inside it.
- * It sets *priority to the page's word. beside is a buffer for a path. Like config_read_place, it
- * closes the region. */
-enum { CONFIG_BESIDE = sizeof((struct config *)0)->path + sizeof LIMITS_SUFFIX };
-void config_read_job_page(const struct config *c, char beside[CONFIG_BESIDE],
-			  void (*each)(unsigned device, const struct ration_device_limits *l, void *arg), void *arg, uint64_t *priority);
-
 /* config_read_place reads the place of the job from its page of limits. It opens and closes the
  * region, which drops this process's locks on it: call it before the process joins. */
 void config_read_place(const struct config *c, struct place *out);
@@ -72,10 +64,6 @@ uint64_t config_compute(const struct compute_limit *l);
 
 /* config_environment_wants_compute reports whether a variable sets a share or a cap. */
 bool config_environment_wants_compute(void);
-
-/* config_find_path finds the job's region and sets the path. It returns false if there is a
- * mistake in the settings, and logs it unless quiet. */
-bool config_find_path(struct config *c, bool quiet);
 
 /* config_log_meaningless logs each variable of HAMi-core that is set and has no effect: as a
  * warning if first (this is the first process of a job), else as information. */

@@ -38,6 +38,9 @@ typedef struct CUctx *CUcontext;
 typedef struct CUgreen *CUgreenCtx;
 typedef struct CUstr *CUstream;
 typedef struct CUev *CUevent;
+typedef struct {
+	unsigned char bytes[64];
+} CUipcMemHandle, CUipcEventHandle;
 typedef struct CUmod *CUmodule;
 typedef struct CUlib *CUlibrary;
 typedef struct CUkern *CUkernel;

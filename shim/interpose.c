@@ -37,7 +37,7 @@ static void *const interpose_hooks[RATION_HOOKS] = {
 #include "hooks.def"
 };
 
-/* Calls whose hooks are given out only in jobs with a share or a cap of compute. */
+/* Calls whose hooks are given out only in jobs. */
 static const bool interpose_timed[RATION_HOOKS] = {
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) [CALL_##symbol] = true,
 #include "hooks.def"
@@ -197,25 +197,40 @@ bool interpose_load_nvml(void)
 	return open && open(interpose_sonames[NVML], RTLD_LAZY) && interpose_resolve(NVML);
 }
 
-static char *(*interpose_getenv)(const char *name); /* the driver's; atomic */
-static int interpose_getenv_found;                  /* the driver refers to getenv; atomic */
+/* The C library's functions that the driver gets from this library instead. */
+static struct interpose_substitute {
+	const char *name;
+	void *to;  /* atomic; NULL: the driver keeps the C library's */
+	int found; /* the driver refers to it; atomic */
+} interpose_substitutes[] = {{.name = "getenv"}, {.name = "mmap"}, {.name = "mmap64"}};
 
-static void *interpose_choose_getenv(const char *name, void *bound)
+static struct interpose_substitute *interpose_substitute_of(const char *name)
 {
-	if (strcmp(name, "getenv"))
-		return bound;
-	__atomic_store_n(&interpose_getenv_found, 1, __ATOMIC_RELAXED);
-	return (void *)__atomic_load_n(&interpose_getenv, __ATOMIC_RELAXED);
+	for (size_t i = 0; i < sizeof interpose_substitutes / sizeof *interpose_substitutes; i++)
+		if (!strcmp(interpose_substitutes[i].name, name))
+			return &interpose_substitutes[i];
+	return NULL;
 }
 
-bool interpose_driver_getenv(char *(*to)(const char *name))
+static void *interpose_choose_substitute(const char *name, void *bound)
+{
+	struct interpose_substitute *s = interpose_substitute_of(name);
+	void *to = s ? __atomic_load_n(&s->to, __ATOMIC_RELAXED) : NULL;
+	if (!to)
+		return bound;
+	__atomic_store_n(&s->found, 1, __ATOMIC_RELAXED);
+	return to;
+}
+
+bool interpose_in_driver(const char *name, void *to)
 {
 	struct elf_object o;
-	if (!interpose_resolve(CUDA) || !elf_named(interpose_sonames[CUDA], &o))
+	struct interpose_substitute *s = interpose_substitute_of(name);
+	if (!s || !interpose_resolve(CUDA) || !elf_named(interpose_sonames[CUDA], &o))
 		return false;
-	__atomic_store_n(&interpose_getenv, to, __ATOMIC_RELAXED);
-	elf_rebind_in(&o, interpose_choose_getenv);
-	return __atomic_load_n(&interpose_getenv_found, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->to, to, __ATOMIC_RELAXED);
+	elf_rebind_in(&o, interpose_choose_substitute);
+	return __atomic_load_n(&s->found, __ATOMIC_RELAXED);
 }
 
 static int interpose_hook_named(const char *name)
@@ -229,7 +244,7 @@ static int interpose_hook_named(const char *name)
 }
 
 /* interpose_hands_out reports whether a program that looks up a call gets our hook. */
-static bool interpose_hands_out(int call) { return !interpose_timed[call] || attach_wants_compute(); }
+static bool interpose_hands_out(int call) { return !interpose_timed[call] || attach_has_job(); }
 
 /* interpose_answer returns the function that such a program gets: the hook, or the driver's
  * function if there is one and hooks are not given out. */
@@ -343,7 +358,7 @@ static void *interpose_variant_of(void *found, const char *name, int version, ui
 	return best && ration_real(best->call) && interpose_hands_out((int)best->call) ? interpose_hooks[best->call] : found;
 }
 
-static void *interpose_substitute(void *found, const char *name, int version, uint64_t flags)
+static void *interpose_proc_address(void *found, const char *name, int version, uint64_t flags)
 {
 	void *mine = interpose_variant_of(found, name, version, flags);
 	interpose_trace(name, version, mine != found);
@@ -354,7 +369,7 @@ int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags)
 {
 	int result = REAL(cuGetProcAddress, name, out, version, flags);
 	if (result == CUDA_SUCCESS && name && out && *out)
-		*out = interpose_substitute(*out, name, version, flags);
+		*out = interpose_proc_address(*out, name, version, flags);
 	return result;
 }
 
@@ -362,6 +377,6 @@ int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flag
 {
 	int result = REAL(cuGetProcAddress_v2, name, out, version, flags, status);
 	if (result == CUDA_SUCCESS && name && out && *out)
-		*out = interpose_substitute(*out, name, version, flags);
+		*out = interpose_proc_address(*out, name, version, flags);
 	return result;
 }

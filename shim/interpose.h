@@ -13,8 +13,9 @@ bool interpose_load_nvml(void);
  * kernel knows its calls. */
 void *interpose_ioctl(void);
 
-/* interpose_driver_getenv binds libcuda's own references to getenv to a function. It returns
- * false if there are none. */
-bool interpose_driver_getenv(char *(*to)(const char *name));
+/* interpose_in_driver binds libcuda's own references to a function of the C library to another
+ * function. It returns false if there are none. name is one of interpose_substitutes. References of
+ * the program and of other libraries stay as they are. */
+bool interpose_in_driver(const char *name, void *to);
 
 #endif

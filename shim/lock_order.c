@@ -24,6 +24,7 @@ static const struct {
 	[LOCK_IMPORT] = {"import", LOCK_LOGS},
 	[LOCK_ALLOC_TABLE] = {"alloc table", 0},
 	[LOCK_ATTACH] = {"attach", LOCK_LOGS},
+	[LOCK_CANNOT] = {"cannot", LOCK_LOGS},
 };
 
 /* The locks that this thread holds, oldest first. */

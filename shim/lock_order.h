@@ -24,6 +24,7 @@ enum lock_level {
 	LOCK_IMPORT,              /* import.c */
 	LOCK_ALLOC_TABLE,         /* alloc_table.c, one for each shard */
 	LOCK_ATTACH,              /* attach.c */
+	LOCK_CANNOT,              /* cannot.c */
 	LOCK_LEVELS
 };
 

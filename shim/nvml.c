@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "attach.h"
+#include "gate.h"
 #include "hooks.h"
 #include "interpose.h"
 #include "log.h"
@@ -117,15 +118,35 @@ static int nvml_bytes_of(struct nvml_device *d, uint64_t pid, uint64_t *bytes)
 	return found;
 }
 
+/* nvml_bytes_awake does the same for a PID of this process. The list does not have processes that
+ * sleep, so an answer counts only if the job was awake all the time: otherwise it asks again when the
+ * job is awake. It waits with the caller's locks held, but not with LOCK_NVML. A thread that needs
+ * one of those locks is in a CUDA call, and would wait in the driver. */
+static int nvml_bytes_awake(struct nvml_device *d, uint64_t pid, uint64_t *bytes)
+{
+	struct region *r = attach_region();
+	for (;;) {
+		uint64_t before = load_acquire(&r->m->header.sleep);
+		if (unlikely(sleep_state(before) != RATION_AWAKE)) {
+			if (gate_ignores())
+				return -1;
+			region_wait_awake(r);
+			continue;
+		}
+		mutex_lock(&nvml_lock, LOCK_NVML);
+		int found = nvml_bytes_of(d, pid, bytes);
+		mutex_unlock(&nvml_lock);
+		if (likely(load_acquire(&r->m->header.sleep) == before))
+			return found;
+	}
+}
+
 /* nvml_own_pid_listed looks for getpid() in the list, and returns the same values as
  * nvml_bytes_of. */
 static int nvml_own_pid_listed(struct nvml_device *d)
 {
 	uint64_t bytes;
-	mutex_lock(&nvml_lock, LOCK_NVML);
-	int found = nvml_bytes_of(d, (uint64_t)getpid(), &bytes);
-	mutex_unlock(&nvml_lock);
-	return found;
+	return nvml_bytes_awake(d, (uint64_t)getpid(), &bytes);
 }
 
 /* nvml_pids_word returns the region's word for the answer in this PID namespace: whether the
@@ -168,8 +189,8 @@ bool nvml_own_bytes(struct nvml_device *d, uint64_t *bytes)
 {
 	uint64_t pid = nvml_pid();
 	*bytes = 0;
+	int found = pid ? nvml_bytes_awake(d, pid, bytes) : 0;
 	mutex_lock(&nvml_lock, LOCK_NVML);
-	int found = pid ? nvml_bytes_of(d, pid, bytes) : 0;
 	if (found > 0)
 		d->listed = true;
 	bool known = found >= 0 && d->listed;

@@ -315,11 +315,8 @@ enum userjob userjob_find(enum userjob_wish wish, const char *at, char *folder, 
 	userjob_path(created, sizeof created, "/created"); /* the service makes this file last */
 	if (wish != USERJOB_ASK && userjob_exists(created))
 		return USERJOB_FOUND;
-	if (userjob_ask(at, wish != USERJOB_LOOK && userjob_may_wait, why, why_size, &promise)) {
-		if (wish != USERJOB_LOOK)
-			userjob_keep(promise);
-		else if (promise >= 0)
-			close(promise);
+	if (userjob_ask(at, userjob_may_wait, why, why_size, &promise)) {
+		userjob_keep(promise);
 		if (userjob_exists(created))
 			return USERJOB_FOUND;
 		snprintf(why, why_size, "it was made, and an administrator has removed it since (try again)");

@@ -40,7 +40,6 @@ enum userjob {
 
 /* Why the caller of userjob_find wants the job. */
 enum userjob_wish {
-	USERJOB_LOOK, /* to read its limits */
 	USERJOB_JOIN, /* to join it: a promise that comes with a new job is kept */
 	USERJOB_ASK,  /* to join it, after the service took back the job that was there: ask in any case */
 };
@@ -57,7 +56,7 @@ void userjob_let_wait(bool may);
  *
  * The service takes back a job without processes when another user needs the memory. It does
  * not take back a job that it has promised: until this process calls userjob_end_promise, or
- * ends. Callers that do not pass USERJOB_LOOK hold LOCK_ATTACH. */
+ * ends. Callers hold LOCK_ATTACH. */
 enum userjob userjob_find(enum userjob_wish wish, const char *at, char *folder, size_t size, char *why, size_t why_size);
 void userjob_end_promise(void);
 

@@ -18,10 +18,6 @@ enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_ARRAY = 3 };
 typedef struct CUfunc *CUfunction;
 
 typedef struct {
-	unsigned char bytes[64];
-} CUipcMemHandle;
-
-typedef struct {
 	CUmemLocation location;
 	int flags;
 } CUmemAccessDesc;

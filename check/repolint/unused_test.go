@@ -29,6 +29,7 @@ var forOthers = []string{"ration/machine", "ration/internal/abi"}
 // hooks are functions that tests of other packages call, and nothing else can do what they do.
 var hooks = map[string]bool{
 	"ration/internal/policy.OnStep": true, // ends the keeper between two steps
+	"ration/internal/sleep.OnStep":  true, // ends a command that puts a job to sleep or wakes it, between two steps
 	"ration/internal/launch.OnStep": true, // stops a command that waits for room, before its job is made
 }
 

@@ -34,7 +34,7 @@ const (
 	Magic       = 0x314e4f4954415201 // "\x01RATION1" in the file
 	LimitsMagic = 0x314d494c54415201 // "\x01RATLIM1"
 	TailMagic   = 0x314c494154544152 // "RATTAIL1"
-	Version     = 4                  // of the layout
+	Version     = 5                  // of the layout
 )
 
 // Values of Header.State, in order.
@@ -111,9 +111,13 @@ type Header struct {
 	NVMLPIDs    uint64 `c:"nvml_pids"` // packed by NVMLPIDs; written as rarely as HostPIDLock
 	_           [6]uint64
 
+	Sleep  uint64 // packed by Sleep: whether the job sleeps; the low 32 bits are a futex, woken at each change
+	Wanted uint64 // number of times that a thread has asked for the job to wake up; the low 32 bits are a futex, woken at each change
+	_      [6]uint64
+
 	WaitNext uint64          // ticket of the next request that waits for memory; its low 32 bits count
 	Waiters  [Waiters]Waiter // requests that wait for memory, in any order: Waiter.Place has their turns
-	_        [207]uint64
+	_        [199]uint64
 }
 
 // Waiter is a thread whose request does not fit in the job's limit, and waits for room.
@@ -224,6 +228,10 @@ type Slot struct {
 	Left    uint64 // generation of an owner that has announced its exit: its end is not a death
 	_       uint64
 	Name    [NameLen]byte // ends at the first zero byte; may contain any other bytes
+
+	Turns  uint64 // packed by Turns
+	Cannot uint64 // why the process cannot sleep: bits from CannotManaged on; zero if it can
+	_      [6]uint64
 }
 
 // Account is one slot on one device.

@@ -35,6 +35,14 @@ func TestUsedRoundTrip(t *testing.T) {
 	expect.True(t, u.Seq() == longSeqMask && u.Units() == MaxUnits, "used came back as (", u.Seq(), u.Units(), ")")
 }
 
+func TestSleepRoundTrip(t *testing.T) {
+	s := MakeSleep(Waking, true, 1<<50)
+	expect.True(t, s.State() == Waking && s.Manual() == 1 && s.Count() == 0, "sleep came back as (", s.State(), s.Manual(), s.Count(), ")")
+	s = MakeSleep(Asleep, false, 1<<47+5)
+	expect.True(t, s.State() == Asleep && s.Manual() == 0 && s.Count() == 1<<47+5, "sleep came back as (", s.State(), s.Manual(), s.Count(), ")")
+	expect.Equal(t, MakeSleep(Awake, false, 0), 0, "a new file's zero is not awake")
+}
+
 func TestStatusRoundTrip(t *testing.T) {
 	s := MakeStatus(12345678901, SlotActive)
 	expect.True(t, s.Gen() == 12345678901 && s.State() == SlotActive, "status came back as (", s.Gen(), s.State(), ")")

@@ -224,10 +224,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", m.Folder)
 	}
 	table := len(names) == 0 && !f.long
-	shown := slices.Clone(m.Jobs)
-	for i := range m.Waiting {
-		shown = append(shown, node.WaitingJob(&m.Waiting[i]))
-	}
+	shown := append(slices.Clone(m.Jobs), node.WaitingJobs(m.Waiting)...)
 	if table && len(shown) > 0 {
 		if len(m.Devices) > 0 {
 			a.out.printf("\n")
@@ -291,6 +288,14 @@ func (a *app) printJob(s machine.Job) {
 	}
 	if s.Priority != "" {
 		a.out.paragraph(plain, 2, "%s priority", s.Priority)
+	}
+	if s.Sleep == machine.Asleep {
+		a.out.paragraph(plain, 2, "asleep: %s of GPU memory is in host memory (wake it: ration wake %s)", humanfmt.Bytes(s.Aside()), argumentOf(&s))
+	}
+	for _, p := range s.Processes {
+		if p.CannotSleep != "" {
+			a.out.paragraph(dim, 2, "cannot sleep: pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), p.CannotSleep)
+		}
 	}
 	if s.WaitAlloc > 0 {
 		a.out.paragraph(plain, 2, "requests wait for memory up to %s", humanfmt.Span(time.Duration(s.WaitAlloc)*time.Millisecond))

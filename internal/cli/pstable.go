@@ -57,7 +57,7 @@ func stateText(j *machine.Job) string {
 	case j.Exit != nil:
 		return fmt.Sprintf("exit %d", j.Exit.Status)
 	}
-	return j.State
+	return cmp.Or(j.Sleep, j.State)
 }
 
 // noteText says what needs attention.

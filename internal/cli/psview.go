@@ -39,15 +39,12 @@ func chooseJobs(m *machine.Machine, names []string, read func(job.Job) machine.J
 
 // findWaiting returns the command that waits and will make the job which an argument names, or nil.
 func findWaiting(m *machine.Machine, argument string) *machine.Waiting {
-	var jobs []machine.Job
-	for i := range m.Waiting {
-		jobs = append(jobs, node.WaitingJob(&m.Waiting[i]))
-	}
+	jobs := node.WaitingJobs(m.Waiting)
 	i, err := chooseJob(jobs, argument)
 	if err != nil || i < 0 {
 		return nil
 	}
-	return &m.Waiting[i]
+	return node.WaitingAt(m, jobs[i].Path)
 }
 
 // hideEnded removes ended jobs from the list, and counts them. It keeps jobs that cannot be read,

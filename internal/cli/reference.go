@@ -110,14 +110,14 @@ func variablesOf(command string) (out []Entry) {
 // outputs are the values that commands print with --json.
 var outputs = map[string]any{
 	"bench": bench.Measurement{}, "create": Created{}, "demo": scenario.DemoReport{}, "doctor": doctor.Report{}, "events": machine.Event{}, "inspect": Inspection{},
-	"library": Library{}, "limit": ShownLimits{}, "notify": Notified{}, "ps": machine.Machine{}, "queue": Queue{}, "rm": Removals{}, "run": launch.Summary{}, "schema": Schemas{}, "selftest": scenario.SelftestReport{}, "signal": Stopped{}, "stop": Stopped{},
+	"library": Library{}, "limit": ShownLimits{}, "notify": Notified{}, "ps": machine.Machine{}, "queue": Queue{}, "rm": Removals{}, "run": launch.Summary{}, "schema": Schemas{}, "selftest": scenario.SelftestReport{}, "signal": Stopped{}, "sleep": Slept{}, "stop": Stopped{}, "wake": Slept{},
 	"report": usage.Report{}, "version": Version{}, "wait": Waited{}, "web": Page{}, "why": Why{},
 	"policy apply": PolicyApplied{}, "policy check": PolicyChecked{}, "policy disable": PolicyEnded{}, "policy enable": PolicyApplied{}, "policy enable" + dryRun: PolicyPlanned{}, "policy show": PolicyShown{},
 }
 
 // pages are the docs pages about a command.
 var pages = map[string][]string{
-	"run": {"running.md", "compute.md", "waiting.md"}, "queue": {"waiting.md"}, "create": {"containers.md", "slurm.md"}, "cdi": {"containers.md"}, "mount": {"slurm.md"}, "kube": {"kubernetes.md"},
+	"run": {"running.md", "compute.md", "waiting.md"}, "queue": {"waiting.md"}, "sleep": {"sleep.md"}, "wake": {"sleep.md"}, "create": {"containers.md", "slurm.md"}, "cdi": {"containers.md"}, "mount": {"slurm.md"}, "kube": {"kubernetes.md"},
 	"policy": {"shared-server.md"}, "notify": {"monitoring.md"}, "ps": {"scripting.md"}, "schema": {"scripting.md"}, "web": {"monitoring.md", "security.md"}, "agent": {"monitoring.md"}, "events": {"monitoring.md"},
 	"metrics": {"monitoring.md"}, "limit": {"compute.md"}, "why": {"troubleshooting.md"}, "doctor": {"troubleshooting.md"}, "library": {"from-hami-core.md"},
 	"bench": {"benchmarks.md"},

@@ -29,6 +29,7 @@ import (
 	"ration/internal/limit"
 	"ration/internal/policy"
 	"ration/internal/region"
+	"ration/internal/sleep"
 )
 
 // underRace is set if the race detector is built in.
@@ -55,7 +56,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, commands)
 }
 
-// dieAtStep kills or stops this process at a step of the keeper's, or of a command that waits for room: RATION_TEST_DIE=STEP:N is the n-th
+// dieAtStep kills or stops this process at a step of the keeper's, of a command that waits for room, or of one that puts a job to sleep: RATION_TEST_DIE=STEP:N is the n-th
 // time, and STEP:N:stop stops it.
 func dieAtStep() {
 	part := strings.Split(os.Getenv("RATION_TEST_DIE"), ":")
@@ -79,6 +80,7 @@ func dieAtStep() {
 	}
 	policy.OnStep(step)
 	launch.OnStep(step)
+	sleep.OnStep(step)
 }
 
 func TestScripts(t *testing.T) {

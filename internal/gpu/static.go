@@ -2,7 +2,10 @@
 
 package gpu
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Driver exists so that the same commands can be built without C, for systems without glibc. Such a
 // program cannot load NVML.
@@ -36,3 +39,15 @@ func (d *Driver) Status(int) (Status, error) { return Status{}, ErrNoDriver }
 func (d *Driver) Close() {}
 
 func (d *Driver) isKnown() bool { return true }
+
+// OpenCheckpoint returns ErrNoDriver.
+func OpenCheckpoint() error {
+	_, err := Open("")
+	return err
+}
+
+// CallCheckpoint returns ErrNoDriver.
+func CallCheckpoint(CheckpointCall, int, time.Duration) error { return ErrNoDriver }
+
+// CheckpointStateOf returns ErrNoDriver.
+func CheckpointStateOf(int) (CheckpointState, error) { return 0, ErrNoDriver }

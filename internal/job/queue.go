@@ -45,7 +45,7 @@ const maxWaiting = 1024
 // ErrQueueFull is returned if maxWaiting commands are waiting.
 var ErrQueueFull = errors.New("the queue is full")
 
-// Waiting is a command in the queue. All of it except Ticket is a claim of the process that waits.
+// Waiting is a command in the queue, or a job that sleeps and is to be woken. All of it except Ticket is a claim of the process that waits.
 type Waiting struct {
 	Ticket uint64         `json:"ticket"`          // the order of the queue: the lowest is the first
 	Job    string         `json:"job,omitempty"`   // name of the job that will be made; empty if unknown
@@ -54,6 +54,7 @@ type Waiting struct {
 	Since  int64          `json:"since,omitempty"` // Unix nanoseconds
 	Wants  map[int]uint64 `json:"wants,omitempty"` // bytes by device; -2 is any two
 	Joins  bool           `json:"joins,omitempty"` // if the job exists when its turn comes, the command joins it
+	Wakes  bool           `json:"wakes,omitempty"` // the job exists, sleeps, and wakes when its turn comes
 	UID    int            `json:"uid,omitempty"`   // in root's queue: the user that the policy's service waits for
 }
 
@@ -121,7 +122,7 @@ func (t *Ticket) take(w Waiting) error {
 		}
 		t.number = at - firstTicket + 1
 	}
-	if err := checkNotQueued(int(t.file.Fd()), w.Job); err != nil && !w.Joins {
+	if err := checkNotQueued(int(t.file.Fd()), w.Job); err != nil && !w.Joins && !w.Wakes {
 		return err
 	}
 	// The record of a ticket that is held is not overwritten.
@@ -154,7 +155,7 @@ func checkNotQueued(fd int, name string) error {
 			continue
 		}
 		w := parseWaiting(record)
-		if w.Job != name {
+		if w.Job != name || w.Wakes {
 			continue
 		}
 		// Most records are of commands that have left the queue.
@@ -264,7 +265,7 @@ func FindQueued(folder, name string) *Queued {
 		return nil
 	}
 	for _, at := range heldTickets(fd, firstTicket, lastTicket, maxWaiting) {
-		if w := readWaiting(fd, at-firstTicket); w.Job == name && name != "" {
+		if w := readWaiting(fd, at-firstTicket); w.Job == name && name != "" && !w.Wakes {
 			return &Queued{w, folder, os.NewFile(uintptr(fd), queueName)}
 		}
 	}

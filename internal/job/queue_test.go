@@ -70,6 +70,22 @@ func TestQueueOrder(t *testing.T) {
 	expect.Equal(t, jobsIn(t, dir), "cd", "the queue", "is")
 }
 
+// A job that wakes has a place in the queue, and is no command that will make a job.
+func TestQueueWakes(t *testing.T) {
+	dir := queueForTest(t)
+	for range 2 { // ration wake, and the process that wakes the job when a call wants it
+		ticket, err := Enqueue(Waiting{Job: "a", Wakes: true})
+		expect.OK(t, err)
+		defer ticket.Leave()
+	}
+	expect.Equal(t, jobsIn(t, dir), "aa", "the queue", "is")
+	expect.True(t, FindQueued(dir, "a") == nil, "a job that wakes is taken for a command")
+	command := enqueued(t, "a")
+	q := FindQueued(dir, "a")
+	expect.Must(t, q != nil && q.Ticket == command.number, q)
+	q.Close()
+}
+
 // The file's content may be damaged: the order is that of the locks.
 func TestQueueDamaged(t *testing.T) {
 	dir := queueForTest(t)

@@ -32,7 +32,7 @@ var ErrCannotWait = errors.New("--wait cannot be used")
 // Wait is how a command waits for room on the devices, instead of sharing them with more limits than
 // they have memory for.
 type Wait struct {
-	Most time.Duration // how long; 0 for any time
+	Most time.Duration // how long; 0 for any time; negative: not at all
 	Tell func(string)  // called with a sentence when the place in the queue changes
 }
 
@@ -84,11 +84,24 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 	if p.Join && job.CheckUnused(name) != nil {
 		return nil, nil
 	}
-	t, err := job.Enqueue(job.Waiting{Job: name, Wants: w.shown(), Joins: p.Join})
+	return w.enter(job.Waiting{Job: name, Wants: w.shown(), Joins: p.Join}, "starting")
+}
+
+// Room returns when this process is the first of those that wait, and all devices have room for what a job that sleeps
+// wants. The caller leaves the queue when the job counts.
+func (wait Wait) Room(name string, wants map[int]uint64) (*job.Ticket, error) {
+	return wait.newWaiter(wants, 0).enter(job.Waiting{Job: name, Wants: wants, Wakes: true}, "waking "+name)
+}
+
+// enter returns when this process is the first in the queue, and there is room. then is said after a wait.
+func (w *waiter) enter(q job.Waiting, then string) (*job.Ticket, error) {
+	t, err := job.Enqueue(q)
 	if err != nil {
 		return nil, err
 	}
-	if err = w.untilFirst(t); err == nil && (!p.Join || job.CheckUnused(name) == nil) {
+	if w.atOnce {
+		err = w.now(t)
+	} else if err = w.untilFirst(t); err == nil && (!q.Joins || job.CheckUnused(q.Job) == nil) {
 		err = w.untilRoom()
 	}
 	if err != nil {
@@ -96,9 +109,24 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 		return nil, err
 	}
 	if w.told {
-		w.tell(fmt.Sprintf("there is room for %s after %s: starting", humanfmt.OnGPUs(w.shown()), humanfmt.Span(time.Since(w.began))))
+		w.tell(fmt.Sprintf("there is room for %s after %s: %s", humanfmt.OnGPUs(q.Wants), humanfmt.Span(time.Since(w.began)), then))
 	}
 	return t, nil
+}
+
+// now returns an error unless this process is the first, and there is room.
+func (w *waiter) now(t *job.Ticket) error {
+	if ahead := t.Ahead(); ahead > 0 {
+		return fmt.Errorf("%w for %s: %s for it", ErrNoRoom, humanfmt.OnGPUs(w.wants), humanfmt.Plural(ahead, "command waits", "commands wait"))
+	}
+	m, err := machine.Read()
+	if err != nil {
+		return fmt.Errorf("looking for room: %w", err)
+	}
+	if short, _ := w.short(&m); len(short) > 0 {
+		return fmt.Errorf("%w for %s%s", ErrNoRoom, humanfmt.OnGPUs(w.wants), holdersText(&m, w.wants))
+	}
+	return nil
 }
 
 // wants returns the bytes to wait for on each device. It is an error if a device can never have them.
@@ -137,13 +165,18 @@ type waiter struct {
 	tell    func(string)
 	began   time.Time
 	expired <-chan time.Time // nil without a time limit
+	atOnce  bool             // do not wait
 	told    bool
 }
 
 func (p Plan) newWaiter(wants map[int]uint64, driver *gpu.Driver) *waiter {
-	w := &waiter{wants: wants, devices: p.devicesOf(driver), tell: p.Wait.Tell, began: time.Now()}
-	if p.Wait.Most > 0 {
-		w.expired = time.After(p.Wait.Most)
+	return p.Wait.newWaiter(wants, p.devicesOf(driver))
+}
+
+func (wait Wait) newWaiter(wants map[int]uint64, devices int) *waiter {
+	w := &waiter{wants: wants, devices: devices, tell: wait.Tell, began: time.Now(), atOnce: wait.Most < 0}
+	if wait.Most > 0 {
+		w.expired = time.After(wait.Most)
 	}
 	return w
 }
@@ -273,8 +306,8 @@ func roomOn(m *machine.Machine, device int) (out room) {
 	var taken uint64
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
-		if j.State == machine.Ended {
-			continue
+		if j.State == machine.Ended || j.Sleep == machine.Asleep {
+			continue // a job that sleeps gets its room back as a newcomer would
 		}
 		for n := range j.Devices {
 			d := &j.Devices[n]

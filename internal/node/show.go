@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"strings"
@@ -96,7 +97,7 @@ func sameLimits(a, b machine.Device) bool {
 
 // StateText formats a job's state, as in "running 3m" or "ended 5m ago with exit status 1".
 func StateText(s machine.Job, now time.Time) string {
-	text := s.State
+	text := cmp.Or(s.Sleep, s.State)
 	if !s.IdleSince.IsZero() {
 		text += " for " + Ago(now.Sub(s.IdleSince))
 		if s.IdleAbout {

@@ -91,6 +91,7 @@ func (s *Slot) changeInTurn(device int, kind abi.Kind, delta int64, limit *uint6
 	}
 	t, a := s.take(device)
 	defer t.Unlock() // also after a fault, if the file was cut short and a page of it is gone
+	defer s.endTurn()
 	if err := s.usable(t, kind, delta); err != nil {
 		return 0, err
 	}
@@ -111,12 +112,15 @@ func (s *Slot) changeInTurn(device int, kind abi.Kind, delta int64, limit *uint6
 	return w, nil
 }
 
-// take takes the turn of the slot's account on a device.
+// take takes the turn of the slot's account on a device. While the job sleeps it waits.
 func (s *Slot) take(device int) (*turn, *abi.Account) {
 	// Before the lock: if the file was cut short, even this faults (the compiler accesses the
 	// mapping for a nil check), and the caller has not deferred the unlock yet.
 	a := &s.r.m.Accounts[device][s.index]
 	t := &s.turns[device]
+	for !s.beginTurn() {
+		s.r.waitAwake()
+	}
 	t.Lock()
 	return t, a
 }

@@ -130,6 +130,8 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	atomic.StoreUint64(&entry.HostPID, uint64(abi.MakeHostPID(gen, host)))
 	atomic.StoreUint64(&entry.UID, uint64(os.Geteuid()))
 	atomic.StoreUint64(&entry.Joined, uint64(time.Now().UnixNano()))
+	atomic.StoreUint64(&entry.Turns, uint64(abi.MakeTurns(gen, 0)))
+	atomic.StoreUint64(&entry.Cannot, 0)
 	storeName(entry, name)
 	point(abi.ClaimFilled)
 	joining, active := abi.MakeStatus(gen, abi.SlotJoining), abi.MakeStatus(gen, abi.SlotActive)
@@ -200,6 +202,7 @@ func (s *Slot) returnAll(device int) error {
 	}
 	t, a := s.take(device)
 	defer t.Unlock()
+	defer s.endTurn()
 	if !t.entered {
 		return nil
 	}

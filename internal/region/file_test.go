@@ -44,7 +44,7 @@ func TestFilesThatAreNoRegion(t *testing.T) {
 		}, ErrForeign, "remove"},
 		{"another version", func(t *testing.T) string {
 			return made(t, func(b []byte) []byte { binary.LittleEndian.PutUint32(b[8:], 99); return b })
-		}, ErrVersion, "version 99, this program needs 4"},
+		}, ErrVersion, "version 99, this program needs 5"},
 		{"cut short", func(t *testing.T) string {
 			return made(t, func(b []byte) []byte { return b[:len(b)/2] })
 		}, ErrSize, "bytes where"},

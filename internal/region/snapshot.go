@@ -21,11 +21,12 @@ type Process struct {
 	Named   int // the PID that the kernel reports for its lock, unconfirmed: it may have been reused
 	UID     int
 	Name    string
-	Joined  int64 // Unix nanoseconds
-	Dead    bool  // ended; the next process that needs its memory takes it, unless it is lent
-	Lent    bool  // dead; there may be a descriptor of its memory, which stays charged
-	Left    bool  // it has announced its exit, so its end is not a death
-	Ending  bool  // it is ending, or its fork children have its driver files; it still holds its memory
+	Joined  int64  // Unix nanoseconds
+	Dead    bool   // ended; the next process that needs its memory takes it, unless it is lent
+	Lent    bool   // dead; there may be a descriptor of its memory, which stays charged
+	Left    bool   // it has announced its exit, so its end is not a death
+	Cannot  uint64 // why it cannot sleep: bits from abi.CannotManaged on
+	Ending  bool   // it is ending, or its fork children have its driver files; it still holds its memory
 }
 
 // Holding is a process's use of one device, read consistently.
@@ -35,6 +36,7 @@ type Holding struct {
 	Kind       [abi.Kinds]uint64
 	Peak       uint64
 	Exported   uint64 // of Total: memory that may outlive the process, as other processes may hold it
+	Aside      uint64 // bytes that the driver has put aside, because the job sleeps; they are in no other field
 	BestEffort bool   // it changed during every try to read it
 }
 
@@ -123,6 +125,7 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		return buf, err
 	}
 	accounts := &r.m.Accounts[device]
+	asleep := abi.Sleep(atomic.LoadUint64(&r.m.Header.Sleep)).State() == abi.Asleep
 	var reads, retries, best uint64
 	for slot := range r.high() {
 		status := &r.m.Status[slot]
@@ -145,6 +148,9 @@ func (r *Region) Holdings(device int, buf []Holding) (_ []Holding, err error) {
 		}
 		if !h.possible() {
 			h = Holding{Slot: slot, BestEffort: true}
+		}
+		if asleep && abi.Status(st).State() == abi.SlotActive {
+			h.Aside, h.Total, h.Kind = h.Total, 0, [abi.Kinds]uint64{}
 		}
 		reads++
 		retries += uint64(n)
@@ -185,6 +191,7 @@ func (r *Region) Processes() (out []Process, err error) {
 			Dead:   abi.Status(st).State() != abi.SlotActive || r.alive.dead(slot, e, abi.Status(st)) != 0,
 			Lent:   abi.Status(st).State() == abi.SlotLent,
 			Left:   r.left(slot, abi.Status(st)),
+			Cannot: atomic.LoadUint64(&e.Cannot),
 		}
 		p.Ending = !p.Dead && r.alive.outlived(slot, abi.Status(st))
 		p.Named = r.namedPID(slot, p.Seen)

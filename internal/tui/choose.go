@@ -30,8 +30,8 @@ func (m *Model) jobs() (out []*machine.Job) {
 			out = append(out, j)
 		}
 	}
-	for i := range m.sample.Waiting {
-		if j := node.WaitingJob(&m.sample.Waiting[i]); m.chosen(&j) {
+	for _, j := range node.WaitingJobs(m.sample.Waiting) {
+		if m.chosen(&j) {
 			out = append(out, &j)
 		}
 	}

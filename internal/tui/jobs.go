@@ -75,8 +75,10 @@ func (m *Model) jobColumns() []column[jobRow] {
 		}},
 		{title: "USER", drop: 4, sort: "user", text: once(func(j *machine.Job) string { return j.Owner }),
 			needed: func(r jobRow) bool { return r.job.Owner != m.sample.Jobs[0].Owner }},
-		{title: "STATE", drop: 2, text: once(func(j *machine.Job) string { return j.State }),
-			needed: func(r jobRow) bool { return r.job.State != machine.Running && r.job.Error == "" && !r.none }},
+		{title: "STATE", drop: 2, text: once(func(j *machine.Job) string { return cmp.Or(j.Sleep, j.State) }),
+			needed: func(r jobRow) bool {
+				return (r.job.State != machine.Running || r.job.Sleep != "") && r.job.Error == "" && !r.none
+			}},
 		{title: "DEV", right: true, text: func(r jobRow) string { return r.dev.String() }},
 		{title: "bar", drop: 1, fill: func(r jobRow, width int) string { return m.usageBar(r.dev.Device, width) }},
 		{title: "USED", right: true, sort: "bytes", text: func(r jobRow) string { return humanfmt.Short(r.dev.Used) },

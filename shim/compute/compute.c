@@ -244,7 +244,8 @@ void compute_stream_ends(CUstream stream)
 	/* Destroying a capturing stream ends the capture. */
 	if (capture_any() && REAL(cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status != 0)
 		capture_ended();
-	meter_table_stream_ends(stream); /* also without a cap: there may be one again later */
+	if (attach_compute())
+		meter_table_stream_ends(stream); /* also without a cap: there may be one again later */
 }
 
 bool compute_launch_begins(CUstream stream, bool graph)

@@ -62,7 +62,7 @@ static inline void compute_answered(int result)
 		compute_found_busy();
 }
 
-/* compute_stream_ends is called before a stream is destroyed. */
+/* compute_stream_ends is called before a stream is destroyed, in every process. */
 void compute_stream_ends(CUstream stream);
 
 /* compute_launch_begins is called before a kernel or a graph is launched on a stream

@@ -148,7 +148,7 @@ void context_return(const struct alloc_record *r)
 {
 	struct device *d = unlikely(r->flags & RECORD_EXPORTED) && r->bytes ? device_at(r->device) : NULL;
 	if (unlikely(r->flags & RECORD_MANAGED))
-		charge_mark_absent(r->device, r->bytes, false);
+		charge_mark_managed(r->device, r->bytes, false);
 	if (unlikely(d))
 		overhead_lend(d, r->bytes);
 	else
@@ -158,7 +158,7 @@ void context_return(const struct alloc_record *r)
 void context_replace(struct alloc_table *t, const struct alloc_record *r, struct alloc_record *old)
 {
 	if (r->flags & RECORD_MANAGED)
-		charge_mark_absent(r->device, r->bytes, true);
+		charge_mark_managed(r->device, r->bytes, true);
 	if (unlikely(!alloc_table_replace(t, r, old)))
 		log_warn("no memory to remember an allocation: it stays counted until this process ends");
 }

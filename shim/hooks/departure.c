@@ -39,7 +39,7 @@ void departure_end(const struct departure *p, bool gone)
 				overhead_add_unconfirmed(device_at(i), p->kind, s->unconfirmed, s->corrected);
 			continue;
 		}
-		charge_mark_absent(i, s->absent, false);
+		charge_mark_managed(i, s->absent, false);
 		if (s->deferred)
 			overhead_drop_deferred(device_at(i), s->deferred);
 		if (s->exported)

@@ -14,6 +14,7 @@
 #include "attach.h"
 #include "charge.h"
 #include "compute/compute.h"
+#include "gate.h"
 #include "hooks.h"
 
 /* The program's cancellation settings for the thread. */
@@ -67,9 +68,23 @@ static inline void entry_end(struct entry_cancel c)
 		entry_unblock(&c);
 }
 
+/* Families of calls that do not use a device, or look whether the job sleeps themselves. */
+#define GATE_start() ((void)0)
+#define GATE_meminfo() ((void)0)
+#define GATE_visible() ((void)0)
+#define GATE_linear() gate_pass(GATE_WAITS)
+#define GATE_pool() gate_pass(GATE_WAITS)
+#define GATE_vmm() gate_pass(GATE_WAITS)
+#define GATE_array() gate_pass(GATE_WAITS)
+#define GATE_graph() gate_pass(GATE_WAITS)
+#define GATE_context() gate_pass(GATE_WAITS)
+#define GATE_module() gate_pass(GATE_WAITS)
+#define GATE_other() gate_pass(GATE_WAITS)
+
 #define HOOK(family, symbol, base, version, per_thread, params, text) \
 	int entry_##symbol params                                     \
 	{                                                             \
+		GATE_##family();                                      \
 		struct entry_cancel cancel_ = entry_begin();          \
 		int result_ = symbol ARGUMENTS_##symbol;              \
 		entry_end(cancel_);                                   \
@@ -80,6 +95,7 @@ static inline void entry_end(struct entry_cancel c)
 	int entry_##symbol params                                                                \
 	{                                                                                        \
 		CUstream stream_ = per_thread && !stream ? CU_STREAM_PER_THREAD : stream;        \
+		GATE_##family();                                                                 \
 		bool ends_ = unlikely(attach_compute()) && compute_launch_begins(stream_, true); \
 		struct entry_cancel cancel_ = entry_begin();                                     \
 		int result_ = symbol ARGUMENTS_##symbol;                                         \

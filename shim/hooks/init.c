@@ -1,8 +1,11 @@
 /* Joining the job: at cuInit, or at a call that comes without it. */
 #include "hooks/init.h"
 
+#include "cannot.h"
 #include "charge.h"
 #include "compute/compute.h"
+#include "gate.h"
+#include "hugepages.h"
 #include "import.h"
 #include "interpose.h"
 #include "log.h"
@@ -16,9 +19,21 @@ static void init_reset(void)
 	devices_reset();
 	charge_reset();
 	import_reset();
+	cannot_reset();
 	nvml_reset();
 	overhead_reset();
 	compute_reset();
+}
+
+/* init_join joins the job, and returns the state. The driver is initialised. */
+static enum attach_state init_join(void)
+{
+	enum attach_state s = attach_join(init_reset);
+	if (s == ATTACH_ON) {
+		hugepages_begin();
+		cannot_look();
+	}
+	return s;
 }
 
 int cuInit(unsigned flags)
@@ -26,14 +41,14 @@ int cuInit(unsigned flags)
 	/* Report bad settings before the driver spends time to initialise. But join only after
 	 * it has: a process without a driver must leave nothing in the region. */
 	enum attach_state s = attach_prepare(true);
-	if (s == ATTACH_COLD && place_hides() && !interpose_driver_getenv(place_getenv))
+	if (s == ATTACH_COLD && place_hides() && !interpose_in_driver("getenv", (void *)place_getenv))
 		log_warn(
 			"the driver shows GPUs that are not this job's: it reads its environment in an unknown way (programs that use them "
 			"get no memory)");
 	int result = REAL_UNLESS(s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS, cuInit, flags);
 	if (result != CUDA_SUCCESS)
 		attach_end_promise();
-	else if (s == ATTACH_COLD && attach_join(init_reset) == ATTACH_BROKEN)
+	else if (s == ATTACH_COLD && init_join() == ATTACH_BROKEN)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	return result;
 }
@@ -45,7 +60,7 @@ int init_join_late(void)
 	/* If the driver is initialised, the program reached it without our cuInit. If it is not
 	 * (in a fork child, for example), the driver's own call will report that. */
 	if (s == ATTACH_COLD && REAL(cuCtxGetCurrent, &current) == CUDA_SUCCESS && (s = attach_prepare(false)) == ATTACH_COLD)
-		s = attach_join(init_reset);
+		s = init_join();
 	return s == ATTACH_BROKEN ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
@@ -64,7 +79,11 @@ static bool shows_machine; /* ration_show_machine was called; atomic */
 
 /* ration_show_machine lets this process see the machine in NVML: all devices, with all their
  * memory. Programs that show the whole machine call it. The sizes are no secret, and it gives no
- * memory. */
-RATION_EXPORT void ration_show_machine(void) { __atomic_store_n(&shows_machine, true, __ATOMIC_RELAXED); }
+ * memory. Such a program may be the one that wakes its own job, so it does not wait for that. */
+RATION_EXPORT void ration_show_machine(void)
+{
+	__atomic_store_n(&shows_machine, true, __ATOMIC_RELAXED);
+	gate_ignore();
+}
 
 bool init_shows_machine(void) { return __atomic_load_n(&shows_machine, __ATOMIC_RELAXED); }

@@ -6,73 +6,96 @@
 
 #include "arguments.h"
 #include "compute/compute.h"
+#include "gate.h"
 #include "hooks.h"
 
 /* LAUNCH_STREAM returns a handle for the stream on which one driver call can record an event,
  * also for the per-thread default stream. */
 #define LAUNCH_STREAM(stream, per_thread) ((per_thread) && !(stream) ? CU_STREAM_PER_THREAD : (CUstream)(stream))
 
-#define TIMED_LAUNCH(symbol, per_thread, params, stream_)                                      \
-	int entry_##symbol params                                                              \
-	{                                                                                      \
-		real_##symbol call_ = RATION_REAL(symbol);                                     \
-		if (unlikely(!call_))                                                          \
-			return ration_absent(CALL_##symbol);                                   \
-		if (likely(!attach_compute()))                                                 \
-			return call_ ARGUMENTS_##symbol;                                       \
-		if (likely(!compute_launch_begins(LAUNCH_STREAM(stream_, per_thread), false))) \
-			return call_ ARGUMENTS_##symbol;                                       \
-		int result_ = call_ ARGUMENTS_##symbol;                                        \
-		compute_launch_ended(LAUNCH_STREAM(stream_, per_thread));                      \
-		return result_;                                                                \
+/* LAUNCH_HOOK defines a hook. It goes straight to the driver unless the job sleeps, or has a share, a
+ * cap or a priority: then looks is run. In looks, call_ is the driver's function, and closed_ whether
+ * the driver makes the call wait. */
+#define LAUNCH_HOOK(symbol, params, looks)                                                       \
+	static __attribute__((noinline)) int launch_##symbol params                              \
+	{                                                                                        \
+		real_##symbol call_ = RATION_REAL(symbol);                                       \
+		if (!call_)                                                                      \
+			return ration_absent(CALL_##symbol);                                     \
+		bool closed_ = gate_pass(GATE_ASKS);                                             \
+		int result_;                                                                     \
+		looks;                                                                           \
+		if (closed_)                                                                     \
+			gate_opened();                                                           \
+		return result_;                                                                  \
+	}                                                                                        \
+	int entry_##symbol params                                                                \
+	{                                                                                        \
+		void *real_ = __atomic_load_n(&interpose_real[CALL_##symbol], __ATOMIC_RELAXED); \
+		if (likely(attach_straight() && real_))                                          \
+			return ((real_##symbol)real_)ARGUMENTS_##symbol;                         \
+		return launch_##symbol ARGUMENTS_##symbol;                                       \
 	}
 
-#define TIMED_WAIT(symbol, per_thread, params, stream_)                   \
-	int entry_##symbol params                                         \
-	{                                                                 \
-		real_##symbol call_ = RATION_REAL(symbol);                \
-		if (unlikely(!call_))                                     \
-			return ration_absent(CALL_##symbol);              \
-		if (likely(!attach_compute()))                            \
-			return call_ ARGUMENTS_##symbol;                  \
-		int cancel_;                                              \
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_); \
-		struct device *device_ = compute_wait_begin();            \
-		int result_ = call_ ARGUMENTS_##symbol;                   \
-		compute_wait_end(device_);                                \
-		pthread_setcancelstate(cancel_, &cancel_);                \
-		return result_;                                           \
-	}
+#define TIMED_LAUNCH(symbol, per_thread, params, stream_)                                                          \
+	LAUNCH_HOOK(symbol, params, {                                                                              \
+		bool ends_ = attach_compute() && compute_launch_begins(LAUNCH_STREAM(stream_, per_thread), false); \
+		result_ = call_ ARGUMENTS_##symbol;                                                                \
+		if (ends_)                                                                                         \
+			compute_launch_ended(LAUNCH_STREAM(stream_, per_thread));                                  \
+	})
 
-#define TIMED_QUERY(symbol, per_thread, params, stream_)     \
-	int entry_##symbol params                            \
-	{                                                    \
-		real_##symbol call_ = RATION_REAL(symbol);   \
-		if (unlikely(!call_))                        \
-			return ration_absent(CALL_##symbol); \
-		if (likely(!attach_compute()))               \
-			return call_ ARGUMENTS_##symbol;     \
-		int result_ = call_ ARGUMENTS_##symbol;      \
-		compute_answered(result_);                   \
-		return result_;                              \
-	}
+#define TIMED_WAIT(symbol, per_thread, params, stream_)                           \
+	LAUNCH_HOOK(symbol, params, {                                             \
+		if (!attach_compute()) {                                          \
+			result_ = call_ ARGUMENTS_##symbol;                       \
+		} else {                                                          \
+			int cancel_;                                              \
+			pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_); \
+			struct device *device_ = compute_wait_begin();            \
+			result_ = call_ ARGUMENTS_##symbol;                       \
+			compute_wait_end(device_);                                \
+			pthread_setcancelstate(cancel_, &cancel_);                \
+		}                                                                 \
+	})
 
-/* A call before which `noted` is done if the process has a share or a cap. */
-#define TIMED_NOTED(symbol, params, noted)                   \
-	int entry_##symbol params                            \
-	{                                                    \
-		real_##symbol call_ = RATION_REAL(symbol);   \
-		if (unlikely(!call_))                        \
-			return ration_absent(CALL_##symbol); \
-		if (unlikely(attach_compute()))              \
-			noted;                               \
-		return call_ ARGUMENTS_##symbol;             \
-	}
+#define TIMED_QUERY(symbol, per_thread, params, stream_) \
+	LAUNCH_HOOK(symbol, params, {                    \
+		result_ = call_ ARGUMENTS_##symbol;      \
+		if (attach_compute())                    \
+			compute_answered(result_);       \
+	})
 
-#define TIMED_COPY(symbol, per_thread, params, stream_) TIMED_NOTED(symbol, params, compute_copy_begins(LAUNCH_STREAM(stream_, per_thread)))
-#define TIMED_EVENT_WAIT(symbol, per_thread, params, stream_) \
-	TIMED_NOTED(symbol, params, compute_event_wait_begins(LAUNCH_STREAM(stream_, per_thread), event))
-#define TIMED_STREAM_END(symbol, per_thread, params, stream_) TIMED_NOTED(symbol, params, compute_stream_ends(stream_))
+#define TIMED_COPY(symbol, per_thread, params, stream_)                          \
+	LAUNCH_HOOK(symbol, params, {                                            \
+		if (attach_compute())                                            \
+			compute_copy_begins(LAUNCH_STREAM(stream_, per_thread)); \
+		result_ = call_ ARGUMENTS_##symbol;                              \
+	})
+
+#define TIMED_USE(symbol, per_thread, params, stream_) LAUNCH_HOOK(symbol, params, result_ = call_ ARGUMENTS_##symbol)
+
+#define TIMED_EVENT_WAIT(symbol, per_thread, params, stream_)                                 \
+	LAUNCH_HOOK(symbol, params, {                                                         \
+		if (attach_compute())                                                         \
+			compute_event_wait_begins(LAUNCH_STREAM(stream_, per_thread), event); \
+		result_ = call_ ARGUMENTS_##symbol;                                           \
+	})
+
+/* In every process: the end of a capture counts without a share, too. */
+#define TIMED_STREAM_END(symbol, per_thread, params, stream_) \
+	int entry_##symbol params                             \
+	{                                                     \
+		real_##symbol call_ = RATION_REAL(symbol);    \
+		if (unlikely(!call_))                         \
+			return ration_absent(CALL_##symbol);  \
+		bool closed_ = gate_pass(GATE_ASKS);          \
+		compute_stream_ends(stream_);                 \
+		int result_ = call_ ARGUMENTS_##symbol;       \
+		if (unlikely(closed_))                        \
+			gate_opened();                        \
+		return result_;                               \
+	}
 
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) TIMED_##kind(symbol, per_thread, params, stream)
 #include "hooks.def"

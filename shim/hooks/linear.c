@@ -1,9 +1,11 @@
 /* Linear memory: cuMemAlloc and its variants, and every call that frees an address. */
+#include "cannot.h"
 #include "capture.h"
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "hooks/graph.h"
 #include "hooks/graph_capture.h"
+#include "hooks/ipc.h"
 #include "hooks/managed.h"
 #include "hooks/pool.h"
 #include "overhead.h"
@@ -76,9 +78,14 @@ static bool linear_attaches(const CUdeviceptr *out, size_t bytes, unsigned flags
 int cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
 {
 	struct linear_alloc a;
+	int denied = init_enter();
+	bool begun = !denied && cannot_begin(RATION_CANNOT_MANAGED);
 	int result = REAL_UNLESS(linear_begin(&a, linear_attaches(out, bytes, flags), bytes, RECORD_MANAGED), cuMemAllocManaged, out, bytes,
 				 flags);
-	return linear_end(&a, result, result ? 0 : *out);
+	linear_end(&a, result, result ? 0 : *out);
+	if (begun)
+		cannot_end(RATION_CANNOT_MANAGED, 1); /* its record counts from now on */
+	return result;
 }
 
 /* linear_pitched_size estimates the size of a pitched allocation. The driver chooses the
@@ -128,21 +135,29 @@ int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t hei
 	return linear_end(&a, result, result ? 0 : *out);
 }
 
+/* A free under way: the record of the address, and whether the memory was exported by cuIpcGetMemHandle. */
+struct linear_free {
+	struct alloc_record r;
+	bool ipc;
+};
+
 /* linear_free_begin removes the record of an address and returns it. An address without a
  * record may have been allocated by a graph. */
-static struct alloc_record linear_free_begin(CUdeviceptr at)
+static struct linear_free linear_free_begin(CUdeviceptr at)
 {
-	struct alloc_record r = context_free_begin(&context_addresses, at);
-	if (unlikely(!r.key))
+	struct linear_free f = {context_free_begin(&context_addresses, at), false};
+	if (unlikely(!f.r.key))
 		graph_frees();
-	return r;
+	f.ipc = ipc_free_begin(f.r.key);
+	return f;
 }
 
 /* linear_freed completes a free after the driver's call, and returns result. The address may
  * come from a pool, since programs may use cuMemFree and cuMemFreeAsync for either. since
  * points to pools_stamp before the call; NULL if the call does not wait for the device. */
-static int linear_freed(const struct alloc_record *r, int result, const uint64_t *since)
+static int linear_freed(const struct linear_free *f, int result, const uint64_t *since)
 {
+	const struct alloc_record *r = &f->r;
 	if (unlikely(!r->key))
 		graph_frees();
 	if (likely(context_free_end(&context_addresses, r, result == CUDA_SUCCESS))) {
@@ -155,21 +170,23 @@ static int linear_freed(const struct alloc_record *r, int result, const uint64_t
 		if (unlikely(r->flags & RECORD_SENT))
 			managed_freed(r);
 	}
+	if (unlikely(f->ipc))
+		ipc_free_end(r->key, result == CUDA_SUCCESS);
 	return result;
 }
 
 int cuMemFree(CUdeviceptr_v1 at)
 {
-	struct alloc_record r = linear_free_begin(at);
+	struct linear_free f = linear_free_begin(at);
 	uint64_t since = pools_stamp();
-	return linear_freed(&r, REAL(cuMemFree, at), &since);
+	return linear_freed(&f, REAL(cuMemFree, at), &since);
 }
 
 int cuMemFree_v2(CUdeviceptr at)
 {
-	struct alloc_record r = linear_free_begin(at);
+	struct linear_free f = linear_free_begin(at);
 	uint64_t since = pools_stamp();
-	return linear_freed(&r, REAL(cuMemFree_v2, at), &since);
+	return linear_freed(&f, REAL(cuMemFree_v2, at), &since);
 }
 
 static int linear_call_free_async(CUdeviceptr at, CUstream stream, bool per_thread)
@@ -188,8 +205,8 @@ static int linear_free_async(CUdeviceptr at, CUstream stream, bool per_thread)
 			graph_capture_freed(&capture, at);
 		return result;
 	}
-	struct alloc_record r = linear_free_begin(at);
-	return linear_freed(&r, linear_call_free_async(at, stream, per_thread), NULL);
+	struct linear_free f = linear_free_begin(at);
+	return linear_freed(&f, linear_call_free_async(at, stream, per_thread), NULL);
 }
 
 int cuMemFreeAsync(CUdeviceptr at, CUstream stream) { return linear_free_async(at, stream, false); }

@@ -39,7 +39,7 @@ static int managed_charge(const struct alloc_record *r)
 	int refused = charge_add(r->device, RATION_DATA, r->bytes);
 	if (refused)
 		return refused;
-	charge_mark_absent(r->device, r->bytes, true);
+	charge_mark_managed(r->device, r->bytes, true);
 	if (!alloc_table_add(&context_managed, r, managed_begin_move, NULL, &added))
 		log_warn("no memory to remember an allocation: it stays counted until this process ends");
 	charge_arrived(r->device, r->bytes);

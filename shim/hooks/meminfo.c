@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "charge.h"
+#include "gate.h"
 #include "hooks/context_table.h"
 #include "hooks/graph.h"
 #include "hooks/pool.h"
@@ -51,6 +52,7 @@ static int meminfo_current(struct meminfo *m)
 {
 	struct alloc_target t;
 	size_t free_bytes = 0, total = 0;
+	gate_pass(GATE_WAITS); /* the driver may wait, and the job's memory is not counted meanwhile */
 	int result = REAL(cuMemGetInfo_v2, &free_bytes, &total);
 	*m = (struct meminfo){total, total - free_bytes, free_bytes};
 	if (result != CUDA_SUCCESS || context_target(&t) != 1)

@@ -1,6 +1,7 @@
 #include "hooks/pool.h"
 
 #include "capture.h"
+#include "cannot.h"
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "hooks/managed.h"
@@ -90,6 +91,8 @@ struct pool *pool_add(CUmemoryPool handle, unsigned device, enum pool_kind kind,
 		__atomic_store_n(&p->handle, handle, __ATOMIC_RELEASE);
 		if (i >= pool_count)
 			__atomic_store_n(&pool_count, i + 1, __ATOMIC_RELEASE);
+		if (p->managed)
+			cannot_add(RATION_CANNOT_MANAGED, 1); /* as long as the process lives: no hook sees when the pool has no memory */
 	}
 	mutex_unlock(&pool_list_lock);
 	if (p) {

@@ -1,4 +1,5 @@
 /* Making and destroying pools, and changing their settings. */
+#include "cannot.h"
 #include "hooks/init.h"
 #include "hooks/pool.h"
 #include "log.h"
@@ -27,10 +28,17 @@ int cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
 
 int cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
 {
-	int result = REAL(cuMemPoolImportFromShareableHandle, out, handle, type, flags);
+	bool begun = cannot_begin(RATION_CANNOT_IMPORTED);
+	int result = cannot_made(RATION_CANNOT_IMPORTED, begun, REAL(cuMemPoolImportFromShareableHandle, out, handle, type, flags));
 	if (result == CUDA_SUCCESS && attach_on())
 		pool_add(*out, RATION_DEVICES, POOL_UNCOUNTED, true);
 	return result;
+}
+
+int cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags)
+{
+	bool begun = cannot_begin(RATION_CANNOT_EXPORTED);
+	return cannot_made(RATION_CANNOT_EXPORTED, begun, REAL(cuMemPoolExportToShareableHandle, out, pool, type, flags));
 }
 
 /* pool_is_default reports whether a pool is a device's own, which programs cannot destroy. */

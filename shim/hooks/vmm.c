@@ -2,6 +2,7 @@
  * gone. A record's `other` counts both. It is lowered before the driver is asked: as soon as a
  * handle is free, it may belong to another thread's memory. Imported memory has a record of 0
  * bytes. */
+#include "cannot.h"
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "import.h"
@@ -236,7 +237,8 @@ int cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *hand
 	bool on = attach_on();
 	if (on)
 		import_begin(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? (int)(intptr_t)handle : -1);
-	int result = REAL(cuMemImportFromShareableHandle, out, handle, type);
+	bool begun = cannot_begin(RATION_CANNOT_IMPORTED);
+	int result = cannot_made(RATION_CANNOT_IMPORTED, begun, REAL(cuMemImportFromShareableHandle, out, handle, type));
 	if (on && result == CUDA_SUCCESS)
 		vmm_import(*out);
 	else if (on)
@@ -267,11 +269,20 @@ static bool vmm_mark_exported(struct alloc_table *t, uint64_t key, struct alloc_
 int cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
 	struct alloc_record r = {.key = 0};
+	bool begun = cannot_begin(RATION_CANNOT_EXPORTED);
 	bool known = attach_on() && vmm_mark_exported(&vmm_handles, handle, &r);
 	int result = REAL(cuMemExportToShareableHandle, out, handle, type, flags);
 	if (known && result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		charge_descriptor(r.device, *(const int *)out, false);
+	if (begun) /* memory with a record counts for itself */
+		cannot_end(RATION_CANNOT_EXPORTED, known || result != CUDA_SUCCESS);
 	return result;
+}
+
+int cuMulticastCreate(CUmemGenericAllocationHandle *out, const void *prop)
+{
+	bool begun = cannot_begin(RATION_CANNOT_GROUP);
+	return cannot_made(RATION_CANNOT_GROUP, begun, REAL(cuMulticastCreate, out, prop));
 }
 
 /* Finds the first record that lies in a range, wholly or in part. */
@@ -313,10 +324,13 @@ static uint32_t vmm_export_range(CUdeviceptr at, uint64_t bytes)
 int cuMemGetHandleForAddressRange(void *out, CUdeviceptr at, size_t bytes, int type, unsigned long long flags)
 {
 	bool dma_buf = type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD && attach_on();
+	bool begun = cannot_begin(RATION_CANNOT_EXPORTED);
 	uint32_t devices = dma_buf ? vmm_export_range(at, bytes) : 0;
 	int result = REAL(cuMemGetHandleForAddressRange, out, at, bytes, type, flags);
 	for (unsigned i = 0; i < RATION_DEVICES && result == CUDA_SUCCESS; i++)
 		if (devices >> i & 1)
 			charge_descriptor(i, *(const int *)out, true);
+	if (begun)
+		cannot_end(RATION_CANNOT_EXPORTED, devices || result != CUDA_SUCCESS);
 	return result;
 }

@@ -19,7 +19,7 @@
 #define RATION_MAGIC 0x314e4f4954415201ull
 #define RATION_LIMITS_MAGIC 0x314d494c54415201ull
 #define RATION_TAIL_MAGIC 0x314c494154544152ull
-#define RATION_VERSION 0x4u
+#define RATION_VERSION 0x5u
 #define RATION_STATE_UNINIT 0x0u
 #define RATION_STATE_IN_PROGRESS 0x1u
 #define RATION_STATE_COMPLETE 0x2u
@@ -111,6 +111,23 @@
 #define RATION_LIMIT_UNLIMITED_UNITS 0xffffffffffffull
 #define RATION_LIMIT_SET_BIT 0x3fu
 #define RATION_UNLIMITED 0x8000ffffffffffffull
+#define RATION_AWAKE 0x0u
+#define RATION_FALLING 0x1u
+#define RATION_ASLEEP 0x2u
+#define RATION_WAKING 0x3u
+#define RATION_RESTORING 0x4u
+#define RATION_SLEEP_STATE_BITS 0x8u
+#define RATION_SLEEP_MANUAL_BIT 0x8u
+#define RATION_SLEEP_COUNT_SHIFT 0x10u
+#define RATION_TURNS_COUNT_BITS 0x10u
+#define RATION_CANNOT_MANAGED 0x1u
+#define RATION_CANNOT_EXPORTED 0x2u
+#define RATION_CANNOT_IMPORTED 0x4u
+#define RATION_CANNOT_CAPTURE 0x8u
+#define RATION_CANNOT_MPS 0x10u
+#define RATION_CANNOT_DRIVER 0x20u
+#define RATION_CANNOT_GROUP 0x40u
+#define RATION_CANNOT_UNKNOWN 0x80u
 
 enum ration_failpoint {
 	RATION_FAILPOINT_NONE = 0,
@@ -298,9 +315,12 @@ struct ration_header {
 	uint64_t host_pid_lock;
 	uint64_t nvml_pids;
 	uint64_t pad18[6];
+	uint64_t sleep;
+	uint64_t wanted;
+	uint64_t pad21[6];
 	uint64_t wait_next;
 	struct ration_waiter waiters[64];
-	uint64_t pad21[207];
+	uint64_t pad24[199];
 };
 _Static_assert(sizeof(struct ration_header) == 4096, "header");
 _Static_assert(offsetof(struct ration_header, magic) == 0, "header.magic");
@@ -322,9 +342,12 @@ _Static_assert(offsetof(struct ration_header, counters) == 192, "header.counters
 _Static_assert(offsetof(struct ration_header, host_pid_lock) == 320, "header.host_pid_lock");
 _Static_assert(offsetof(struct ration_header, nvml_pids) == 328, "header.nvml_pids");
 _Static_assert(offsetof(struct ration_header, pad18) == 336, "header.pad18");
-_Static_assert(offsetof(struct ration_header, wait_next) == 384, "header.wait_next");
-_Static_assert(offsetof(struct ration_header, waiters) == 392, "header.waiters");
-_Static_assert(offsetof(struct ration_header, pad21) == 2440, "header.pad21");
+_Static_assert(offsetof(struct ration_header, sleep) == 384, "header.sleep");
+_Static_assert(offsetof(struct ration_header, wanted) == 392, "header.wanted");
+_Static_assert(offsetof(struct ration_header, pad21) == 400, "header.pad21");
+_Static_assert(offsetof(struct ration_header, wait_next) == 448, "header.wait_next");
+_Static_assert(offsetof(struct ration_header, waiters) == 456, "header.waiters");
+_Static_assert(offsetof(struct ration_header, pad24) == 2504, "header.pad24");
 
 struct ration_device_limits {
 	uint64_t memory;
@@ -420,8 +443,11 @@ struct ration_slot {
 	uint64_t left;
 	uint64_t pad7;
 	uint8_t name[64];
+	uint64_t turns;
+	uint64_t cannot;
+	uint64_t pad11[6];
 };
-_Static_assert(sizeof(struct ration_slot) == 128, "slot");
+_Static_assert(sizeof(struct ration_slot) == 192, "slot");
 _Static_assert(offsetof(struct ration_slot, pid) == 0, "slot.pid");
 _Static_assert(offsetof(struct ration_slot, host_pid) == 8, "slot.host_pid");
 _Static_assert(offsetof(struct ration_slot, start) == 16, "slot.start");
@@ -431,6 +457,9 @@ _Static_assert(offsetof(struct ration_slot, joined) == 40, "slot.joined");
 _Static_assert(offsetof(struct ration_slot, left) == 48, "slot.left");
 _Static_assert(offsetof(struct ration_slot, pad7) == 56, "slot.pad7");
 _Static_assert(offsetof(struct ration_slot, name) == 64, "slot.name");
+_Static_assert(offsetof(struct ration_slot, turns) == 128, "slot.turns");
+_Static_assert(offsetof(struct ration_slot, cannot) == 136, "slot.cannot");
+_Static_assert(offsetof(struct ration_slot, pad11) == 144, "slot.pad11");
 
 struct ration_holder {
 	uint64_t pid;
@@ -558,16 +587,16 @@ struct ration_region {
 	struct ration_account accounts[16][1024];
 	struct ration_tail tail;
 };
-_Static_assert(sizeof(struct ration_region) == 3481600, "region");
+_Static_assert(sizeof(struct ration_region) == 3547136, "region");
 _Static_assert(offsetof(struct ration_region, header) == 0, "region.header");
 _Static_assert(offsetof(struct ration_region, limits) == 4096, "region.limits");
 _Static_assert(offsetof(struct ration_region, devices) == 8192, "region.devices");
 _Static_assert(offsetof(struct ration_region, compute) == 10240, "region.compute");
 _Static_assert(offsetof(struct ration_region, status) == 143360, "region.status");
 _Static_assert(offsetof(struct ration_region, slots) == 151552, "region.slots");
-_Static_assert(offsetof(struct ration_region, refusals) == 282624, "region.refusals");
-_Static_assert(offsetof(struct ration_region, deaths) == 315392, "region.deaths");
-_Static_assert(offsetof(struct ration_region, accounts) == 331776, "region.accounts");
-_Static_assert(offsetof(struct ration_region, tail) == 3477504, "region.tail");
+_Static_assert(offsetof(struct ration_region, refusals) == 348160, "region.refusals");
+_Static_assert(offsetof(struct ration_region, deaths) == 380928, "region.deaths");
+_Static_assert(offsetof(struct ration_region, accounts) == 397312, "region.accounts");
+_Static_assert(offsetof(struct ration_region, tail) == 3543040, "region.tail");
 
 #endif

@@ -42,7 +42,7 @@ static int charge_change(struct region *r, unsigned device, unsigned kind, uint6
 	int err = region_take(r, device, claim, true);
 	if (LIKELY(!err)) {
 		err = charge_in_turn(r, device, kind, claim, sign * (int64_t)units, limit, w);
-		turn_end(&r->turns[device]);
+		region_yield(r, device, claim);
 		FAILPOINT(TURN_LEFT);
 	}
 	if (UNLIKELY(err == REGION_EVICTED) && claim)
@@ -145,7 +145,7 @@ void region_set_driver_bytes(struct region *r, unsigned device, uint64_t bytes)
 	if (region_take(r, device, claim, true))
 		return;
 	store_release(&account(r, device, claim_slot(claim))->driver, bytes);
-	turn_end(&r->turns[device]);
+	region_yield(r, device, claim);
 }
 
 unsigned region_holdings(struct region *r, unsigned device, struct region_holding *out, unsigned n)

@@ -28,6 +28,8 @@ static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char
 	store_release(&s->host_pid, make_host_pid(gen, me.pidns == REGION_INIT_PIDNS ? me.pid : 0));
 	store_release(&s->uid, geteuid());
 	store_release(&s->joined, now_ns(CLOCK_REALTIME));
+	store_release(&s->turns, make_turns(gen, 0));
+	store_release(&s->cannot, 0);
 
 	uint64_t words[RATION_NAME_LEN / 8] = {0};
 	size_t len = strnlen(name, RATION_NAME_LEN - 1);
@@ -140,7 +142,7 @@ static int claim_return_all(struct region *r, unsigned device, uint64_t claim, b
 		err = region_change(r, device, claim, a, -(int64_t)units, NULL, &w);
 	if (!err)
 		region_clear(t, a);
-	turn_end(t);
+	region_yield(r, device, claim);
 	region_wake(r, device);
 	return err;
 }

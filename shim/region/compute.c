@@ -10,8 +10,9 @@ unsigned region_priority(const struct region *r) { return priority_of(load_acqui
 
 void region_enter(struct region *r, unsigned device)
 {
-	if (!region_take(r, device, load_acquire(&r->claim), true))
-		turn_end(&r->turns[device]);
+	uint64_t claim = load_acquire(&r->claim);
+	if (!region_take(r, device, claim, true))
+		region_yield(r, device, claim);
 }
 
 void region_show_slice(struct region *r, unsigned device, uint64_t slice)

@@ -95,10 +95,15 @@ void region_refresh(const struct region *r, uint64_t claim, uint64_t *done, uint
 /* seqlock.c. The caller holds the account's turn (turn.h) in all of them except region_take, which
  * takes it, and region_read. */
 int region_take(struct region *r, unsigned device, uint64_t claim, bool wait);
+void region_yield(struct region *r, unsigned device, uint64_t claim); /* gives the turn up */
 uint64_t region_put(struct region_turn *t, struct ration_account *a, unsigned kind, int64_t delta);
 void region_clear(struct region_turn *t, struct ration_account *a);
 bool region_read_counted(struct region *r, const struct ration_account *a, uint64_t gen, struct ration_usage *f);
 unsigned region_read(const struct ration_account *a, uint64_t gen, struct ration_usage *f);
+
+/* sleep.c */
+int region_begin_turn(struct region *r, uint64_t claim);
+void region_end_turn(struct region *r, uint64_t claim);
 
 /* reap.c */
 void region_reap_former_self(struct region *r);

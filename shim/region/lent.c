@@ -49,7 +49,7 @@ int region_set_exports(struct region *r, unsigned device, const struct region_ex
 	store_release(&a->exported, make_exported(load_acquire(&e->file), units));
 	/* Release: a reaper that finds the lock finds its file. */
 	store_release(&a->export_lock, lock);
-	turn_end(&r->turns[device]);
+	region_yield(r, device, claim);
 	return REGION_OK;
 }
 

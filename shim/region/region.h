@@ -300,6 +300,17 @@ uint64_t region_context_cost(const struct region *r, unsigned device, const uint
 void region_remember_cost(struct region *r, unsigned device, const uint64_t uuid[2], uint64_t bytes);
 void region_forget_cost(struct region *r, unsigned device, const uint64_t uuid[2], uint64_t bytes);
 
+/* region_awake returns true if the job does not sleep, and is neither falling asleep nor waking up.
+ * region_wait_awake asks for the job to be woken, and returns when it is awake. It holds nothing,
+ * and may wait for hours. region_ask_awake asks, and does not wait. */
+bool region_awake(const struct region *r);
+void region_wait_awake(struct region *r);
+void region_ask_awake(struct region *r);
+
+/* region_show_cannot shows why this process cannot sleep: bits RATION_CANNOT_... It comes before the
+ * driver's call: afterwards the caller reads the region's word sleep, sequentially consistent. */
+void region_show_cannot(struct region *r, uint64_t bits);
+
 /* region_own_usage sets *f to the bytes that this process holds on a device, by kind. */
 void region_own_usage(struct region *r, unsigned device, struct ration_usage *f);
 

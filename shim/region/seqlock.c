@@ -91,24 +91,48 @@ __attribute__((cold, noinline)) static void seqlock_wait(struct region *r, struc
 		r->on_wait(since);
 }
 
+/* seqlock_turn takes the turn, and counts it where other processes see it: while the job sleeps,
+ * they change the account. */
+static int seqlock_turn(struct region *r, struct region_turn *t, uint64_t claim, bool wait)
+{
+	for (;;) {
+		if (UNLIKELY(!turn_try(t))) {
+			if (!wait)
+				return REGION_BUSY;
+			seqlock_wait(r, t);
+		}
+		int err = region_begin_turn(r, claim);
+		if (LIKELY(!err))
+			return REGION_OK;
+		turn_end(t);
+		if (err != REGION_BUSY || !wait)
+			return err;
+		region_wait_awake(r);
+	}
+}
+
+void region_yield(struct region *r, unsigned device, uint64_t claim)
+{
+	region_end_turn(r, claim);
+	turn_end(&r->turns[device]);
+}
+
 /* region_take takes the account's turn, for which only threads of this process compete, and
- * prepares the account for the claim. If wait is false and another thread has the turn, it returns
- * REGION_BUSY. It returns REGION_EVICTED if the claim is not ours any more: the account may belong
- * to another process by now. */
+ * prepares the account for the claim. While the job sleeps it waits. If wait is false and another
+ * thread has the turn, or the job sleeps, it returns REGION_BUSY. It returns REGION_EVICTED if the
+ * claim is not ours any more: the account may belong to another process by now. */
 int region_take(struct region *r, unsigned device, uint64_t claim, bool wait)
 {
 	struct region_turn *t = &r->turns[device];
 	struct ration_account *a = account(r, device, claim_slot(claim));
 	if (UNLIKELY(!claim))
 		return REGION_EVICTED;
-	if (UNLIKELY(!turn_try(t))) {
-		if (!wait)
-			return REGION_BUSY;
-		seqlock_wait(r, t);
-	}
+	int err = seqlock_turn(r, t, claim, wait);
+	if (UNLIKELY(err))
+		return err;
 	if (UNLIKELY(t->claim != claim || load_acquire(&a->gen) != status_gen(claim_status(claim)))) {
 		if (!region_owned(r, claim)) {
-			turn_end(t);
+			region_yield(r, device, claim);
 			return REGION_EVICTED;
 		}
 		seqlock_enter(r, t, a, claim);

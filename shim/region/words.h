@@ -51,6 +51,13 @@ static inline int status_holds(uint64_t s)
 	return state == RATION_SLOT_ACTIVE || state == RATION_SLOT_CONDEMNED || state == RATION_SLOT_LENT;
 }
 
+/* The generation is cut to the width that the word has. */
+static inline uint64_t make_turns(uint64_t gen, uint64_t count) { return gen << RATION_TURNS_COUNT_BITS | count; }
+
+static inline unsigned sleep_state(uint64_t s) { return (unsigned)(s & LOW_BITS(RATION_SLEEP_STATE_BITS)); }
+
+static inline bool sleep_manual(uint64_t s) { return s >> RATION_SLEEP_MANUAL_BIT & 1; }
+
 static inline uint64_t make_exported(uint64_t file, uint64_t units) { return file << 32 | (uint32_t)units; }
 
 static inline uint64_t exported_units(uint64_t e) { return (uint32_t)e; }

@@ -15,8 +15,7 @@
 void *old_dlsym(void *handle, const char *name);
 __asm__(".symver old_dlsym, dlsym@" DLSYM_VERSION);
 
-/* The names in the table: those that are always ours, and those that are only in a job with a
- * share or a cap. */
+/* The names in the table: those that are always ours, and those that are only in a job. */
 static const struct name {
 	const char *name;
 	bool timed;
@@ -26,7 +25,7 @@ static const struct name {
 #include "../hooks.def"
 };
 
-static bool rationed; /* the job has a share */
+static bool rationed = true; /* there is a job */
 
 static bool is_hooked(const char *name)
 {
@@ -158,34 +157,23 @@ static void counted(void)
 	SAME();
 }
 
-/* Where the limits are says whether launches are ours: in the environment, in the region, or
- * in the page beside it; and none of none. */
-static void by_limits(void)
+/* Launches are ours in every job, whatever its limits are and wherever they come from, and in no other
+ * program. */
+static void by_job(void)
 {
-	char region[4096], beside[4200];
-	struct ration_limits page = {.magic = RATION_LIMITS_MAGIC, .version = RATION_VERSION, .size = sizeof page};
-	EQ(AGAIN("off", "CUDA_DEVICE_SM_LIMIT", "0"), 0);
-	EQ(AGAIN("off", "CUDA_DEVICE_SM_LIMIT", "30", "GPU_CORE_UTILIZATION_POLICY", "disable"), 0);
-	snprintf(region, sizeof region, "%s1", getenv("RATION_REGION"));
-	EQ(AGAIN("on", "CUDA_DEVICE_SM_LIMIT_1", "30", "RATION_REGION", region), 0);
-	snprintf(region, sizeof region, "%s2", getenv("RATION_REGION"));
-	EQ(AGAIN("on", "RATION_COMPUTE_MAX", "30", "RATION_REGION", region), 0);
-	EQ(AGAIN("on", "RATION_REGION", region), 0); /* which has it now */
-	snprintf(beside, sizeof beside, "%s.limits", region);
-	FILE *f = fopen(beside, "w");
-	CHECK(f && fwrite(&page, sizeof page, 1, f) == 1);
-	fclose(f);
-	EQ(AGAIN("off", "RATION_REGION", region), 0); /* an operator's page comes first */
-	page.device[3].compute = 10;
-	f = fopen(beside, "w");
-	CHECK(f && fwrite(&page, sizeof page, 1, f) == 1);
-	fclose(f);
-	EQ(AGAIN("on", "RATION_REGION", region), 0);
+	char *region = strdup(getenv("RATION_REGION"));
+	EQ(AGAIN("on", "CUDA_DEVICE_SM_LIMIT", "0"), 0);
+	EQ(AGAIN("on", "RATION_COMPUTE_MAX", "30"), 0);
+	unsetenv("RATION_REGION");
+	EQ(AGAIN("on", "CUDA_DEVICE_MEMORY_SHARED_CACHE", region), 0);
+	EQ(AGAIN("off", "RATION_LOG", "error"), 0);
+	setenv("RATION_REGION", region, 1);
+	free(region);
 }
 
 int main(int argc, char **argv)
 {
-	rationed = argc > 1 && strcmp(argv[1], "on") == 0;
+	rationed = argc == 1 || strcmp(argv[1], "on") == 0;
 	if (argc > 1) {
 		by_name(dlopen("libcuda.so.1", RTLD_LAZY));
 		by_name(RTLD_DEFAULT);
@@ -193,7 +181,7 @@ int main(int argc, char **argv)
 		by_version();
 		return checks_failed > 0;
 	}
-	by_limits();
+	by_job();
 	by_name(dlopen("libcuda.so.1", RTLD_LAZY));
 	exact_variants();
 	by_version();

@@ -17,6 +17,26 @@ static void fills(const char *path)
 	EQ(region_used(&r, 1), 10 * RATION_UNIT);
 }
 
+/* In a job that is not awake no owner gets a turn to change its account, and none is counted. */
+static void turns(const char *path)
+{
+	struct region r;
+	static const struct region_limits none;
+	EQ(region_open(&r, path, &none), REGION_OK);
+	EQ(region_claim(&r, "turns"), REGION_OK);
+	uint64_t *sleep = &r.m->header.sleep, *counted = &r.m->slots[r.slot].turns, before = *counted;
+	for (unsigned state = RATION_FALLING; state <= RATION_RESTORING; state++) {
+		store_release(sleep, state);
+		EQ(region_take(&r, 1, r.claim, false), REGION_BUSY);
+		EQ(*counted, before);
+	}
+	store_release(sleep, RATION_AWAKE);
+	EQ(region_take(&r, 1, r.claim, false), REGION_OK);
+	EQ(*counted, before + 1);
+	region_yield(&r, 1, r.claim);
+	EQ(*counted, before);
+}
+
 int main(void)
 {
 	struct region one, two;
@@ -42,5 +62,6 @@ int main(void)
 	EQ(region_note(&two, 0, old), true);
 	EQ(*done, short_seq(last));
 	fills(path);
+	turns(path);
 	return FINISH();
 }

@@ -1,0 +1,242 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/launch"
+	"ration/internal/region"
+	"ration/internal/sleep"
+)
+
+// Slept is what `ration sleep --json` and `ration wake --json` print for each job.
+type Slept struct {
+	Job       string        `json:"job,omitempty"` // empty for a region outside the folder of jobs
+	Path      string        `json:"path"`
+	State     string        `json:"state"`     // asleep or awake
+	Changed   bool          `json:"changed"`   // it was not so before
+	Processes int           `json:"processes"` // processes of the job that hold device memory, or have it aside
+	Memory    []SleptMemory `json:"memory"`    // that memory
+	Seconds   float64       `json:"seconds"`   // how long it took
+}
+
+// SleptMemory is memory of one device.
+type SleptMemory struct {
+	Device int    `json:"device"`
+	Bytes  uint64 `json:"bytes"`
+}
+
+type sleepFlags struct {
+	wake string
+	busy time.Duration
+}
+
+func newSleepCommand(a *app) *cobra.Command {
+	var f sleepFlags
+	cmd := &cobra.Command{
+		Use:   "sleep JOB...",
+		Short: "Put the GPU memory of jobs aside, into host memory",
+		Long: `Put jobs to sleep: the driver moves all GPU memory of their processes into host
+memory, and the GPU has that room for others. The programs are not told, and go
+on; a call to the GPU waits until the job is awake again, with all memory at the
+same addresses. The next such call wakes the job (--wake auto), or only ration
+wake does (--wake manual).
+
+A job that sleeps holds nothing: its limits count for no command that waits for
+room (ration run --wait), and it wakes when there is room for them again, in its
+turn in that queue. It is never brought back into a GPU that is full.
+
+A JOB is named as for ration stop. Jobs with managed memory, memory shared with
+other processes, MPS, or a driver before 570 cannot sleep, and stay as they are;
+nor can a job that is working, or one that the host has no memory for.
+
+Exit status: 0 if all jobs sleep; 1 if one could not be put to sleep; 3 if there
+is no such job.`,
+		Example:           "  ration sleep notebook\n  ration sleep --wake manual fold1 fold2",
+		Args:              argCount(1, -1, "a job"),
+		ValidArgsFunction: completeJobs(1 << 10),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if f.wake != "auto" && f.wake != "manual" {
+				return usageError("--wake %s: not auto or manual", f.wake)
+			}
+			return a.eachSleeper(args, "asleep", []string{"sleep", "--wake", f.wake, "--busy", f.busy.String()}, func(r *region.Region, j job.Job) (sleep.Result, error) {
+				return putToSleep(r, j, f)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&f.wake, "wake", "auto", "`how` the job wakes: auto, by its next call to the GPU, or manual")
+	cmd.Flags().DurationVar(&f.busy, "busy", 2*time.Second, "the `time` that work on the GPU may still take")
+	return cmd
+}
+
+func putToSleep(r *region.Region, j job.Job, f sleepFlags) (sleep.Result, error) {
+	wanted, err := r.Wanted()
+	if err != nil {
+		return sleep.Result{}, err
+	}
+	out, err := sleep.Sleep(r, sleep.Options{Manual: f.wake == "manual", Busy: f.busy})
+	if err != nil {
+		return out, err
+	}
+	job.QueueChanged()
+	if f.wake == "auto" {
+		return out, sleep.StartWaiter(j.Path, wanted)
+	}
+	return out, nil
+}
+
+func newWakeCommand(a *app) *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "wake JOB...",
+		Short: "Bring back the GPU memory of jobs that sleep",
+		Long: `Wake jobs that ration sleep has put to sleep: the driver brings all their memory
+back, to the same addresses, and calls that waited go on. Before that all of it
+is charged again, on all GPUs, and the GPUs must have room for the job's limits;
+if they have not, the job sleeps on. With --wait it waits for room, in the queue
+of ration run --wait; --wait=10m for no longer than that.
+
+If a process that put the job to sleep or woke it was killed in the middle, this
+finishes its work.
+
+Exit status: 0 if all jobs are awake; 1 if one is not; 3 if there is no such
+job.`,
+		Example:           "  ration wake notebook\n  ration wake --wait=10m fold1",
+		Args:              argCount(1, -1, "a job"),
+		ValidArgsFunction: completeJobs(1 << 10),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			again := []string{"wake"}
+			how := launch.Wait{Most: -1, Tell: func(text string) { a.err.printf("ration: %s\n", text) }}
+			if cmd.Flags().Changed("wait") {
+				how.Most = wait
+				again = append(again, "--wait="+wait.String())
+			}
+			return a.eachSleeper(args, "awake", again, func(r *region.Region, j job.Job) (sleep.Result, error) {
+				return sleep.WakeInTurn(r, j, how)
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait for room, for no longer than this `time` if there is one")
+	cmd.Flags().Lookup("wait").NoOptDefVal = "0s"
+	return cmd
+}
+
+// eachSleeper calls do for each job, and prints the result. again is the command that does the same as another user.
+func (a *app) eachSleeper(names []string, state string, again []string, do func(*region.Region, job.Job) (sleep.Result, error)) error {
+	jobs, err := lookUpJobs(names)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i, j := range jobs {
+		if uid, gid, other := otherOwner(j); other {
+			errs = append(errs, a.asOwner(uid, gid, append(again, j.Path)))
+			continue
+		}
+		out, err := oneSleeper(j, do)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", names[i], err))
+			continue
+		}
+		shown := Slept{Job: j.Name, Path: j.Path, State: state, Changed: out.Changed, Processes: out.Processes, Memory: []SleptMemory{}, Seconds: out.Took.Seconds()}
+		sum := uint64(0)
+		for d, bytes := range out.Bytes {
+			if bytes > 0 {
+				shown.Memory = append(shown.Memory, SleptMemory{d, bytes})
+				sum += bytes
+			}
+		}
+		errs = append(errs, a.print(shown, func() { a.out.printf("%s\n", sleptText(names[i], &shown, sum)) }))
+	}
+	return errors.Join(errs...)
+}
+
+func oneSleeper(j job.Job, do func(*region.Region, job.Job) (sleep.Result, error)) (sleep.Result, error) {
+	r, err := region.Open(j.Path, region.Options{NoCreate: true})
+	if err != nil {
+		return sleep.Result{}, err
+	}
+	defer r.Close()
+	return do(r, j)
+}
+
+// sleptText says what was done.
+func sleptText(name string, s *Slept, bytes uint64) string {
+	if !s.Changed {
+		return fmt.Sprintf("%s is %s already", oneWord(name), s.State)
+	}
+	what := "put aside"
+	if s.State == "awake" {
+		what = "back"
+	}
+	return fmt.Sprintf("%s is %s: %s of %s %s in %.1f s", oneWord(name), s.State, humanfmt.Bytes(bytes),
+		humanfmt.Plural(s.Processes, "process", "processes"), what, s.Seconds)
+}
+
+// otherOwner returns the owner of a job, if that is another user and this is root: the driver moves memory only for the
+// process's own user, and root must not use what a tenant can write.
+func otherOwner(j job.Job) (uid, gid uint32, other bool) {
+	var st unix.Stat_t
+	if os.Geteuid() != 0 || unix.Lstat(j.Path, &st) != nil || st.Uid == 0 {
+		return 0, 0, false
+	}
+	return st.Uid, st.Gid, true
+}
+
+// asOwner runs a command of ration as another user.
+func (a *app) asOwner(uid, gid uint32, args []string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if a.json {
+		args = append(args, "--json")
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid, Groups: []uint32{}}}
+	var exit *exec.ExitError
+	if err = cmd.Run(); errors.As(err, &exit) {
+		return statusError{fmt.Errorf("%s: as user %d: %w", filepath.Base(filepath.Dir(args[len(args)-1])), uid, err), max(exit.ExitCode(), 1)}
+	}
+	return err
+}
+
+// newCallsCommand returns the command that asks the driver to move memory.
+func newCallsCommand() *cobra.Command {
+	return &cobra.Command{Use: sleep.Calls, Hidden: true, Args: noArgs,
+		RunE: func(*cobra.Command, []string) error { return sleep.ServeCalls(os.Stdin, os.Stdout) }}
+}
+
+// newSleepWaiterCommand returns the command that wakes a job when a call wants it awake.
+func newSleepWaiterCommand() *cobra.Command {
+	return &cobra.Command{Use: sleep.Waiter + " PATH WANTED", Hidden: true, Args: argCount(2, 2, "a region and a count"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			wanted, err := strconv.ParseUint(args[1], 10, 64)
+			if err != nil {
+				return usageError("%s: not a count", args[1])
+			}
+			jobs, err := lookUpJobs(args[:1])
+			if err != nil {
+				return err
+			}
+			r, err := region.Open(args[0], region.Options{NoCreate: true})
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			return sleep.WaitToWake(r, jobs[0], wanted)
+		}}
+}

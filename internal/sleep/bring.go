@@ -1,0 +1,185 @@
+package sleep
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"ration/internal/abi"
+	"ration/internal/gpu"
+	"ration/internal/humanfmt"
+	"ration/internal/region"
+)
+
+// Wake wakes a job. The caller has made sure that the limits of other jobs leave room for it, and keeps it from others
+// until this returns. With ErrNoRoom the job sleeps on.
+func Wake(r *region.Region) (out Result, err error) {
+	began := time.Now()
+	s, end, err := begin(r)
+	if err != nil {
+		return out, err
+	}
+	defer end()
+	defer func() { out.Took = time.Since(began) }()
+	word, err := r.Sleep()
+	if err != nil {
+		return out, err
+	}
+	switch word.State() {
+	case abi.Awake:
+		return s.result(false), nil
+	case abi.Falling, abi.Restoring:
+	default:
+		if err := s.charge(); err != nil {
+			return out, err
+		}
+	}
+	err = s.bring()
+	return s.result(true), err
+}
+
+// charge charges all that is aside, on all devices, or nothing.
+func (s *sleeper) charge() error {
+	if err := s.set(abi.Waking); err != nil {
+		return err
+	}
+	atStep("wake-waking")
+	all, err := s.holding()
+	for i := 0; i < len(all) && err == nil; i++ {
+		err = s.r.TakeBack(&all[i])
+		atStep("wake-charged")
+	}
+	var refused *region.RefusedError
+	if errors.As(err, &refused) {
+		err = fmt.Errorf("%w: its limit on device %d is %s, and it had %s there (raise it: ration limit)", ErrNoRoom, refused.Device,
+			humanfmt.Bytes(refused.Limit), humanfmt.Bytes(refused.Held+refused.Asked))
+	}
+	if err == nil {
+		err = s.room(all)
+	}
+	if err != nil {
+		return errors.Join(err, s.asleep())
+	}
+	return nil
+}
+
+// room returns ErrNoRoom if the driver has no room for what processes have aside.
+func (s *sleeper) room(all []region.Sleeper) error {
+	for d := range abi.Devices {
+		var need uint64
+		for i := range all {
+			if bytes := all[i].Shown[d]; bytes > 0 {
+				need += bytes + slack
+			}
+		}
+		if need == 0 {
+			continue
+		}
+		at, err := s.device(d)
+		if err != nil {
+			return err
+		}
+		free, err := s.gpus.Free(at)
+		if err != nil {
+			return err
+		}
+		if free < need {
+			return fmt.Errorf("%w: GPU %d has %s free, and it needs %s (end other programs, or put them to sleep)", ErrNoRoom, at,
+				humanfmt.Bytes(free), humanfmt.Bytes(need))
+		}
+	}
+	return nil
+}
+
+// device returns the driver's number of a device of the region.
+func (s *sleeper) device(d int) (int, error) {
+	uuid, err := s.r.UUID(d)
+	if err != nil {
+		return 0, err
+	}
+	for i, g := range s.gpus.Devices {
+		if words, ok := g.UUIDWords(); ok && words == uuid {
+			return i, nil
+		}
+	}
+	if uuid[1] == 0 && d < len(s.gpus.Devices) {
+		return d, nil
+	}
+	return 0, fmt.Errorf("device %d of the job is not a GPU of this machine now (nvidia-smi -L lists them)", d)
+}
+
+// bring makes the job awake: the driver brings back what it has put aside. All of it is charged. From its first step on
+// there is no other way: a call of a killed process may be under way.
+func (s *sleeper) bring() error {
+	if err := s.set(abi.Restoring); err != nil {
+		return err
+	}
+	atStep("wake-restoring")
+	all, err := s.holding()
+	if err != nil {
+		return err
+	}
+	var lost error
+	for i := range all {
+		err := s.toRunning(&all[i])
+		switch {
+		case err == nil || !s.r.Lives(&all[i]):
+		case errors.Is(err, ErrLost):
+			lost = errors.Join(lost, err)
+		default:
+			return fmt.Errorf("%w: pid %d (%s): %w (ration wake continues)", ErrUnfinished, all[i].PID, all[i].Name, err)
+		}
+	}
+	atStep("wake-restored")
+	if err := s.set(abi.Awake); err != nil {
+		return err
+	}
+	atStep("wake-awake")
+	return lost
+}
+
+// toRunning makes the driver run a process again, whatever state it has there, and whatever calls a killed process has
+// left under way.
+func (s *sleeper) toRunning(p *region.Sleeper) error {
+	for end := time.Now().Add(moveTimeOf(p)); ; {
+		state, err := s.calls.state(p.PID)
+		if err != nil {
+			return err
+		}
+		switch state {
+		case gpu.ProcessRunning:
+			if s.sure[p.PID] {
+				return nil
+			}
+			// The driver handles one call after the other. So after this one no earlier call is under way.
+			err = s.calls.call(gpu.LockCall, p.PID, 100*time.Millisecond, graceTime)
+			if s.sure[p.PID] = err == nil || errors.Is(err, gpu.CUDANotReady); s.sure[p.PID] {
+				err = nil
+			}
+		case gpu.ProcessLocked:
+			atStep("wake-unlock")
+			err = s.calls.call(gpu.UnlockCall, p.PID, 0, graceTime)
+			s.sure[p.PID] = s.sure[p.PID] || err == nil
+		case gpu.ProcessAside:
+			if err := s.room([]region.Sleeper{*p}); err != nil {
+				return err
+			}
+			atStep("wake-restore")
+			err = s.calls.call(gpu.BringBackCall, p.PID, 0, moveTimeOf(p))
+			if errors.Is(err, gpu.CUDAOutOfMemory) {
+				return fmt.Errorf("%w: pid %d (%s) is lost (end it: kill -KILL %d)", ErrLost, p.PID, p.Name, p.PID)
+			}
+		case gpu.ProcessLost:
+			return fmt.Errorf("%w: pid %d (%s) is lost (end it: kill -KILL %d)", ErrLost, p.PID, p.Name, p.PID)
+		}
+		switch {
+		case err == nil:
+			continue
+		case !errors.Is(err, gpu.CUDAIllegalState):
+			return err
+		case time.Now().After(end):
+			return errTimeout
+		}
+		time.Sleep(5 * time.Millisecond) // another call is under way
+	}
+}

@@ -1,0 +1,41 @@
+/* The gate before a call of the driver that uses a device. While the job sleeps, or is about to, such
+ * a call asks for the job to be woken: the driver makes the call wait, and tells nobody. Launches and
+ * copies look at attach_straight first. PROTOCOLS.md, *The gate*. */
+#ifndef RATION_GATE_H
+#define RATION_GATE_H
+
+#include "attach.h"
+#include "region/words.h"
+
+/* What gate_pass does if the job is not awake. */
+enum gate_mode {
+	GATE_ASKS,  /* it asks, and lets the call go on to the driver, which makes it wait */
+	GATE_WAITS, /* it asks, and waits: for calls that would wait for a charge with a lock held */
+};
+
+/* gate_closed is the way of a call that finds the job not awake. */
+bool gate_closed(enum gate_mode mode);
+
+/* gate_opened is called after the driver's call if gate_pass returned true. */
+void gate_opened(void);
+
+/* gate_ignore lets all calls of this process pass from now on: it is the process that wakes the job,
+ * and may be in the job itself. gate_ignores reports whether that was called. */
+void gate_ignore(void);
+bool gate_ignores(void);
+
+/* gate_pass does what the mode says. It returns whether the driver makes the call wait. The caller
+ * must hold no lock. */
+static inline bool gate_pass(enum gate_mode mode)
+{
+	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
+	uint64_t *sleep = __atomic_load_n(&p->sleep, __ATOMIC_ACQUIRE);
+	/* Sequentially consistent, after the store in region_show_cannot: the process that puts the
+	 * job to sleep changes this word first, and then reads what was shown. One of the two sees
+	 * the other. */
+	if (__builtin_expect(sleep && sleep_state(__atomic_load_n(sleep, __ATOMIC_SEQ_CST)) != RATION_AWAKE, 0))
+		return gate_closed(mode);
+	return false;
+}
+
+#endif

@@ -1,0 +1,4 @@
+hugepages: hugepages.c hugepages.h interpose.h log.h
+hugepages.h:
+interpose.h:
+log.h:
