@@ -46,11 +46,11 @@ type Event struct {
 	Death   *Death    `json:"death,omitempty"`
 	Denied  *Denied   `json:"policy_refusal,omitempty"` // for a refusal by the policy, which has no job
 	Stop    *Stop     `json:"stop,omitempty"`
-	Waits   *Waiting  `json:"waits,omitempty"`         // for JobWaits, JobAdmitted and JobGaveUp
-	Idle    time.Time `json:"idle_since,omitzero"`     // since when the job does nothing, for JobIdle
-	Sleeps  uint64    `json:"sleep_changes,omitempty"` // as in Job, for JobSlept and JobWoke
-	Missed  uint64    `json:"missed,omitempty"`        // earlier refusals that are lost, because a region keeps only the latest
-	Text    string    `json:"text"`                    // a sentence without a period
+	Waits   *Waiting  `json:"waits,omitempty"`     // for JobWaits, JobAdmitted and JobGaveUp
+	Idle    time.Time `json:"idle_since,omitzero"` // since when the job does nothing, for JobIdle
+	Sleeps  uint64    `json:"sleeps,omitempty"`    // as in Job, for JobSlept and JobWoke
+	Missed  uint64    `json:"missed,omitempty"`    // earlier refusals that are lost, because a region keeps only the latest
+	Text    string    `json:"text"`                // a sentence without a period
 
 	// Machine is the machine as of the read that noticed the event. Only Watch sets it. Several
 	// events share it: do not modify it.

@@ -130,7 +130,7 @@ type Job struct {
 	Claimed   bool              `json:"labels_claimed,omitempty"` // a policy is in force, and the labels are a claim of the user, which no rule of it allows
 	Priority  string            `json:"priority,omitempty"`       // high or low; empty for normal
 	Sleep     string            `json:"sleep,omitempty"`          // FallingAsleep, Asleep or Waking; empty if the job is awake
-	Sleeps    uint64            `json:"sleep_changes,omitempty"`  // changes of Sleep since the region was created
+	Sleeps    uint64            `json:"sleeps,omitempty"`         // how often it has begun to fall asleep
 	WaitAlloc uint64            `json:"wait_alloc_ms,omitempty"`  // milliseconds that a request waits for memory of the job at most; 0 if it does not wait
 	Claims    uint64            `json:"claims"`                   // processes that joined since the region was created
 	// Kubernetes describes the claim that the job was made for, and its pods; nil for other jobs.

@@ -9,8 +9,8 @@ import (
 
 // A job that falls asleep and wakes has an event of each, and the same event twice has the same identity.
 func TestSleepEvents(t *testing.T) {
-	at := func(sleep string, changes uint64) *Machine {
-		return &Machine{Jobs: []Job{{Name: "nb", Path: "/jobs/nb/region", Owner: "anna", Created: time.Unix(1, 0), State: Running, Sleep: sleep, Sleeps: changes,
+	at := func(sleep string, sleeps uint64) *Machine {
+		return &Machine{Jobs: []Job{{Name: "nb", Path: "/jobs/nb/region", Owner: "anna", Created: time.Unix(1, 0), State: Running, Sleep: sleep, Sleeps: sleeps,
 			Devices: []Device{{Limited: true, Limit: 8 << 30, Aside: 3 << 30}}}}}
 	}
 	kinds := func(before, after *Machine) (out []EventID, text string) {
@@ -21,14 +21,14 @@ func TestSleepEvents(t *testing.T) {
 		}
 		return out, text
 	}
-	slept, text := kinds(at(FallingAsleep, 1), at(Asleep, 2))
+	slept, text := kinds(at(FallingAsleep, 1), at(Asleep, 1))
 	expect.True(t, len(slept) == 1 && slept[0].Kind == JobSlept && text == "job nb of anna sleeps: 3 GiB of GPU memory is in host memory", slept, text)
-	again, _ := kinds(&Machine{}, at(Asleep, 2))
+	again, _ := kinds(&Machine{}, at(Asleep, 1))
 	expect.True(t, len(again) == 1 && again[0] == slept[0], "noticed by another process it is", again)
-	next, _ := kinds(at("", 4), at(Asleep, 6))
+	next, _ := kinds(at("", 1), at(Asleep, 2))
 	expect.True(t, len(next) == 1 && next[0] != slept[0], "the next time it is", next)
-	woke, text := kinds(at(Waking, 3), at("", 4))
+	woke, text := kinds(at(Waking, 1), at("", 1))
 	expect.True(t, len(woke) == 1 && woke[0].Kind == JobWoke && text == "job nb of anna is awake", woke, text)
-	none, _ := kinds(at(Asleep, 2), at(Waking, 3))
+	none, _ := kinds(at(Asleep, 1), at(Waking, 1))
 	expect.True(t, len(none) == 0, "while it wakes there is", none)
 }

@@ -5,9 +5,8 @@
  * die before any step; another then does what is left of it. It wakes the job if a call wants it. The driver makes calls
  * wait from its lock on, and waits for those under way.
  *
- * The second that the process waits after `falling` stands for this: no thread that has passed the gate before is still on
- * its way to the driver. That is the assumption about the clock, that none needs a second for it. A thread that has passed
- * since then may be on its way.
+ * After `falling` the process waits until no thread that has passed the gate before is still on its way to the driver. A
+ * thread that has passed since then may be on its way.
  */
 
 #ifndef THREADS
@@ -101,7 +100,7 @@ inline fall()
 	}
 }
 
-/* A second has passed. */
+/* The kernel has told that each thread waits, or has had a processor for a while. */
 inline arrived()
 {
 	do

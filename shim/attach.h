@@ -25,7 +25,7 @@ struct attach_page {
 	uint32_t nvml;       /* whether NVML was started; owned by nvml.c */
 	uint32_t looked;     /* a process that only read found no job of a policy's user; under lock */
 	uint32_t compute;    /* the job has a share, a cap or a priority; written before state */
-	uint32_t told;       /* gate.c has logged that the job sleeps; atomic */
+	uint32_t told;       /* the sleep that gate.c has logged; atomic */
 	mutex lock;          /* LOCK_ATTACH */
 	uint64_t turn;       /* this process's turn in the host-PID lock, without beats, or 0; owned by hostpid.c, atomic */
 	uint64_t *sleep;     /* the region's word sleep while the process is attached, and NULL otherwise; atomic */

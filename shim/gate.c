@@ -16,7 +16,8 @@ static void gate_tell(void)
 {
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
 	uint64_t sleep = load_acquire(&attach_region()->m->header.sleep);
-	if (sleep_state(sleep) == RATION_AWAKE || __atomic_exchange_n(&p->told, 1, __ATOMIC_RELAXED))
+	uint32_t count = (uint32_t)sleep_count(sleep);
+	if (sleep_state(sleep) == RATION_AWAKE || __atomic_exchange_n(&p->told, count, __ATOMIC_RELAXED) == count)
 		return;
 	if (sleep_manual(sleep))
 		log_warn("the job sleeps: a CUDA call waits until it is woken (ration wake JOB wakes it)");
@@ -24,29 +25,18 @@ static void gate_tell(void)
 		log_warn("the job sleeps: a CUDA call waits until the job's memory is back on the GPU (ration why JOB says what keeps it)");
 }
 
-bool gate_closed(enum gate_mode mode)
+void gate_closed(enum gate_mode mode)
 {
 	int saved = errno;
 	uint64_t since = log_clock();
 	if (gate_ignores())
-		return false;
+		return;
 	gate_tell();
 	if (mode == GATE_WAITS) {
 		region_wait_awake(attach_region());
 		log_wait(since, "the job to wake up");
-		gate_opened();
 	} else {
 		region_ask_awake(attach_region());
 	}
 	errno = saved;
-	return mode == GATE_ASKS;
-}
-
-/* The driver has let the call through, so the job is awake or about to be, and the next line is about
- * another sleep. Only while the job is falling asleep do calls pass before the driver's lock. */
-void gate_opened(void)
-{
-	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
-	if (sleep_state(load_acquire(&attach_region()->m->header.sleep)) != RATION_FALLING)
-		__atomic_store_n(&p->told, 0, __ATOMIC_RELAXED);
 }

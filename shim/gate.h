@@ -14,19 +14,15 @@ enum gate_mode {
 };
 
 /* gate_closed is the way of a call that finds the job not awake. */
-bool gate_closed(enum gate_mode mode);
-
-/* gate_opened is called after the driver's call if gate_pass returned true. */
-void gate_opened(void);
+void gate_closed(enum gate_mode mode);
 
 /* gate_ignore lets all calls of this process pass from now on: it is the process that wakes the job,
  * and may be in the job itself. gate_ignores reports whether that was called. */
 void gate_ignore(void);
 bool gate_ignores(void);
 
-/* gate_pass does what the mode says. It returns whether the driver makes the call wait. The caller
- * must hold no lock. */
-static inline bool gate_pass(enum gate_mode mode)
+/* gate_pass does what the mode says. The caller must hold no lock. */
+static inline void gate_pass(enum gate_mode mode)
 {
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
 	uint64_t *sleep = __atomic_load_n(&p->sleep, __ATOMIC_ACQUIRE);
@@ -34,8 +30,7 @@ static inline bool gate_pass(enum gate_mode mode)
 	 * job to sleep changes this word first, and then reads what was shown. One of the two sees
 	 * the other. */
 	if (__builtin_expect(sleep && sleep_state(__atomic_load_n(sleep, __ATOMIC_SEQ_CST)) != RATION_AWAKE, 0))
-		return gate_closed(mode);
-	return false;
+		gate_closed(mode);
 }
 
 #endif

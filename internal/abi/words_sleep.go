@@ -39,7 +39,7 @@ func (s Sleep) State() int { return int(s & (1<<SleepStateBits - 1)) }
 // Manual is 1 if no process waits for Wanted: the job wakes by ration wake only.
 func (s Sleep) Manual() uint64 { return uint64(s) >> SleepManualBit & 1 }
 
-// Count counts the changes of the word.
+// Count is how often the job has begun to fall asleep.
 func (s Sleep) Count() uint64 { return uint64(s) >> SleepCountShift }
 
 // TurnsCountBits is the width of Turns.Count.

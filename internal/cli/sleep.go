@@ -81,19 +81,11 @@ is no such job.`,
 }
 
 func putToSleep(r *region.Region, j job.Job, f sleepFlags) (sleep.Result, error) {
-	wanted, err := r.Wanted()
-	if err != nil {
-		return sleep.Result{}, err
+	out, err := sleep.Sleep(r, j.Path, sleep.Options{Manual: f.wake == "manual", Busy: f.busy})
+	if err == nil {
+		job.QueueChanged()
 	}
-	out, err := sleep.Sleep(r, sleep.Options{Manual: f.wake == "manual", Busy: f.busy})
-	if err != nil {
-		return out, err
-	}
-	job.QueueChanged()
-	if f.wake == "auto" {
-		return out, sleep.StartWaiter(j.Path, wanted)
-	}
-	return out, nil
+	return out, err
 }
 
 func newWakeCommand(a *app) *cobra.Command {
@@ -222,11 +214,12 @@ func newCallsCommand() *cobra.Command {
 
 // newSleepWaiterCommand returns the command that wakes a job when a call wants it awake.
 func newSleepWaiterCommand() *cobra.Command {
-	return &cobra.Command{Use: sleep.Waiter + " PATH WANTED", Hidden: true, Args: argCount(2, 2, "a region and a count"),
+	return &cobra.Command{Use: sleep.Waiter + " PATH SLEEP WANTED", Hidden: true, Args: argCount(3, 3, "a region and two counts"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			wanted, err := strconv.ParseUint(args[1], 10, 64)
-			if err != nil {
-				return usageError("%s: not a count", args[1])
+			count, err1 := strconv.ParseUint(args[1], 10, 64)
+			wanted, err2 := strconv.ParseUint(args[2], 10, 64)
+			if err := errors.Join(err1, err2); err != nil {
+				return usageError("%s %s: not two counts", args[1], args[2])
 			}
 			jobs, err := lookUpJobs(args[:1])
 			if err != nil {
@@ -237,6 +230,6 @@ func newSleepWaiterCommand() *cobra.Command {
 				return err
 			}
 			defer r.Close()
-			return sleep.WaitToWake(r, jobs[0], wanted)
+			return sleep.WaitToWake(r, jobs[0], count, wanted)
 		}}
 }

@@ -163,7 +163,7 @@ func TestSleepAndWake(t *testing.T) {
 
 	var slept Slept
 	expect.OK(t, json.Unmarshal([]byte(mustRation(t, "sleep", "--json", "pair")), &slept))
-	expect.True(t, slept.Seconds >= 1, "calls on their way to the driver had", slept.Seconds, "s")
+	expect.True(t, slept.State == "asleep" && slept.Processes == 2, "it says", slept)
 	first.works() // wakes it
 	awakeAndWhole(t, "pair", before.Used, first, second)
 
@@ -338,6 +338,38 @@ func TestSleepKilledAtEachStep(t *testing.T) {
 		mustRation(t, "sleep", "--wake", "manual", "pair")
 		dies(at, "wake", "pair")
 		fallsAsleep(at)
+	}
+}
+
+// The process that waits for a call wakes a job from one sleep, whoever ends that: the next sleep has its own.
+func TestSleepManualAfterAuto(t *testing.T) {
+	sleepMachine(t, "0")
+	p := startSleeper(t, 100, "--mem", "1g", "--name", "nb")
+	for range 3 {
+		mustRation(t, "sleep", "nb")
+		mustRation(t, "wake", "nb")
+	}
+	mustRation(t, "sleep", "--wake", "manual", "nb")
+	p.tell("alloc 1048576") // waits
+	_, answered := p.answers(3 * time.Second)
+	expect.True(t, !answered, "a call woke a job that only ration wake may wake")
+	j, _ := readSleeper(t, "nb")
+	expect.Equal(t, j.Sleep, machine.Asleep, "the job is")
+	mustRation(t, "wake", "nb")
+	_, answered = p.answers(time.Minute)
+	expect.True(t, answered, "the call does not go on")
+}
+
+// A killed helper needs no hand: the next call of the job is served, at whichever step the helper was.
+func TestSleepKilledAndUsed(t *testing.T) {
+	sleepMachine(t, "0")
+	p := startSleeper(t, 100, "--mem", "1g", "--name", "nb")
+	_, before := readSleeper(t, "nb")
+	for _, at := range []string{"sleep-lock:1", "sleep-aside:1", "sleep-moved:1", "sleep-asleep:1", "sleep-returned:1"} {
+		out, err := rationOutput([]string{"RATION_TEST_DIE=" + at}, "sleep", "nb")
+		expect.True(t, err != nil && strings.Contains(err.Error(), "killed"), "sleep did not come to", at, ":", err, out)
+		p.works()
+		awakeAndWhole(t, "nb", before.Used, p)
 	}
 }
 

@@ -107,11 +107,15 @@ func (r *Region) Sleep() (abi.Sleep, error) {
 	return look(r, func() abi.Sleep { return abi.Sleep(atomic.LoadUint64(&r.m.Header.Sleep)) })
 }
 
-// SetSleep changes the state, and wakes those that wait for a change.
+// SetSleep changes the state, and wakes those that wait for a change. A job that begins to fall asleep is counted.
 func (r *Region) SetSleep(state int, manual bool) error {
 	_, err := look(r, func() bool {
 		s := abi.Sleep(atomic.LoadUint64(&r.m.Header.Sleep))
-		atomic.StoreUint64(&r.m.Header.Sleep, uint64(abi.MakeSleep(state, manual, s.Count()+1)))
+		count := s.Count()
+		if state == abi.Falling {
+			count++
+		}
+		atomic.StoreUint64(&r.m.Header.Sleep, uint64(abi.MakeSleep(state, manual, count)))
 		futexWake(&r.m.Header.Sleep)
 		return true
 	})

@@ -11,9 +11,9 @@ import (
 	"ration/internal/region"
 )
 
-// Wake wakes a job. The caller has made sure that the limits of other jobs leave room for it, and keeps it from others
-// until this returns. With ErrNoRoom the job sleeps on.
-func Wake(r *region.Region) (out Result, err error) {
+// wake wakes a job, if may allows it for the state that is found under the lock. The caller has made sure that the limits
+// of other jobs leave room for it, and keeps it from others until this returns. With ErrNoRoom the job sleeps on.
+func wake(r *region.Region, may func(abi.Sleep) bool) (out Result, err error) {
 	began := time.Now()
 	s, end, err := begin(r)
 	if err != nil {
@@ -24,6 +24,9 @@ func Wake(r *region.Region) (out Result, err error) {
 	word, err := r.Sleep()
 	if err != nil {
 		return out, err
+	}
+	if !may(word) {
+		return out, nil
 	}
 	switch word.State() {
 	case abi.Awake:

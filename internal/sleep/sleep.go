@@ -25,7 +25,7 @@ var (
 const (
 	lockTime  = 10 * time.Second // for another process that puts the job to sleep or wakes it
 	quietTime = 2 * time.Second  // for threads that are changing an account
-	gateTime  = time.Second      // from the library's gate into the driver
+	gateTime  = time.Second      // for threads on their way from the library's gate into the driver
 	listTime  = 10 * time.Second // until the driver does not list a process any more
 	graceTime = 5 * time.Second  // beyond the driver's own timeout
 	moveTime  = time.Minute      // for putting memory aside or bringing it back, and
@@ -51,16 +51,18 @@ type Result struct {
 
 // Options are the settings of Sleep.
 type Options struct {
-	Manual bool          // no process waits for a call that wants the job awake
+	Manual bool          // only ration wake wakes the job
 	Busy   time.Duration // how long work that is under way may take
 }
 
 // sleeper does the steps. It has the sleep lock.
 type sleeper struct {
 	r      *region.Region
+	path   string
 	calls  calls
 	gpus   *gpu.Driver
 	manual bool
+	wanted uint64       // the region's count, before this process changed anything
 	sure   map[int]bool // by PID: no call of another helper is under way
 }
 
@@ -75,18 +77,21 @@ func begin(r *region.Region) (*sleeper, func(), error) {
 		return nil, nil, err
 	}
 	word, err := r.Sleep()
+	if err == nil {
+		s.manual = word.Manual() != 0
+		s.wanted, err = r.Wanted()
+	}
 	if err != nil {
 		s.gpus.Close()
 		unlock()
 		return nil, nil, err
 	}
-	s.manual = word.Manual() != 0
 	atStep("sleep-locked")
 	return s, func() { s.calls.close(); s.gpus.Close(); unlock() }, nil
 }
 
-// Sleep puts a job to sleep. With an error the job is as it was, unless it is ErrUnfinished.
-func Sleep(r *region.Region, o Options) (out Result, err error) {
+// Sleep puts the job of the region at path to sleep. With an error the job is as it was, unless it is ErrUnfinished.
+func Sleep(r *region.Region, path string, o Options) (out Result, err error) {
 	began := time.Now()
 	s, end, err := begin(r)
 	if err != nil {
@@ -98,14 +103,14 @@ func Sleep(r *region.Region, o Options) (out Result, err error) {
 	if err != nil {
 		return out, err
 	}
-	s.manual = o.Manual
+	s.manual, s.path = o.Manual, path
 	if word.State() == abi.Falling || word.State() == abi.Restoring {
 		if done, err := s.finishFall(word.State()); done || err != nil {
 			return s.result(true), err
 		}
 	}
 	if word.State() == abi.Asleep || word.State() == abi.Waking {
-		return s.result(word.State() == abi.Waking), s.asleep()
+		return s.result(word.State() == abi.Waking), errors.Join(s.asleep(), s.startWaiter())
 	}
 	if err := s.fall(o.Busy); err != nil {
 		return out, err
@@ -152,7 +157,7 @@ func (s *sleeper) finishFall(state int) (done bool, err error) {
 		aside = aside && is == gpu.ProcessAside
 	}
 	if aside {
-		return true, s.asleep()
+		return true, errors.Join(s.asleep(), s.startWaiter())
 	}
 	return false, s.bring()
 }
@@ -170,7 +175,11 @@ func (s *sleeper) fall(busy time.Duration) error {
 		return err
 	}
 	atStep("sleep-falling")
-	if err := s.putAside(busy, time.Now()); err != nil {
+	err := s.startWaiter()
+	if err == nil {
+		err = s.putAside(busy)
+	}
+	if err != nil {
 		if back := s.bring(); back != nil {
 			return errors.Join(err, back)
 		}
@@ -229,18 +238,16 @@ func WhyNot(p *region.Sleeper) string {
 	return ""
 }
 
-// putAside lets the driver put the memory of all processes aside. The job is falling since fell.
-func (s *sleeper) putAside(busy time.Duration, fell time.Time) error {
+// putAside lets the driver put the memory of all processes aside. The job is falling.
+func (s *sleeper) putAside(busy time.Duration) error {
 	if err := s.quiet(); err != nil {
 		return err
 	}
-	// Each call that found the job awake is in the driver now. One that comes after the driver's lock would wait there,
-	// and would not have asked for the job to be woken (shim/PROTOCOLS.md, The gate).
-	time.Sleep(time.Until(fell.Add(gateTime)))
 	all, err := s.holding()
 	if err != nil {
 		return err
 	}
+	passed(all, gateTime)
 	for i := range all {
 		atStep("sleep-lock")
 		if err := s.calls.call(gpu.LockCall, all[i].PID, busy, busy+graceTime); err != nil && s.r.Lives(&all[i]) {

@@ -22,6 +22,10 @@ const askFirst, askLast = 100 * time.Millisecond, 2 * time.Second
 // WakeInTurn wakes a job when there is room for its limits, in its turn among the commands that wait for room. Under a
 // policy its limits are its own also while it sleeps.
 func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
+	return wakeInTurn(r, j, wait, func(abi.Sleep) bool { return true })
+}
+
+func wakeInTurn(r *region.Region, j job.Job, wait launch.Wait, may func(abi.Sleep) bool) (Result, error) {
 	began := time.Now()
 	word, err := r.Sleep()
 	if err != nil {
@@ -41,7 +45,7 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 		}
 	}
 	for pause := (job.Backoff{First: askFirst, Last: askLast}); ; {
-		out, err := Wake(r)
+		out, err := wake(r, may)
 		if err == nil || !errors.Is(err, ErrNoRoom) || wait.Most < 0 || wait.Most > 0 && time.Since(began) > wait.Most {
 			return out, err
 		}
@@ -90,13 +94,21 @@ func wants(r *region.Region) (map[int]uint64, error) {
 // Waiter is the command that wakes a job when a call wants it awake. Only ration itself starts it.
 const Waiter = "sleep-waiter"
 
-// StartWaiter starts it, in a session of its own. wanted is the region's count before the job fell asleep.
-func StartWaiter(path string, wanted uint64) error {
+// startWaiter starts it in a session of its own, unless only ration wake may wake the job. It is started as soon as calls
+// may wait, so it also finishes what this process leaves if it is killed.
+func (s *sleeper) startWaiter() error {
+	if s.manual {
+		return nil
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(self, Waiter, path, strconv.FormatUint(wanted, 10))
+	word, err := s.r.Sleep()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self, Waiter, s.path, strconv.FormatUint(word.Count(), 10), strconv.FormatUint(s.wanted, 10))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", Waiter, err)
@@ -107,11 +119,18 @@ func StartWaiter(path string, wanted uint64) error {
 // lookAgain is how often the waiter checks that the job has not ended.
 const lookAgain = 5 * time.Second
 
-// WaitToWake wakes a job when a call wants it awake. It returns when the job is awake, or has ended.
-func WaitToWake(r *region.Region, j job.Job, wanted uint64) error {
+// waits reports whether calls may end a job's sleep number count, and that goes on.
+func waits(word abi.Sleep, count uint64) bool {
+	return word.State() != abi.Awake && word.Count() == count && word.Manual() == 0
+}
+
+// WaitToWake wakes a job from its sleep number count when a call wants it awake: when the region's count of such calls is
+// not wanted any more. It returns when that sleep is over, only ration wake may end it, or the job has ended.
+func WaitToWake(r *region.Region, j job.Job, count, wanted uint64) error {
+	may := func(word abi.Sleep) bool { return waits(word, count) }
 	for pause := (job.Backoff{First: askFirst, Last: lookAgain}); ; {
 		word, err := r.Sleep()
-		if err != nil || word.State() == abi.Awake {
+		if err != nil || !may(word) {
 			return err
 		}
 		all, err := r.Sleepers()
@@ -128,7 +147,7 @@ func WaitToWake(r *region.Region, j job.Job, wanted uint64) error {
 			}
 			continue
 		}
-		_, err = WakeInTurn(r, j, launch.Wait{Tell: func(string) {}})
+		_, err = wakeInTurn(r, j, launch.Wait{Tell: func(string) {}}, may)
 		if err == nil || errors.Is(err, ErrLost) || errors.Is(err, region.ErrDamaged) {
 			return err
 		}

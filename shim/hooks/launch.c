@@ -14,19 +14,16 @@
 #define LAUNCH_STREAM(stream, per_thread) ((per_thread) && !(stream) ? CU_STREAM_PER_THREAD : (CUstream)(stream))
 
 /* LAUNCH_HOOK defines a hook. It goes straight to the driver unless the job sleeps, or has a share, a
- * cap or a priority: then looks is run. In looks, call_ is the driver's function, and closed_ whether
- * the driver makes the call wait. */
+ * cap or a priority: then looks is run. In looks, call_ is the driver's function. */
 #define LAUNCH_HOOK(symbol, params, looks)                                                       \
 	static __attribute__((noinline)) int launch_##symbol params                              \
 	{                                                                                        \
 		real_##symbol call_ = RATION_REAL(symbol);                                       \
 		if (!call_)                                                                      \
 			return ration_absent(CALL_##symbol);                                     \
-		bool closed_ = gate_pass(GATE_ASKS);                                             \
+		gate_pass(GATE_ASKS);                                                            \
 		int result_;                                                                     \
 		looks;                                                                           \
-		if (closed_)                                                                     \
-			gate_opened();                                                           \
 		return result_;                                                                  \
 	}                                                                                        \
 	int entry_##symbol params                                                                \
@@ -89,12 +86,9 @@
 		real_##symbol call_ = RATION_REAL(symbol);    \
 		if (unlikely(!call_))                         \
 			return ration_absent(CALL_##symbol);  \
-		bool closed_ = gate_pass(GATE_ASKS);          \
+		gate_pass(GATE_ASKS);                         \
 		compute_stream_ends(stream_);                 \
-		int result_ = call_ ARGUMENTS_##symbol;       \
-		if (unlikely(closed_))                        \
-			gate_opened();                        \
-		return result_;                               \
+		return call_ ARGUMENTS_##symbol;              \
 	}
 
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) TIMED_##kind(symbol, per_thread, params, stream)

@@ -56,6 +56,8 @@ static inline uint64_t make_turns(uint64_t gen, uint64_t count) { return gen << 
 
 static inline unsigned sleep_state(uint64_t s) { return (unsigned)(s & LOW_BITS(RATION_SLEEP_STATE_BITS)); }
 
+static inline uint64_t sleep_count(uint64_t s) { return s >> RATION_SLEEP_COUNT_SHIFT; }
+
 static inline bool sleep_manual(uint64_t s) { return s >> RATION_SLEEP_MANUAL_BIT & 1; }
 
 static inline uint64_t make_exported(uint64_t file, uint64_t units) { return file << 32 | (uint32_t)units; }

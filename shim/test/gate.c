@@ -157,7 +157,7 @@ static uint64_t *word(void) { return &region_here()->m->header.sleep; }
 
 static void set_state(unsigned state, bool manual)
 {
-	uint64_t count = (load_acquire(word()) >> RATION_SLEEP_COUNT_SHIFT) + 1;
+	uint64_t count = sleep_count(load_acquire(word())) + (state == RATION_FALLING);
 	__atomic_store_n(word(), state | (uint64_t)manual << RATION_SLEEP_MANUAL_BIT | count << RATION_SLEEP_COUNT_SHIFT, __ATOMIC_SEQ_CST);
 	syscall(SYS_futex, word(), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
@@ -295,6 +295,13 @@ static void told(void)
 	wake(c);
 	EQ(answer(c, -1), 0);
 	EQ(lines("ration wake"), 1);
+	/* Nor a line for each call that is served before the state says so. */
+	set_state(RATION_FALLING, false);
+	set_state(RATION_RESTORING, false);
+	for (int i = 0; i < 3; i++)
+		EQ(ask(c, 'k'), 0);
+	set_state(RATION_AWAKE, false);
+	EQ(lines("the job sleeps"), 1);
 	EQ(end(c, 0), 0);
 }
 

@@ -65,7 +65,7 @@ finish() {
 	passed=0
 	failed=0
 	: >> "$work/list"
-	xargs -P "${CORES:-$(nproc)}" -n 2 sh "$here/run_one.sh" < "$work/list"
+	xargs -r -P "${CORES:-$(nproc)}" -n 2 sh "$here/run_one.sh" < "$work/list"
 	while read -r kind name; do
 		said=$results/$(printf %s "$name" | tr / .)
 		status=$(cat "$said.status" 2> /dev/null)
