@@ -17,6 +17,7 @@ import (
 var (
 	ErrCannotSleep = errors.New("it cannot sleep")                    // the job is awake, as it was
 	ErrNoRoom      = errors.New("there is no room on the GPU")        // the job sleeps on
+	ErrOverLimit   = errors.New("its limit is too low")               // the job sleeps on
 	ErrLost        = errors.New("the driver could not bring it back") // the process is of no use any more
 	ErrUnfinished  = errors.New("it is neither awake nor asleep")     // the next ration wake continues
 )
@@ -61,6 +62,7 @@ type sleeper struct {
 	calls  calls
 	gpus   *gpu.Driver
 	manual bool
+	wanted uint64       // the region's count before the job fell asleep
 	sure   map[int]bool // by PID: no call of another helper is under way
 }
 
@@ -81,11 +83,17 @@ func begin(r *region.Region) (*sleeper, func(), error) {
 		return nil, nil, err
 	}
 	s.manual = word.Manual() != 0
+	if s.wanted, err = r.Wanted(); err != nil {
+		s.gpus.Close()
+		unlock()
+		return nil, nil, err
+	}
 	atStep("sleep-locked")
 	return s, func() { s.calls.close(); s.gpus.Close(); unlock() }, nil
 }
 
-// Sleep puts a job to sleep. With an error the job is as it was, unless it is ErrUnfinished.
+// Sleep puts a job to sleep, and starts the process that wakes it. With an error the job is as it was, unless it is
+// ErrUnfinished.
 func Sleep(r *region.Region, o Options) (out Result, err error) {
 	began := time.Now()
 	s, end, err := begin(r)
@@ -101,11 +109,11 @@ func Sleep(r *region.Region, o Options) (out Result, err error) {
 	s.manual = o.Manual
 	if word.State() == abi.Falling || word.State() == abi.Restoring {
 		if done, err := s.finishFall(word.State()); done || err != nil {
-			return s.result(true), err
+			return s.result(true), errors.Join(err, startWaiter(r.Path(), s.wanted))
 		}
 	}
 	if word.State() == abi.Asleep || word.State() == abi.Waking {
-		return s.result(word.State() == abi.Waking), s.asleep()
+		return s.result(word.State() == abi.Waking), errors.Join(s.asleep(), startWaiter(r.Path(), s.wanted))
 	}
 	if err := s.fall(o.Busy); err != nil {
 		return out, err
@@ -169,8 +177,14 @@ func (s *sleeper) fall(busy time.Duration) error {
 	if err := s.set(abi.Falling); err != nil {
 		return err
 	}
+	fell := time.Now()
+	// From now on it brings the job back if this process is killed.
+	err := startWaiter(s.r.Path(), s.wanted)
 	atStep("sleep-falling")
-	if err := s.putAside(busy, time.Now()); err != nil {
+	if err == nil {
+		err = s.putAside(busy, fell)
+	}
+	if err != nil {
 		if back := s.bring(); back != nil {
 			return errors.Join(err, back)
 		}
