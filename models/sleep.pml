@@ -114,7 +114,7 @@ proctype newcomer()
 proctype helper(byte me)
 {
 	byte p;
-	bool all, sure;
+	bool all, sure, turn;
 
 	/* the sleep lock; the last helper wakes the job when all others have ended */
 	if
@@ -177,17 +177,25 @@ settle:	p = 0;
 	od;
 	goto done;
 
-wake:	/* the first place in the queue, and room, by the limits */
-#ifndef NO_ROOM
-	if :: atomic { first == NONE -> first = me } DIE fi;
-	if :: !other || word != asleep DIE fi;
+wake:	/* a job that sleeps needs the first place in the queue, and room, by the limits; whether it sleeps, the lock's holder knows */
+#ifdef NO_ROOM
+	turn = true;
 #endif
-	if :: atomic { sleepLock == NONE -> sleepLock = me } DIE fi;
+#ifdef TURN_BY_LOOK
+	turn = word == falling || word == restoring;
+#endif
+inturn:	if :: atomic { sleepLock == NONE -> sleepLock = me } DIE fi;
 	if
 	:: word == awake -> goto done
 	:: word == falling || word == restoring -> goto back
-	:: word == asleep -> if :: word = waking DIE fi
-	:: word == waking
+	:: (word == asleep || word == waking) && !turn ->
+		sleepLock = NONE;
+		if :: atomic { first == NONE -> first = me } DIE fi;
+		if :: !other || word != asleep DIE fi;
+		turn = true;
+		goto inturn
+	:: word == asleep && turn -> if :: word = waking DIE fi
+	:: word == waking && turn
 	fi;
 	/* charge all; none is asked from the driver before */
 	p = 0;

@@ -52,7 +52,7 @@ func (b *testbed) newTrial(t testing.TB) *trial {
 // inside runs a part of a trial as a trial of its own, whose programs end with it.
 func (t *trial) inside(do func(*trial)) {
 	inner := t.newTrial(t.TB)
-	inner.findings, inner.flags = t.findings, t.flags
+	inner.findings, inner.flags, inner.env = t.findings, t.flags, t.env
 	defer inner.close()
 	do(inner)
 }

@@ -70,22 +70,15 @@ is no such job.`,
 			if f.wake != "auto" && f.wake != "manual" {
 				return usageError("--wake %s: not auto or manual", f.wake)
 			}
-			return a.eachSleeper(args, "asleep", []string{"sleep", "--wake", f.wake, "--busy", f.busy.String()}, func(r *region.Region, j job.Job) (sleep.Result, error) {
-				return putToSleep(r, j, f)
+			return a.eachSleeper(args, "asleep", []string{"sleep", "--wake", f.wake, "--busy", f.busy.String()}, func(r *region.Region, _ job.Job) (sleep.Result, error) {
+				defer job.QueueChanged()
+				return sleep.Sleep(r, sleep.Options{Manual: f.wake == "manual", Busy: f.busy})
 			})
 		},
 	}
 	cmd.Flags().StringVar(&f.wake, "wake", "auto", "`how` the job wakes: auto, by its next call to the GPU, or manual")
 	cmd.Flags().DurationVar(&f.busy, "busy", 2*time.Second, "the `time` that work on the GPU may still take")
 	return cmd
-}
-
-func putToSleep(r *region.Region, j job.Job, f sleepFlags) (sleep.Result, error) {
-	out, err := sleep.Sleep(r, j.Path, sleep.Options{Manual: f.wake == "manual", Busy: f.busy})
-	if err == nil {
-		job.QueueChanged()
-	}
-	return out, err
 }
 
 func newWakeCommand(a *app) *cobra.Command {

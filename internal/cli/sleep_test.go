@@ -341,25 +341,6 @@ func TestSleepKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// The process that waits for a call wakes a job from one sleep, whoever ends that: the next sleep has its own.
-func TestSleepManualAfterAuto(t *testing.T) {
-	sleepMachine(t, "0")
-	p := startSleeper(t, 100, "--mem", "1g", "--name", "nb")
-	for range 3 {
-		mustRation(t, "sleep", "nb")
-		mustRation(t, "wake", "nb")
-	}
-	mustRation(t, "sleep", "--wake", "manual", "nb")
-	p.tell("alloc 1048576") // waits
-	_, answered := p.answers(3 * time.Second)
-	expect.True(t, !answered, "a call woke a job that only ration wake may wake")
-	j, _ := readSleeper(t, "nb")
-	expect.Equal(t, j.Sleep, machine.Asleep, "the job is")
-	mustRation(t, "wake", "nb")
-	_, answered = p.answers(time.Minute)
-	expect.True(t, answered, "the call does not go on")
-}
-
 // A killed helper needs no hand: the next call of the job is served, at whichever step the helper was.
 func TestSleepKilledAndUsed(t *testing.T) {
 	sleepMachine(t, "0")

@@ -11,9 +11,12 @@ import (
 	"ration/internal/region"
 )
 
-// wake wakes a job, if may allows it for the state that is found under the lock. The caller has made sure that the limits
-// of other jobs leave room for it, and keeps it from others until this returns. With ErrNoRoom the job sleeps on.
-func wake(r *region.Region, may func(abi.Sleep) bool) (out Result, err error) {
+// errNeedsTurn is returned for a job that sleeps, if the caller has no turn.
+var errNeedsTurn = errors.New("it sleeps, and others may wait for room before it")
+
+// Wake wakes a job. turn: the caller has made sure that the limits of other jobs leave room for it, and keeps it from
+// others until this returns; without, it wakes only a job that has its room. With ErrNoRoom the job sleeps on.
+func Wake(r *region.Region, turn bool) (out Result, err error) {
 	began := time.Now()
 	s, end, err := begin(r)
 	if err != nil {
@@ -25,14 +28,14 @@ func wake(r *region.Region, may func(abi.Sleep) bool) (out Result, err error) {
 	if err != nil {
 		return out, err
 	}
-	if !may(word) {
-		return out, nil
-	}
 	switch word.State() {
 	case abi.Awake:
 		return s.result(false), nil
 	case abi.Falling, abi.Restoring:
 	default:
+		if !turn {
+			return out, errNeedsTurn
+		}
 		if err := s.charge(); err != nil {
 			return out, err
 		}
@@ -54,7 +57,7 @@ func (s *sleeper) charge() error {
 	}
 	var refused *region.RefusedError
 	if errors.As(err, &refused) {
-		err = fmt.Errorf("%w: its limit on device %d is %s, and it had %s there (raise it: ration limit)", ErrNoRoom, refused.Device,
+		err = fmt.Errorf("%w: on device %d it is %s, and the job had %s there (raise it: ration limit)", ErrOverLimit, refused.Device,
 			humanfmt.Bytes(refused.Limit), humanfmt.Bytes(refused.Held+refused.Asked))
 	}
 	if err == nil {

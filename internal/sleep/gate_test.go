@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"ration/check/expect"
-	"ration/internal/abi"
 	"ration/internal/proc"
 	"ration/internal/region"
 )
@@ -34,13 +33,4 @@ func TestPassed(t *testing.T) {
 		expect.True(t, ran() >= before+enough, "after", ran()-before, "of a processor's time it counts as passed")
 	}
 	passed([]region.Sleeper{{PID: 1 << 30}}, time.Hour) // has ended
-}
-
-// A waiter ends one sleep, and no other.
-func TestWaits(t *testing.T) {
-	for state := abi.Awake; state <= abi.Restoring; state++ {
-		expect.Equal(t, waits(abi.MakeSleep(state, false, 7), 7), state != abi.Awake, "in state", state)
-		expect.True(t, !waits(abi.MakeSleep(state, true, 7), 7), "a waiter ends a sleep that only ration wake may end, in state", state)
-		expect.True(t, !waits(abi.MakeSleep(state, false, 8), 7), "a waiter ends a later sleep, in state", state)
-	}
 }

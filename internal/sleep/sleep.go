@@ -17,6 +17,7 @@ import (
 var (
 	ErrCannotSleep = errors.New("it cannot sleep")                    // the job is awake, as it was
 	ErrNoRoom      = errors.New("there is no room on the GPU")        // the job sleeps on
+	ErrOverLimit   = errors.New("its limit is too low")               // the job sleeps on
 	ErrLost        = errors.New("the driver could not bring it back") // the process is of no use any more
 	ErrUnfinished  = errors.New("it is neither awake nor asleep")     // the next ration wake continues
 )
@@ -51,18 +52,17 @@ type Result struct {
 
 // Options are the settings of Sleep.
 type Options struct {
-	Manual bool          // only ration wake wakes the job
+	Manual bool          // no process waits for a call that wants the job awake
 	Busy   time.Duration // how long work that is under way may take
 }
 
 // sleeper does the steps. It has the sleep lock.
 type sleeper struct {
 	r      *region.Region
-	path   string
 	calls  calls
 	gpus   *gpu.Driver
 	manual bool
-	wanted uint64       // the region's count, before this process changed anything
+	wanted uint64       // the region's count before the job fell asleep
 	sure   map[int]bool // by PID: no call of another helper is under way
 }
 
@@ -77,11 +77,13 @@ func begin(r *region.Region) (*sleeper, func(), error) {
 		return nil, nil, err
 	}
 	word, err := r.Sleep()
-	if err == nil {
-		s.manual = word.Manual() != 0
-		s.wanted, err = r.Wanted()
-	}
 	if err != nil {
+		s.gpus.Close()
+		unlock()
+		return nil, nil, err
+	}
+	s.manual = word.Manual() != 0
+	if s.wanted, err = r.Wanted(); err != nil {
 		s.gpus.Close()
 		unlock()
 		return nil, nil, err
@@ -90,8 +92,9 @@ func begin(r *region.Region) (*sleeper, func(), error) {
 	return s, func() { s.calls.close(); s.gpus.Close(); unlock() }, nil
 }
 
-// Sleep puts the job of the region at path to sleep. With an error the job is as it was, unless it is ErrUnfinished.
-func Sleep(r *region.Region, path string, o Options) (out Result, err error) {
+// Sleep puts a job to sleep, and starts the process that wakes it. With an error the job is as it was, unless it is
+// ErrUnfinished.
+func Sleep(r *region.Region, o Options) (out Result, err error) {
 	began := time.Now()
 	s, end, err := begin(r)
 	if err != nil {
@@ -103,10 +106,10 @@ func Sleep(r *region.Region, path string, o Options) (out Result, err error) {
 	if err != nil {
 		return out, err
 	}
-	s.manual, s.path = o.Manual, path
+	s.manual = o.Manual
 	if word.State() == abi.Falling || word.State() == abi.Restoring {
 		if done, err := s.finishFall(word.State()); done || err != nil {
-			return s.result(true), err
+			return s.result(true), errors.Join(err, s.startWaiter())
 		}
 	}
 	if word.State() == abi.Asleep || word.State() == abi.Waking {
@@ -157,7 +160,7 @@ func (s *sleeper) finishFall(state int) (done bool, err error) {
 		aside = aside && is == gpu.ProcessAside
 	}
 	if aside {
-		return true, errors.Join(s.asleep(), s.startWaiter())
+		return true, s.asleep()
 	}
 	return false, s.bring()
 }
@@ -174,8 +177,9 @@ func (s *sleeper) fall(busy time.Duration) error {
 	if err := s.set(abi.Falling); err != nil {
 		return err
 	}
-	atStep("sleep-falling")
+	// From now on it brings the job back if this process is killed.
 	err := s.startWaiter()
+	atStep("sleep-falling")
 	if err == nil {
 		err = s.putAside(busy)
 	}

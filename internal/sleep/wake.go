@@ -22,35 +22,36 @@ const askFirst, askLast = 100 * time.Millisecond, 2 * time.Second
 // WakeInTurn wakes a job when there is room for its limits, in its turn among the commands that wait for room. Under a
 // policy its limits are its own also while it sleeps.
 func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
-	return wakeInTurn(r, j, wait, func(abi.Sleep) bool { return true })
-}
-
-func wakeInTurn(r *region.Region, j job.Job, wait launch.Wait, may func(abi.Sleep) bool) (Result, error) {
-	began := time.Now()
-	word, err := r.Sleep()
-	if err != nil {
-		return Result{}, err
-	}
-	if state := word.State(); state != abi.Awake && state != abi.Falling && state != abi.Restoring && !launch.Ruled() {
-		wants, err := wants(r)
-		if err != nil {
-			return Result{}, err
-		}
-		if len(wants) > 0 {
-			t, err := wait.Room(j.Name, wants)
-			if err != nil {
-				return Result{}, fmt.Errorf("waking %s: %w (it sleeps on)", j.Title(), err)
-			}
-			defer t.Leave()
-		}
-	}
+	began, turn := time.Now(), launch.Ruled()
 	for pause := (job.Backoff{First: askFirst, Last: askLast}); ; {
-		out, err := wake(r, may)
-		if err == nil || !errors.Is(err, ErrNoRoom) || wait.Most < 0 || wait.Most > 0 && time.Since(began) > wait.Most {
+		out, err := Wake(r, turn)
+		if errors.Is(err, errNeedsTurn) {
+			t, err := takeTurn(r, j, wait)
+			if err != nil {
+				return out, fmt.Errorf("waking %s: %w (it sleeps on)", j.Title(), err)
+			}
+			if t != nil {
+				defer t.Leave() // once: it has its turn then
+			}
+			turn = true
+			continue
+		}
+		again := errors.Is(err, ErrNoRoom) || errors.Is(err, region.ErrSleepBusy)
+		if !again || wait.Most < 0 || wait.Most > 0 && time.Since(began) > wait.Most {
 			return out, err
 		}
 		time.Sleep(pause.After(0))
 	}
+}
+
+// takeTurn returns when there is room for a job that sleeps, and this process is the first of those that wait. A job that
+// has nothing aside needs no ticket.
+func takeTurn(r *region.Region, j job.Job, wait launch.Wait) (*job.Ticket, error) {
+	wants, err := wants(r)
+	if err != nil || len(wants) == 0 {
+		return nil, err
+	}
+	return wait.Room(j.Name, wants)
 }
 
 // wants returns what a job that sleeps needs, by the machine's numbers of devices: its limit, or what it has aside
@@ -94,12 +95,8 @@ func wants(r *region.Region) (map[int]uint64, error) {
 // Waiter is the command that wakes a job when a call wants it awake. Only ration itself starts it.
 const Waiter = "sleep-waiter"
 
-// startWaiter starts it in a session of its own, unless only ration wake may wake the job. It is started as soon as calls
-// may wait, so it also finishes what this process leaves if it is killed.
+// startWaiter starts it for this sleep of the job, in a session of its own.
 func (s *sleeper) startWaiter() error {
-	if s.manual {
-		return nil
-	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -108,7 +105,7 @@ func (s *sleeper) startWaiter() error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(self, Waiter, s.path, strconv.FormatUint(word.Count(), 10), strconv.FormatUint(s.wanted, 10))
+	cmd := exec.Command(self, Waiter, s.r.Path(), strconv.FormatUint(word.Count(), 10), strconv.FormatUint(s.wanted, 10))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", Waiter, err)
@@ -119,25 +116,20 @@ func (s *sleeper) startWaiter() error {
 // lookAgain is how often the waiter checks that the job has not ended.
 const lookAgain = 5 * time.Second
 
-// waits reports whether calls may end a job's sleep number count, and that goes on.
-func waits(word abi.Sleep, count uint64) bool {
-	return word.State() != abi.Awake && word.Count() == count && word.Manual() == 0
-}
-
-// WaitToWake wakes a job from its sleep number count when a call wants it awake: when the region's count of such calls is
-// not wanted any more. It returns when that sleep is over, only ration wake may end it, or the job has ended.
+// WaitToWake wakes a job when a call wants it awake, unless that is done by hand. If a killed process has left the job
+// neither awake nor asleep, it brings it back; and a job without processes has nothing to sleep with. It returns when the
+// job's sleep number count is over, or the job has ended. wanted is the region's count before that sleep.
 func WaitToWake(r *region.Region, j job.Job, count, wanted uint64) error {
-	may := func(word abi.Sleep) bool { return waits(word, count) }
 	for pause := (job.Backoff{First: askFirst, Last: lookAgain}); ; {
 		word, err := r.Sleep()
-		if err != nil || !may(word) {
-			return err
-		}
-		all, err := r.Sleepers()
-		if err != nil {
+		if err != nil || word.State() == abi.Awake || word.Count() != count {
 			return err
 		}
 		now, err := r.Wanted()
+		if err != nil {
+			return err
+		}
+		all, err := (&sleeper{r: r}).holding()
 		if err != nil {
 			return err
 		}
@@ -147,10 +139,18 @@ func WaitToWake(r *region.Region, j job.Job, count, wanted uint64) error {
 			}
 			continue
 		}
-		_, err = wakeInTurn(r, j, launch.Wait{Tell: func(string) {}}, may)
-		if err == nil || errors.Is(err, ErrLost) || errors.Is(err, region.ErrDamaged) {
-			return err
+		if word.Manual() != 0 && len(all) > 0 {
+			_, err = Wake(r, false)
+		} else {
+			_, err = WakeInTurn(r, j, launch.Wait{Tell: func(string) {}})
 		}
-		time.Sleep(pause.After(0))
+		switch {
+		case err == nil || errors.Is(err, ErrLost) || errors.Is(err, region.ErrDamaged):
+			return err
+		case errors.Is(err, errNeedsTurn):
+			wanted = now // it sleeps until ration wake
+		default:
+			time.Sleep(pause.After(0))
+		}
 	}
 }

@@ -1,0 +1,256 @@
+/* A CUDA program for tests of jobs that sleep. It fills device memory with words that it can tell, and
+ * compares them later.
+ *
+ * It reads commands from standard input, one a line, and ends with the input:
+ *
+ *   init              cuInit, the primary context of device 0, and the code. Answers its PID
+ *   hold BYTES SEED   allocates BYTES, fills them, and compares them at once. Answers how many words
+ *                     differ: all, if nothing is in this device's memory (the stand-in's)
+ *   compare           compares all that it holds. Answers how many words differ
+ *   count             launches kernels that add 1 to a number in device memory, one after the other,
+ *                     until the next command. Answers how many, the number, and the nanoseconds of the
+ *                     longest launch
+ *   managed BYTES     allocates managed memory
+ *   export            makes an IPC handle of what it holds
+ *   capture, release  begins the capture of a stream; ends it
+ *   free              frees all
+ *   leave             ends at once, and frees nothing
+ *   quit              frees all, and ends
+ *
+ * It answers each with one line: `ok` and numbers, or `error`, the driver's code and the call. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <poll.h>
+#include <string.h>
+#include <time.h>
+
+#include "driver.h"
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t);
+CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
+CUresult cuStreamBeginCapture_v2(CUstream, int mode);
+CUresult cuStreamEndCapture(CUstream, CUgraph *);
+
+enum { PIECES = 64, BLOCK = 16 << 20, WORDS = BLOCK / sizeof(uint32_t) };
+
+static const char ptx[] = ".version 6.4\n.target sm_50\n.address_size 64\n"
+			  ".visible .entry count(.param .u64 at)\n"
+			  "{\n"
+			  "	.reg .u64 %a, %n;\n"
+			  "	ld.param.u64 %a, [at];\n"
+			  "	ld.global.u64 %n, [%a];\n"
+			  "	add.u64 %n, %n, 1;\n"
+			  "	st.global.u64 [%a], %n;\n"
+			  "	ret;\n"
+			  "}\n";
+
+static struct {
+	CUdeviceptr at;
+	uint64_t bytes;
+	uint32_t seed;
+	bool managed;
+} held[PIECES];
+static size_t held_count;
+
+static uint32_t block[WORDS];
+static CUdevice device;
+static bool context;
+static CUstream stream;
+static CUmodule code;
+static CUfunction count_one;
+static CUdeviceptr counter;
+static const char *last_call;
+
+#define CALL(call, ...) (last_call = #call, call(__VA_ARGS__))
+
+static uint64_t now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static CUresult start(void)
+{
+	CUcontext primary;
+	uint64_t none = 0;
+	CUresult r = CALL(cuInit, 0);
+	if (r || context)
+		return r;
+	if (!(r = CALL(cuDeviceGet, &device, 0)))
+		r = CALL(cuDevicePrimaryCtxRetain, &primary, device);
+	context = !r;
+	if (!r)
+		r = CALL(cuCtxSetCurrent, primary);
+	if (!r)
+		r = CALL(cuModuleLoadData, &code, ptx);
+	if (!r)
+		r = CALL(cuModuleGetFunction, &count_one, code, "count");
+	if (!r)
+		r = CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+	if (!r)
+		r = CALL(cuMemAlloc_v2, &counter, 4096);
+	return r ? r : CALL(cuMemcpyHtoD_v2, counter, &none, sizeof none);
+}
+
+/* word returns what is at word i of block b. */
+static uint32_t word(uint32_t seed, uint64_t b, uint64_t i) { return (uint32_t)(i * 2654435761u) ^ (seed + (uint32_t)b * 40503u); }
+
+static uint64_t block_words(uint64_t bytes, uint64_t b)
+{
+	uint64_t left = bytes / sizeof(uint32_t) - b * WORDS;
+	return left < WORDS ? left : WORDS;
+}
+
+/* compare adds to *wrong how many words of a piece differ. */
+static CUresult compare(size_t piece, uint64_t *wrong)
+{
+	CUresult r = CUDA_SUCCESS;
+	for (uint64_t b = 0; !r && b * BLOCK < held[piece].bytes; b++) {
+		uint64_t n = block_words(held[piece].bytes, b);
+		memset(block, 0, sizeof block);
+		r = CALL(cuMemcpyDtoH_v2, block, held[piece].at + b * BLOCK, n * sizeof(uint32_t));
+		for (uint64_t i = 0; !r && i < n; i++)
+			*wrong += block[i] != word(held[piece].seed, b, i);
+	}
+	return r;
+}
+
+static CUresult compare_all(uint64_t *wrong)
+{
+	CUresult r = CUDA_SUCCESS;
+	for (size_t i = 0; !r && i < held_count; i++)
+		if (!held[i].managed)
+			r = compare(i, wrong);
+	return r;
+}
+
+static CUresult hold(uint64_t bytes, uint32_t seed, bool managed, uint64_t *wrong)
+{
+	CUdeviceptr at = 0;
+	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (held_count == PIECES)
+		return r;
+	if (managed)
+		r = CALL(cuMemAllocManaged, &at, bytes, 1);
+	else
+		r = CALL(cuMemAlloc_v2, &at, bytes);
+	if (r)
+		return r;
+	held[held_count].at = at;
+	held[held_count].bytes = bytes;
+	held[held_count].seed = seed;
+	held[held_count++].managed = managed;
+	for (uint64_t b = 0; !managed && !r && b * BLOCK < bytes; b++) {
+		uint64_t n = block_words(bytes, b);
+		for (uint64_t i = 0; i < n; i++)
+			block[i] = word(seed, b, i);
+		r = CALL(cuMemcpyHtoD_v2, at + b * BLOCK, block, n * sizeof(uint32_t));
+	}
+	return r || managed ? r : compare(held_count - 1, wrong);
+}
+
+static CUresult free_all(void)
+{
+	CUresult r = CUDA_SUCCESS;
+	while (!r && held_count)
+		r = CALL(cuMemFree_v2, held[--held_count].at);
+	return r;
+}
+
+static bool told(void) { return poll(&(struct pollfd){.fd = STDIN_FILENO, .events = POLLIN}, 1, 0) != 0; }
+
+/* count counts launches in device memory and here, until the next command. */
+static CUresult count(uint64_t numbers[3])
+{
+	static uint64_t launched;
+	uint64_t longest = 0;
+	CUresult r = CUDA_SUCCESS;
+	do {
+		void *parameters[] = {&counter};
+		uint64_t from = now();
+		r = CALL(cuLaunchKernel, count_one, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+		launched += !r;
+		if (now() - from > longest)
+			longest = now() - from;
+		if (!r && launched % 16 == 0)
+			r = CALL(cuStreamSynchronize, stream);
+	} while (!r && !told());
+	if (!r)
+		r = CALL(cuStreamSynchronize, stream);
+	numbers[0] = launched;
+	numbers[2] = longest;
+	return r ? r : CALL(cuMemcpyDtoH_v2, &numbers[1], counter, sizeof numbers[1]);
+}
+
+static CUresult release(void)
+{
+	CUgraph graph = NULL;
+	CUresult r = CALL(cuStreamEndCapture, stream, &graph);
+	return r || !graph ? r : CALL(cuGraphDestroy, graph);
+}
+
+/* carry_out carries out a command, and returns how many numbers it answers, or -1 if there is no such
+ * command. */
+static int carry_out(const char *line, CUresult *r, uint64_t numbers[3])
+{
+	uint64_t bytes;
+	uint32_t seed = 0;
+	if (!strcmp(line, "init")) {
+		*r = start();
+		numbers[0] = (uint64_t)getpid();
+		return 1;
+	} else if (sscanf(line, "hold %" SCNu64 " %" SCNu32, &bytes, &seed) == 2) {
+		*r = hold(bytes, seed, false, numbers);
+		return 1;
+	} else if (sscanf(line, "managed %" SCNu64, &bytes) == 1) {
+		*r = hold(bytes, 0, true, numbers);
+	} else if (!strcmp(line, "compare")) {
+		*r = compare_all(numbers);
+		return 1;
+	} else if (!strcmp(line, "count")) {
+		*r = count(numbers);
+		return 3;
+	} else if (!strcmp(line, "export")) {
+		CUipcMemHandle handle;
+		*r = CALL(cuIpcGetMemHandle, &handle, held[0].at);
+	} else if (!strcmp(line, "capture")) {
+		*r = CALL(cuStreamBeginCapture_v2, stream, 2);
+	} else if (!strcmp(line, "release")) {
+		*r = release();
+	} else if (!strcmp(line, "free") || !strcmp(line, "quit")) {
+		*r = free_all();
+	} else {
+		return -1;
+	}
+	return 0;
+}
+
+int main(void)
+{
+	char line[256];
+	setvbuf(stdin, NULL, _IONBF, 0); /* count looks for the next command by poll */
+	while (fgets(line, sizeof line, stdin)) {
+		uint64_t numbers[3] = {0};
+		CUresult r = CUDA_SUCCESS;
+		line[strcspn(line, "\n")] = '\0';
+		if (!strcmp(line, "leave"))
+			return 0;
+		int n = carry_out(line, &r, numbers);
+		if (n < 0) {
+			fprintf(stderr, "sleeper: %s: no such command\n", line);
+			return STEPS_USAGE;
+		}
+		if (r)
+			printf("error %d %s", (int)r, last_call);
+		else
+			printf("ok");
+		for (int i = 0; !r && i < n; i++)
+			printf(" %" PRIu64, numbers[i]);
+		putchar('\n');
+		fflush(stdout);
+		if (!strcmp(line, "quit"))
+			break;
+	}
+	return 0;
+}
