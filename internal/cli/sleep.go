@@ -1,22 +1,27 @@
 package cli
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"ration/internal/agent/privsep"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/region"
+	"ration/internal/safepath"
 	"ration/internal/sleep"
 )
 
@@ -70,7 +75,7 @@ is no such job.`,
 			if f.wake != "auto" && f.wake != "manual" {
 				return usageError("--wake %s: not auto or manual", f.wake)
 			}
-			return a.eachSleeper(args, "asleep", []string{"sleep", "--wake", f.wake, "--busy", f.busy.String()}, func(r *region.Region, _ job.Job) (sleep.Result, error) {
+			return a.eachSleeper(args, "asleep", []string{"sleep", "--wake", f.wake, "--busy", f.busy.String()}, f.busy+ownerTime, func(r *region.Region, _ job.Job) (sleep.Result, error) {
 				defer job.QueueChanged()
 				return sleep.Sleep(r, sleep.Options{Manual: f.wake == "manual", Busy: f.busy})
 			})
@@ -101,13 +106,16 @@ job.`,
 		Args:              argCount(1, -1, "a job"),
 		ValidArgsFunction: completeJobs(1 << 10),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			again := []string{"wake"}
+			again, most := []string{"wake"}, ownerTime
 			how := launch.Wait{Most: -1, Tell: func(text string) { a.err.printf("ration: %s\n", text) }}
 			if cmd.Flags().Changed("wait") {
 				how.Most = wait
 				again = append(again, "--wait="+wait.String())
+				if most += wait; wait == 0 {
+					most = 0
+				}
 			}
-			return a.eachSleeper(args, "awake", again, func(r *region.Region, j job.Job) (sleep.Result, error) {
+			return a.eachSleeper(args, "awake", again, most, func(r *region.Region, j job.Job) (sleep.Result, error) {
 				return sleep.WakeInTurn(r, j, how)
 			})
 		},
@@ -117,19 +125,23 @@ job.`,
 	return cmd
 }
 
-// eachSleeper calls do for each job, and prints the result. again is the command that does the same as another user.
-func (a *app) eachSleeper(names []string, state string, again []string, do func(*region.Region, job.Job) (sleep.Result, error)) error {
+// eachSleeper calls do for each job, and prints the result. again is the command that does the same as another user,
+// and most how long that may take; 0 is any time.
+func (a *app) eachSleeper(names []string, state string, again []string, most time.Duration, do func(*region.Region, job.Job) (sleep.Result, error)) error {
 	jobs, err := lookUpJobs(names)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for i, j := range jobs {
-		if uid, gid, other := otherOwner(j); other {
-			errs = append(errs, a.asOwner(uid, gid, append(again, j.Path)))
-			continue
+		var out sleep.Result
+		uid, gid, other, err := otherOwner(j)
+		switch {
+		case other:
+			out, err = asOwner(uid, gid, most, j.Path, again)
+		case err == nil:
+			out, err = oneSleeper(j, do)
 		}
-		out, err := oneSleeper(j, do)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", names[i], err))
 			continue
@@ -171,32 +183,64 @@ func sleptText(name string, s *Slept, bytes uint64) string {
 
 // otherOwner returns the owner of a job, if that is another user and this is root: the driver moves memory only for the
 // process's own user, and root must not use what a tenant can write.
-func otherOwner(j job.Job) (uid, gid uint32, other bool) {
-	var st unix.Stat_t
-	if os.Geteuid() != 0 || unix.Lstat(j.Path, &st) != nil || st.Uid == 0 {
-		return 0, 0, false
+func otherOwner(j job.Job) (uid, gid uint32, other bool, err error) {
+	if os.Geteuid() != 0 {
+		return 0, 0, false, nil
 	}
-	return st.Uid, st.Gid, true
+	dir, err := safepath.OpenFolder(filepath.Dir(j.Path))
+	if err != nil {
+		return 0, 0, false, fmt.Errorf("looking for the owner of %s: %w", j.Path, err)
+	}
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	if err := safepath.StatAt(dir, filepath.Base(j.Path), &st); err != nil {
+		return 0, 0, false, fmt.Errorf("looking for the owner of %s: %w", j.Path, err)
+	}
+	return st.Uid, st.Gid, st.Uid != 0, nil
 }
 
-// asOwner runs a command of ration as another user.
-func (a *app) asOwner(uid, gid uint32, args []string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
+// ownerTime is how long a command that runs as the owner of a job may take, besides a wait that was asked for.
+const ownerTime = 10 * time.Minute
+
+// driverVariable matches the variables by which the driver is found and configured. The user gets no other of root's.
+var driverVariable = regexp.MustCompile(`^(LD_LIBRARY_PATH=|FAKEGPU|CUDA_|NVIDIA_)`)
+
+// asOwner runs a command of ration as the owner of a job, and returns its result. Its user can change all that the
+// process does and answers, except for how long that takes.
+func asOwner(uid, gid uint32, most time.Duration, path string, args []string) (out sleep.Result, err error) {
+	ctx := context.Background()
+	if most > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, most)
+		defer cancel()
 	}
-	if a.json {
-		args = append(args, "--json")
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = append(append([]string{"ration", "--json"}, args...), "--", path)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return !driverVariable.MatchString(v) }), "PATH=/usr/bin:/bin")
+	if folder := filepath.Dir(filepath.Dir(path)); folder != job.RootFolder {
+		cmd.Env = append(cmd.Env, job.EnvFolder+"="+folder) // which has the queue
 	}
-	cmd := exec.Command(self, args...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid, Groups: []uint32{}}}
+	answer := &privsep.FirstBytes{Most: 64 << 10}
+	cmd.Stdout = answer
+	err = privsep.RunAs(ctx, cmd, uid, gid)
 	var exit *exec.ExitError
-	if err = cmd.Run(); errors.As(err, &exit) {
-		return statusError{fmt.Errorf("%s: as user %d: %w", filepath.Base(filepath.Dir(args[len(args)-1])), uid, err), max(exit.ExitCode(), 1)}
+	switch {
+	case errors.As(err, &exit):
+		return out, statusError{fmt.Errorf("as user %d: %w", uid, err), max(exit.ExitCode(), 1)}
+	case err != nil:
+		return out, fmt.Errorf("as user %d: %w", uid, err)
 	}
-	return err
+	var s Slept
+	if err := json.Unmarshal(answer.Bytes, &s); err != nil {
+		return out, fmt.Errorf("reading the answer of user %d's process: %w", uid, err)
+	}
+	out = sleep.Result{Changed: s.Changed, Processes: s.Processes, Took: time.Duration(s.Seconds * float64(time.Second))}
+	for _, m := range s.Memory {
+		if uint(m.Device) < uint(len(out.Bytes)) {
+			out.Bytes[m.Device] = m.Bytes
+		}
+	}
+	return out, nil
 }
 
 // newCallsCommand returns the command that asks the driver to move memory.

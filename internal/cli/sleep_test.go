@@ -44,10 +44,22 @@ type sleepingProgram struct {
 
 // startSleeper starts a program that holds so many MiB, as a job or in one.
 func startSleeper(t *testing.T, mib int, args ...string) *sleepingProgram {
+	p := newSleeper(t, args...)
+	p.start(mib)
+	return p
+}
+
+func newSleeper(t *testing.T, args ...string) *sleepingProgram {
 	folder, err := embedded.Workload.Unpack()
 	expect.OK(t, err)
 	p := &sleepingProgram{t: t, command: exec.Command("ration", append(append([]string{"run"}, args...), "--", filepath.Join(folder, "workload"))...), out: make(chan string, 16)}
 	p.command.Stderr = os.Stderr
+	return p
+}
+
+func (p *sleepingProgram) start(mib int) {
+	t := p.t
+	var err error
 	p.in, err = p.command.StdinPipe()
 	expect.OK(t, err)
 	out, err := p.command.StdoutPipe()
@@ -62,7 +74,6 @@ func startSleeper(t *testing.T, mib int, args ...string) *sleepingProgram {
 	t.Cleanup(func() { _ = p.in.Close(); _ = p.command.Process.Kill(); _ = p.command.Wait() })
 	p.does("init")
 	p.does(fmt.Sprint("alloc ", mib<<20))
-	return p
 }
 
 func (p *sleepingProgram) tell(command string) {

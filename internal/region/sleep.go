@@ -161,13 +161,20 @@ func (r *Region) Sleepers() (out []Sleeper, err error) {
 		return nil, err
 	}
 	defer r.guard(&err, debug.SetPanicOnFault(true))
+	pid := r.seenPID
+	if os.Geteuid() == 0 {
+		// For root the driver moves the memory of any process, and the slots are the word of the job's processes.
+		confirmed := lockOnly{kernel{r.file}, &holders{f: r.file}}
+		confirmed.holders.reset()
+		pid = func(slot int, _ *abi.Slot) int { return confirmed.holder(slot) }
+	}
 	for slot := range r.high() {
 		st := abi.Status(atomic.LoadUint64(&r.m.Status[slot]))
 		e := &r.m.Slots[slot]
 		if st.State() != abi.SlotActive || r.left(slot, st) || r.alive.outlived(slot, st) {
 			continue
 		}
-		s := Sleeper{Slot: slot, PID: r.seenPID(slot, e), Name: loadName(e), Cannot: atomic.LoadUint64(&e.Cannot), status: st}
+		s := Sleeper{Slot: slot, PID: pid(slot, e), Name: loadName(e), Cannot: atomic.LoadUint64(&e.Cannot), status: st}
 		s.Host = r.hostPID(st, e, s.PID)
 		for d := range abi.Devices {
 			a := &r.m.Accounts[d][slot]

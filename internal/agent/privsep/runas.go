@@ -17,13 +17,20 @@ import (
 )
 
 // RunAs runs a command as another user, if this process is root's, and waits for it. The command gets only the
-// environment and the standard input that cmd names. It has a session of its own, without a terminal that it
-// could type into. The kernel kills it if this process is killed. When it ends, or the context does, its whole
-// process group is killed. The user can stop it, or take its output and keep it open: so the wait is bounded,
-// and only the beginning of the output is kept, for the error.
+// environment and the standard input that cmd names, and no other descriptor of this process. It has a session
+// of its own, without a terminal that it could type into. The kernel kills it if this process is killed. When it
+// ends, or is stopped, or the context ends, its whole process group is killed. The user can take its output and
+// keep it open: so the wait is bounded, and only the beginning of the output is kept. Its standard output is part
+// of the error, unless cmd.Stdout has another place for it, which must not be a file.
 func RunAs(ctx context.Context, cmd *exec.Cmd, uid, gid uint32) error {
-	var out firstBytes
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay, cmd.Dir = &out, &out, time.Second, "/"
+	if err := closeOnExec(); err != nil {
+		return err
+	}
+	out := &FirstBytes{Most: 400}
+	if cmd.Stdout == nil {
+		cmd.Stdout = out
+	}
+	cmd.Stderr, cmd.WaitDelay, cmd.Dir = out, time.Second, "/"
 	if cmd.Env == nil {
 		cmd.Env = []string{} // nil is the environment of this process
 	}
@@ -42,7 +49,7 @@ func RunAs(ctx context.Context, cmd *exec.Cmd, uid, gid uint32) error {
 	}
 	killGroup := func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) } // it fails if all have ended
 	stop := context.AfterFunc(ctx, killGroup)
-	waitEnded(cmd.Process.Pid)
+	stopped := waitEnded(cmd.Process.Pid)
 	if stop() {
 		killGroup() // the PID stays in use until Wait
 	}
@@ -53,23 +60,36 @@ func RunAs(ctx context.Context, cmd *exec.Cmd, uid, gid uint32) error {
 	if ctx.Err() != nil {
 		err = errors.Join(ctx.Err(), err)
 	}
-	if text := strings.TrimSpace(string(out)); text != "" {
+	if stopped {
+		err = fmt.Errorf("%w: %w", ErrStopped, err)
+	}
+	if text := strings.TrimSpace(string(out.Bytes)); text != "" {
 		return fmt.Errorf("%w: %s", err, termtext.Printable(text))
 	}
 	return err
 }
 
-// waitEnded waits until a child has ended, and leaves its PID in use.
-func waitEnded(pid int) {
-	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+// ErrStopped is returned for a process that its user has stopped.
+var ErrStopped = errors.New("it was stopped, and then killed")
+
+// waitEnded waits until a child has ended or was stopped, and leaves its PID in use.
+func waitEnded(pid int) (stopped bool) {
+	var info unix.Siginfo
+	for errors.Is(unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
+	return info.Code == cldStopped
 }
 
-// firstBytes keeps the first bytes that are written to it.
-type firstBytes []byte
+// cldStopped is CLD_STOPPED of <signal.h>, a reason for SIGCHLD.
+const cldStopped = 5
 
-func (b *firstBytes) Write(text []byte) (int, error) {
-	const most = 400
-	*b = append(*b, text[:min(len(text), most-len(*b))]...)
+// FirstBytes keeps the first bytes that are written to it.
+type FirstBytes struct {
+	Most  int // bytes that are kept
+	Bytes []byte
+}
+
+func (b *FirstBytes) Write(text []byte) (int, error) {
+	b.Bytes = append(b.Bytes, text[:min(len(text), b.Most-len(b.Bytes))]...)
 	return len(text), nil
 }
