@@ -167,7 +167,7 @@ func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
 				Text: fmt.Sprintf("GPU %d does not answer: %v", d.Index, termtext.Printable(err.Error())), Remedy: "nvidia-smi and the kernel's log (dmesg, Xid) say why"})
 		}
 	}
-	m.addRations()
+	defer m.addRations() // after what the driver counts for jobs that sleep
 	if a.err != nil {
 		m.Findings = append(m.Findings, Finding{Kind: DriverSilent, Device: -1,
 			Text: "the driver does not say which processes hold memory: " + termtext.Printable(a.err.Error()), Remedy: "try nvidia-smi"})
@@ -195,7 +195,7 @@ func (m *Machine) DeviceOf(d *Device) int {
 func (m *Machine) addRations() {
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
-		if j.State == Ended || j.Sleep == Asleep {
+		if j.State == Ended || j.LeavesRoom() {
 			continue
 		}
 		for n := range j.Devices {

@@ -309,6 +309,20 @@ func TestOverbookedWhateverJobsSay(t *testing.T) {
 	expect.Equal(t, len(found) == 1 && found[0].Kind == Overbooked, os.Geteuid() == 0, found)
 }
 
+// A job that says it sleeps, while the driver counts memory of its processes, does not hide that the device is overbooked.
+func TestOverbookedBySleeper(t *testing.T) {
+	t.Setenv(job.EnvFolder, "")
+	const pid = 4711
+	file := job.FileOf(&unix.Stat_t{Dev: 7, Ino: 8})
+	for used, want := range map[uint64]uint64{minDrift: 0, 3 * gib: 11 * gib} {
+		m := Machine{Jobs: []Job{{Name: "a", State: Running, Sleep: Asleep, file: file, Devices: []Device{{UUID: "GPU-a", Limited: true, Limit: 11 * gib}}}}}
+		d := twoDevices()
+		d.processes = []gpu.Process{{Device: 0, PID: pid, Used: used}}
+		m.addDriver(answerOf(d), map[int][]job.FileID{pid: {file}})
+		expect.Equal(t, m.Devices[0].Rations, want, "with", used, "held, the limits add up to")
+	}
+}
+
 // Read has the devices of the driver, and without one an empty list.
 func TestReadDevices(t *testing.T) {
 	if os.Getenv("RATION_TEST_DEVICES") != "" {

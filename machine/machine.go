@@ -105,6 +105,12 @@ const (
 	Waking        = "waking"         // its device memory is being brought back
 )
 
+// LeavesRoom reports whether the job sleeps, so that its limits count for no other job. That it sleeps is the word of
+// its processes, which does not count against the driver's: the driver counts no memory of a process that sleeps.
+func (j *Job) LeavesRoom() bool {
+	return j.Sleep == Asleep && !slices.ContainsFunc(j.Devices, func(d Device) bool { return d.Driver > minDrift })
+}
+
 // Job is a job, as described by its folder and its region. Sizes are bytes.
 type Job struct {
 	Name     string    `json:"job,omitempty"`          // empty for a region outside the folder of jobs

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/observer"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -47,6 +48,36 @@ func TestSleepNamesAnother(t *testing.T) {
 	expect.True(t, err == nil, err, out)
 	own.works()
 	awakeAndWhole(t, "victim", before.Used, victim)
+}
+
+// A job of root's that sleeps says that it has more aside than its limit, or than the GPU has. It does not wait for that
+// room in root's queue, in which others would then wait behind it.
+func TestSleeperKeepsNoPlace(t *testing.T) {
+	jobs := sleepMachine(t, "0")
+	for name, args := range map[string][]string{"limited": {"--mem", "2g"}, "unlimited": nil} {
+		p := startSleeper(t, 100, append(args, "--name", name)...)
+		mustRation(t, "sleep", "--wake", "manual", name)
+		f, err := os.OpenFile(filepath.Join(jobs, name, job.RegionName), os.O_RDWR, 0)
+		expect.OK(t, err)
+		var real [2]byte // of the total, at the byte for 2^32
+		for i, part := range []string{"A", "B"} {
+			at := observer.Offset("Accounts", 0, 0, part, "Total") + 4
+			_, err = f.ReadAt(real[i:i+1], at)
+			expect.OK(t, err)
+			_, err = f.WriteAt([]byte{64}, at) // 256 GiB
+			expect.OK(t, err)
+		}
+		began := time.Now()
+		out, err := rationOutput(nil, "wake", "--wait=30s", name)
+		expect.True(t, err != nil && time.Since(began) < 20*time.Second && (strings.Contains(out, "raise it: ration limit") || strings.Contains(out, "on GPU 0, which has")), name, "waits:", err, out)
+		for i, part := range []string{"A", "B"} {
+			_, err = f.WriteAt(real[i:i+1], observer.Offset("Accounts", 0, 0, part, "Total")+4)
+			expect.OK(t, err)
+		}
+		expect.OK(t, f.Close())
+		mustRation(t, "wake", name)
+		p.works()
+	}
 }
 
 // A tenant's job is put to sleep for root by a process of the tenant. That process gives the tenant nothing of root's,

@@ -306,7 +306,7 @@ func roomOn(m *machine.Machine, device int) (out room) {
 	var taken uint64
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
-		if j.State == machine.Ended || j.Sleep == machine.Asleep {
+		if j.State == machine.Ended || j.LeavesRoom() {
 			continue // a job that sleeps gets its room back as a newcomer would
 		}
 		for n := range j.Devices {

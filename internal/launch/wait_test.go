@@ -33,6 +33,7 @@ func TestRoom(t *testing.T) {
 		{"a job of ration create", 0, []machine.Job{job("a", machine.Idle, machine.Device{Limited: true, Limit: 4 * gib})}, 6 * gib, 0},
 		{"a job that has ended", 0, []machine.Job{job("a", machine.Ended, machine.Device{Limited: true, Limit: 4 * gib})}, 10 * gib, 0},
 		{"a job that sleeps", 0, []machine.Job{{State: machine.Running, Sleep: machine.Asleep, Devices: on(machine.Device{Limited: true, Limit: 4 * gib})}}, 10 * gib, 0},
+		{"a job that says it sleeps, and holds memory", gib, []machine.Job{{State: machine.Running, Sleep: machine.Asleep, Devices: on(machine.Device{Limited: true, Limit: 4 * gib, Driver: gib})}}, 6 * gib, 0},
 		{"a job that wakes", 0, []machine.Job{{State: machine.Running, Sleep: machine.Waking, Devices: on(machine.Device{Limited: true, Limit: 4 * gib})}}, 6 * gib, 0},
 		{"a job without a limit", 3 * gib, []machine.Job{job("a", machine.Running, machine.Device{Used: 3 * gib})}, 7 * gib, 3 * gib},
 		{"more than the limit", 5 * gib, []machine.Job{job("a", machine.Running, machine.Device{Limited: true, Limit: 4 * gib, Used: 4 * gib, Driver: 5 * gib})}, 5 * gib, 0},

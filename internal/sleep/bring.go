@@ -57,8 +57,7 @@ func (s *sleeper) charge() error {
 	}
 	var refused *region.RefusedError
 	if errors.As(err, &refused) {
-		err = fmt.Errorf("%w: on device %d it is %s, and the job had %s there (raise it: ration limit)", ErrOverLimit, refused.Device,
-			humanfmt.Bytes(refused.Limit), humanfmt.Bytes(refused.Held+refused.Asked))
+		err = overLimit(refused.Device, refused.Limit, refused.Held+refused.Asked)
 	}
 	if err == nil {
 		err = s.room(all)
@@ -67,6 +66,11 @@ func (s *sleeper) charge() error {
 		return errors.Join(err, s.asleep())
 	}
 	return nil
+}
+
+// overLimit is the error of a job that had more than its limit allows now.
+func overLimit(device int, limit, had uint64) error {
+	return fmt.Errorf("%w: on device %d it is %s, and the job had %s there (raise it: ration limit)", ErrOverLimit, device, humanfmt.Bytes(limit), humanfmt.Bytes(had))
 }
 
 // room returns ErrNoRoom if the driver has no room for what processes have aside.

@@ -11,6 +11,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/gpu"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/region"
@@ -55,7 +56,8 @@ func takeTurn(r *region.Region, j job.Job, wait launch.Wait) (*job.Ticket, error
 }
 
 // wants returns what a job that sleeps needs, by the machine's numbers of devices: its limit, or what it has aside
-// where it has no limit, or one that the device can never have room for.
+// where it has no limit, or one that the device can never have room for. What it has aside is the word of its
+// processes. If that can never be brought back, this is an error: the job would keep its place in the queue for ever.
 func wants(r *region.Region) (map[int]uint64, error) {
 	gpus, err := gpu.Open("")
 	if err != nil {
@@ -84,8 +86,15 @@ func wants(r *region.Region) (map[int]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		out[at] = max(limit.Bytes(), aside)
-		if out[at] > uint64(gpus.Devices[at].Usable()) {
+		usable := uint64(gpus.Devices[at].Usable())
+		switch {
+		case limit.Limited() && aside > limit.Bytes():
+			return nil, overLimit(d, limit.Bytes(), aside)
+		case aside > usable:
+			return nil, fmt.Errorf("%w: it had %s on GPU %d, which has %s (end it)", ErrNoRoom, humanfmt.Bytes(aside), at, humanfmt.Bytes(usable))
+		case limit.Limited() && limit.Bytes() <= usable:
+			out[at] = limit.Bytes()
+		default:
 			out[at] = aside
 		}
 	}
