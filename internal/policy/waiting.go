@@ -178,21 +178,29 @@ func (k *keeper) leave(uid int, w *waitingUser) {
 // awaitRoom makes the job of a user that waits when it is the user's turn and there is room. It keeps the job until
 // the clients have their promises.
 func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int) {
-	ticket, err := job.Enqueue(job.Waiting{Job: job.OfUser(m.uid), UID: m.uid, PID: pid, Wants: m.wants})
-	if err != nil {
-		w.err = err
-		close(w.ended)
-		return
+	of := job.Waiting{Job: job.OfUser(m.uid), UID: m.uid, PID: pid, Wants: m.wants}
+	ticket, err := job.Enqueue(of)
+	var held *os.File
+	for err == nil {
+		if held, err = k.grantInTurn(w, m, ticket); !errors.Is(err, errPass) {
+			break
+		}
+		ticket.Leave()
+		ticket, err = job.Enqueue(of)
 	}
-	held, err := k.grantInTurn(w, m, ticket)
 	w.err = err
 	close(w.ended)
-	ticket.Leave() // after the job is made, which then holds its room
+	if ticket != nil {
+		ticket.Leave() // after the job is made, which then holds its room
+	}
 	<-w.left
 	if held != nil {
 		_ = held.Close()
 	}
 }
+
+// errPass is returned if a user waits for devices of its own choice, and others that wait may have room elsewhere.
+var errPass = errors.New("others come first")
 
 // grantInTurn makes the user's job when the ticket is the first and there is room, and returns a promise. It looks
 // again and again: a thread that is blocked for each user could become too many.
@@ -202,6 +210,9 @@ func (k *keeper) grantInTurn(w *waitingUser, m *mustWait, ticket *job.Ticket) (h
 			var again *mustWait
 			if held, err = k.grant(m); !errors.As(err, &again) {
 				return held, err
+			}
+			if all, err := job.Queue(job.Folder()); m.at != 0 && err == nil && len(all) > 1 {
+				return nil, errPass
 			}
 		}
 		select {
