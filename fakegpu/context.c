@@ -133,6 +133,8 @@ static void context_end_block(const struct block *b, void *arg)
 		pool_give(b->owner, b->size);
 	else if (b->kind == BLOCK_DATA)
 		memory_return(b);
+	else if (b->kind == BLOCK_IPC)
+		ipc_drop(b);
 }
 
 static void context_end_handle(struct handle *h)

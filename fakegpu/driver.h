@@ -150,7 +150,9 @@ static inline CUstream per_thread(CUstream s) { return s == NULL ? CU_STREAM_PER
 
 /* memory.c, vmm.c */
 struct block;
-void memory_return(const struct block *b); /* returns the bytes of a block of data, except those that a dma-buf keeps */
+void memory_return(const struct block *b); /* returns the bytes of a block of data, except those that others keep */
+void memory_share(struct block *b);        /* makes a record (share.h) of a block of data, for space_change */
+void ipc_drop(const struct block *b);      /* ends the import of a block that was opened by an IPC handle */
 CUresult vmm_dma_buf(int *out, CUdeviceptr p, uint64_t size);
 
 /* pool.c */

@@ -5,6 +5,8 @@
 #include "space.h"
 #include "ticket.h"
 
+void ipc_drop(const struct block *b) { machine_share_drop((unsigned)(uintptr_t)b->owner - 1, false); }
+
 static CUresult ipc_get_handle(CUipcMemHandle *out, CUdeviceptr p)
 {
 	struct context *c;
@@ -14,7 +16,10 @@ static CUresult ipc_get_handle(CUipcMemHandle *out, CUdeviceptr p)
 	TRY(current_context(&c));
 	if (out == NULL || !space_find(p, &b) || b.kind != BLOCK_DATA)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!space_change(p, memory_share, &b) || b.owner == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	t = ticket_new(TICKET_IPC, b.device, b.address, b.size);
+	t.serial = machine_share_serial((unsigned)(uintptr_t)b.owner - 1);
 	memset(out, 0, sizeof *out);
 	memcpy(out, &t, sizeof t);
 	return CUDA_SUCCESS;
@@ -32,10 +37,16 @@ static CUresult ipc_open_handle(CUdeviceptr *out, const CUipcMemHandle *handle, 
 	memcpy(&t, handle, sizeof t);
 	if (!ticket_good(&t, TICKET_IPC, &ordinal) || t.identity == machine_identity())
 		return CUDA_ERROR_INVALID_VALUE;
+	int number = machine_share_open(t.serial);
+	if (number < 0)
+		return CUDA_ERROR_INVALID_VALUE;
 	b.device = t.device;
 	b.size = t.size;
-	if (!space_take(&b, false))
+	b.owner = (void *)((uintptr_t)number + 1);
+	if (!space_take(&b, false)) {
+		ipc_drop(&b);
 		return CUDA_ERROR_MAP_FAILED;
+	}
 	*out = b.address;
 	return CUDA_SUCCESS;
 }
@@ -44,8 +55,10 @@ static CUresult ipc_close_handle(CUdeviceptr p)
 {
 	struct block b;
 	TRY(driver_ready());
-	if (space_remove(p, 1u << BLOCK_IPC, &b) == SPACE_OK)
+	if (space_remove(p, 1u << BLOCK_IPC, &b) == SPACE_OK) {
+		ipc_drop(&b);
 		return CUDA_SUCCESS;
+	}
 	report_error("cuIpcCloseMemHandle: 0x%llx is not an open handle", p);
 	return CUDA_ERROR_INVALID_VALUE;
 }

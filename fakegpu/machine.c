@@ -431,6 +431,23 @@ int machine_share_import(int fd, unsigned *device, uint64_t *bytes)
 	return number;
 }
 
+uint64_t machine_share_serial(unsigned number)
+{
+	bool locked = machine_begin(WAIT_EVER);
+	uint64_t serial = machine_file.map->share[number].serial;
+	machine_end(locked);
+	return serial;
+}
+
+int machine_share_open(uint64_t serial)
+{
+	unsigned number;
+	bool locked = machine_begin(WAIT_EVER);
+	bool found = locked && share_open(&machine_file, serial, &number) && share_import(&machine_file, number, machine_own_slot);
+	machine_end(locked);
+	return found ? (int)number : -1;
+}
+
 void machine_share_drop(unsigned number, bool maker)
 {
 	bool locked = machine_begin(WAIT_EVER);

@@ -86,11 +86,14 @@ uint64_t machine_kind(unsigned device, enum kind kind, bool all);
 /* Exported memory: see share.h. machine_share moves bytes of this process's account to a record, and
  * returns its number, or -1. machine_share_export returns a new descriptor of it, or a dma-buf, or -1.
  * machine_share_import finds the record of a descriptor and adds a handle of this process; it
- * returns the number of the record, or -1. machine_share_drop ends the maker's or one import's
+ * returns the number of the record, or -1. machine_share_serial returns what an IPC handle has of it, with
+ * which machine_share_open does the same, while the maker has the memory. machine_share_drop ends the maker's or one import's
  * handle. machine_share_parts returns what share_parts does, for this process. */
 int machine_share(unsigned device, uint64_t bytes);
 int machine_share_export(unsigned number, bool dma_buf);
 int machine_share_import(int fd, unsigned *device, uint64_t *bytes);
+uint64_t machine_share_serial(unsigned number);
+int machine_share_open(uint64_t serial);
 void machine_share_drop(unsigned number, bool maker);
 struct share_parts machine_share_parts(unsigned device);
 

@@ -64,9 +64,9 @@ static void memory_wait(void)
 		work_wait_all(&c->work);
 }
 
-/* The owner of a block of data is the number of its record (share.h), plus one, once a dma-buf of it was
- * made. */
-static void memory_share(struct block *b)
+/* The owner of a block of data is the number of its record (share.h), plus one, once a dma-buf or an
+ * IPC handle of it was made. */
+void memory_share(struct block *b)
 {
 	int number = b->kind != BLOCK_DATA || b->owner != NULL ? -1 : machine_share(b->device, b->charged);
 	if (number >= 0)

@@ -52,6 +52,7 @@ int share_make(struct state_file *f, unsigned slot, unsigned device, uint64_t by
 		memset(s, 0, sizeof *s);
 		s->device = device;
 		s->owner = slot;
+		s->serial = ++f->map->share_serials;
 		s->holder[0] = (struct share_holder){.slot = slot, .count = 1, .identity = f->map->record[slot].identity};
 		s->bytes = bytes;
 		if (f->map->shares < i + 1)
@@ -87,6 +88,17 @@ bool share_import(struct state_file *f, unsigned number, unsigned slot)
 	h->count++;
 	h->order = ++f->map->share[number].imports;
 	return true;
+}
+
+bool share_open(struct state_file *f, uint64_t serial, unsigned *number)
+{
+	for (unsigned i = 0; i < f->map->shares; i++) {
+		const struct share *s = &f->map->share[i];
+		*number = i;
+		if (s->bytes != 0 && s->serial == serial)
+			return share_alive(f, &s->holder[0]);
+	}
+	return false;
 }
 
 void share_drop(struct state_file *f, unsigned number, unsigned slot, bool maker)

@@ -1,4 +1,4 @@
-/* Memory that has been exported: shareable memory, and any other of which a dma-buf was made. It lives as long as a process has a handle, a
+/* Memory that has been exported: shareable memory, and any other of which a dma-buf or an IPC handle was made. It lives as long as a process has a handle, a
  * mapping or a descriptor of it, and an H200 counts it:
  *
  *   while its maker has a handle or a mapping   for the maker
@@ -25,6 +25,9 @@ int share_make(struct state_file *f, unsigned slot, unsigned device, uint64_t by
 
 /* Adds a handle of the process in a slot. Returns false if too many processes have one. */
 bool share_import(struct state_file *f, unsigned number, unsigned slot);
+
+/* Finds the record with a serial, if its maker has the memory. */
+bool share_open(struct state_file *f, uint64_t serial, unsigned *number);
 
 /* Drops the maker's handles and mappings, or one import with its mappings. */
 void share_drop(struct state_file *f, unsigned number, unsigned slot, bool maker);

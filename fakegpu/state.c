@@ -14,7 +14,7 @@
 
 #include "report.h"
 
-enum { MAGIC = 0x47504b46, VERSION = 9 };
+enum { MAGIC = 0x47504b46, VERSION = 10 };
 
 /* Lock bytes lie past any data, where they are just numbers. */
 #define LOCK_MACHINE ((off_t)1 << 32)

@@ -43,6 +43,7 @@ struct share {
 	uint32_t device;
 	uint32_t owner;                            /* what share_settle found */
 	uint64_t dma_bufs;                         /* how many were ever made of it */
+	uint64_t serial;                           /* of this use of the record; IPC handles have it */
 	struct share_holder holder[SHARE_HOLDERS]; /* first its maker */
 };
 
@@ -59,7 +60,8 @@ struct state {
 	struct clock clock;
 	uint64_t switch_ns, resume_ns; /* struct engine_costs */
 	struct engine engine[MAX_DEVICES];
-	uint64_t shares; /* records below this were used at some time */
+	uint64_t shares;        /* records below this were used at some time */
+	uint64_t share_serials; /* how often a record was made */
 	struct share share[MAX_SHARES];
 };
 

@@ -1,5 +1,5 @@
 /* A ticket is the data that one process passes to another to share memory: the owner, the device
- * and the size. Importing charges no process: the memory belongs to its owner, and ends with it. */
+ * and the size. Importing memory of pools charges no process: it belongs to its owner, and ends with it. */
 #ifndef FAKEGPU_TICKET_H
 #define FAKEGPU_TICKET_H
 
@@ -15,6 +15,7 @@ struct ticket {
 	uint64_t identity;
 	uint64_t address;
 	uint64_t size;
+	uint64_t serial; /* of the memory's record (share.h) */
 };
 
 _Static_assert(sizeof(struct ticket) <= sizeof(CUipcMemHandle), "tickets travel in IPC handles");

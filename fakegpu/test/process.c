@@ -67,6 +67,36 @@ static int exporter(void)
 	return checks_failed > 0;
 }
 
+/* Frees what it has exported when it is told to, and says so. */
+static int exporter_frees(void)
+{
+	CUipcMemHandle h;
+	CUdeviceptr p;
+	char byte;
+	start();
+	OK(cuMemAlloc_v2(&p, 10 * MIB));
+	OK(cuIpcGetMemHandle(&h, p));
+	say(&h, sizeof h);
+	EQ(read(0, &byte, 1), 1);
+	OK(cuMemFree_v2(p));
+	say(&byte, 1);
+	wait_for_end();
+	return checks_failed > 0;
+}
+
+/* Opens a handle that it is sent, and says so. */
+static int importer(void)
+{
+	CUipcMemHandle h;
+	CUdeviceptr p;
+	start();
+	EQ(read(0, &h, sizeof h), (ssize_t)sizeof h);
+	OK(cuIpcOpenMemHandle_v2(&p, h, 1));
+	say(&h, 1);
+	wait_for_end();
+	return checks_failed > 0;
+}
+
 static void sums(void)
 {
 	enum { N = 5 };
@@ -238,6 +268,35 @@ static void ipc(void)
 	EQ(cuIpcOpenMemHandle_v2(&p, h, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* Memory that its maker has freed, or left, counts for the process that opened it last. */
+static void ipc_kept(bool killed)
+{
+	struct child maker = spawn(killed ? "exporter" : "exporter-frees"), other = spawn("importer");
+	CUipcMemHandle h;
+	CUdeviceptr p, late;
+	char byte;
+	CHECK(heard(maker, &h, sizeof h));
+	OK(cuIpcOpenMemHandle_v2(&p, h, 1));
+	EQ(write(other.to, &h, sizeof h), (ssize_t)sizeof h);
+	CHECK(heard(other, &byte, 1));
+	if (killed) {
+		EQ(end(maker, SIGKILL), SIGKILL);
+	} else {
+		EQ(write(maker.to, &byte, 1), 1);
+		CHECK(heard(maker, &byte, 1));
+	}
+	EQ(cuIpcOpenMemHandle_v2(&late, h, 1), CUDA_ERROR_INVALID_VALUE);
+	EQ(mine(), CONTEXT);
+	EQ(everybody(), (killed ? 2 : 3) * CONTEXT + 10 * MIB);
+	EQ(end(other, 0), 0);
+	EQ(mine(), CONTEXT + 10 * MIB);
+	OK(cuIpcCloseMemHandle(p));
+	EQ(mine(), CONTEXT);
+	if (!killed)
+		EQ(end(maker, 0), 0);
+	EQ(everybody(), CONTEXT);
+}
+
 static void listed(void)
 {
 	struct child c = spawn("holder");
@@ -280,6 +339,8 @@ int main(int argc, char **argv)
 		{"holder", holder},
 		{"worker", worker},
 		{"exporter", exporter},
+		{"exporter-frees", exporter_frees},
+		{"importer", importer},
 		{"orphan", orphan},
 		{"becomes-idle", becomes_idle},
 		{"becomes-holder", becomes_holder},
@@ -297,6 +358,8 @@ int main(int argc, char **argv)
 	outlived();
 	became();
 	ipc();
+	ipc_kept(false);
+	ipc_kept(true);
 	listed();
 	return FINISH();
 }
