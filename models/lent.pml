@@ -11,6 +11,10 @@
  * With IMPORTER the holder imports the memory before it closes the descriptor, and says so in the region. When it takes a
  * reading, it is charged for what the driver lists with it, and says it no longer. It need not take any.
  *
+ * With IPC, which needs IMPORTER, the maker exports by an IPC handle: there is no descriptor, and the driver opens the
+ * handle only while the maker has the memory. The maker may free it before it ends. It then returns the unit if no
+ * importer has said that it has imported anything, or if the driver lists no process with memory that it is not charged for.
+ *
  * The unit that was exported is the maker's while the maker lives, and the device's while the descriptor is open or it is
  * imported. */
 
@@ -40,13 +44,50 @@ byte running;
 bool imported;			/* the holder has a handle */
 bool marked;			/* the holder has locked the byte of the region */
 bool own;			/* the holder is charged for it */
+bool freed;			/* the maker has freed it, and lives */
 
 /* The promise: what the device has is charged. */
-inline check() { assert(charged + own >= (dead -> (open || imported) + earlier : HELD)) }
+inline check() { assert(charged + own >= (dead -> (open || imported) + earlier : (freed -> HELD - 1 + imported : HELD))) }
 
 /* The kernel closes the maker's own descriptor when the maker dies. */
 #define OR_DIE :: d_step { dead = true; if :: made && !given -> open = false; locked = false :: else fi }; goto ended
 
+#ifdef IPC
+active proctype maker()
+{
+	bool kept;
+	if
+	:: exported = 1 OR_DIE fi; if
+#ifdef SHOWN_LATE
+	:: given = true OR_DIE fi; if
+	:: lock_shown = true OR_DIE fi; if
+#else
+	:: lock_shown = true OR_DIE fi; if
+	:: given = true OR_DIE fi; if
+#endif
+#ifdef LOOK_FIRST
+	:: kept = marked OR_DIE fi; if
+	:: freed = true OR_DIE fi;
+#else
+	:: freed = true OR_DIE fi; if
+	:: kept = marked OR_DIE fi;
+#endif
+	do
+#ifdef RETURN_AT_ONCE
+	:: kept = false; break
+#else
+	:: kept -> if :: kept = imported && !own OR_DIE fi
+#endif
+	:: !kept -> break
+	:: kept -> if :: kept = marked OR_DIE fi
+	:: dead = true; goto ended
+	od;
+	if
+	:: d_step { charged--; exported--; check() } OR_DIE fi;
+	dead = true;
+ended:	skip
+}
+#else
 active proctype maker()
 {
 	if
@@ -80,33 +121,46 @@ active proctype maker()
 	fi;
 ended:	skip
 }
+#endif
 
 #ifdef IMPORTER
+/* What the driver lists with the importer. */
+#define LISTED (imported && (dead || freed) && !open)
 /* Both questions and the reading are apart. */
 inline reading()
 {
 	bool ended;
 #ifdef ASK_AFTER_READING
-	own = imported && dead && !open;
+	own = LISTED;
 	ended = dead && !open;
 #else
 	ended = dead && !open;
 #ifndef DROP_FIRST
-	own = imported && dead && !open;
+	own = LISTED;
 #endif
 #endif
 	if :: ended -> marked = false :: else fi;
 #ifdef DROP_FIRST
-	own = imported && dead && !open
+	own = LISTED
 #endif
 }
 
 inline import()
 {
-#ifndef UNMARKED
+#if !defined(UNMARKED) && !defined(MARK_LATE)
 	given -> marked = true;
 #endif
+#ifdef IPC
+	if
+	:: d_step { given && !dead && !freed -> imported = true }
+	:: dead || freed
+	fi;
+#else
 	d_step { given -> imported = true };
+#endif
+#ifdef MARK_LATE
+	marked = true;
+#endif
 	d_step { open = false; locked = false };
 	do
 	:: reading()

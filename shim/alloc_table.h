@@ -12,8 +12,8 @@
 struct alloc_record {
 	uint64_t key; /* never 0 in a table */
 	uint64_t bytes;
-	uint8_t device; /* the region's index */
-	uint8_t flags;  /* RECORD_... */
+	uint16_t device : 4; /* the region's index */
+	uint16_t flags : 12; /* RECORD_... */
 	union {
 		uint16_t pool;  /* the number that hooks/pool.c gave the pool; 0: not from a pool */
 		uint16_t moves; /* for managed memory on another device: calls under way that send it there */
@@ -33,6 +33,7 @@ enum alloc_flags {
 	RECORD_MANAGED_POOL = 32, /* an address of a pool of managed memory, which is charged as a whole */
 	RECORD_AUTO_FREE = 64,    /* an executable graph that frees its memory when it is launched again */
 	RECORD_EXPORTED = 128,    /* exported: other processes may hold it as well */
+	RECORD_IPC = 256,         /* exported by an IPC handle; without RECORD_EXPORTED by nothing else */
 };
 
 #define ALLOC_TABLE_SHARDS 32

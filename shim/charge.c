@@ -139,7 +139,7 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 	static const char *const ends[] = {[REGION_RUNS] = "",
 					   [REGION_ENDING] = " (ending; the driver still has it)",
 					   [REGION_OUTLIVED] = " (ended; a fork child has its files of the driver open)",
-					   [REGION_LENT] = " (ended; a descriptor of memory that it exported is open)"};
+					   [REGION_LENT] = " (ended; other processes can reach memory that it exported)"};
 	char a[SIZE_TEXT], f[SIZE_TEXT], l[SIZE_TEXT], o[SIZE_TEXT], who[512] = "";
 	uint64_t room = why->limit > why->held ? why->limit - why->held : 0, me = (uint64_t)getpid();
 	const char *remedy = ""; /* what can be done about the holders, if there are any */
@@ -420,6 +420,17 @@ static uint64_t charge_lock_byte(struct region_exports *e)
 		cas(&e->lock, 0, RATION_EXPORT_LOCK_FIRST | word % RATION_EXPORT_LOCK_FIRST);
 	return load_acquire(&e->lock);
 }
+
+void charge_handle(unsigned device)
+{
+	struct region_exports *e = &charge_exports[device];
+	if (!load_acquire(&e->lock) && !charge_lock_byte(e))
+		cas(&e->lock, 0, RATION_EXPORT_LOCK_UNKNOWN);
+	charge_show_exports(device);
+	FAILPOINT(EXPORT_GIVEN);
+}
+
+bool charge_imported(unsigned device) { return region_imported(attach_region(), load_acquire(&charge_exports[device].lock)); }
 
 void charge_descriptor(unsigned device, int fd, bool own_file)
 {

@@ -84,9 +84,13 @@ void charge_mark_managed(unsigned device, uint64_t bytes, bool from_now);
  *   charge_export       before the driver is asked to export memory that was not exported before
  *   charge_descriptor   before the program gets a descriptor; own_file: it is of a file of its own,
  *                       as a dma-buf is, and not of the driver's
+ *   charge_handle       before the program gets an IPC handle
+ *   charge_imported     returns true if a process may have opened memory of this one
  *   charge_unexport     after charge_return */
 void charge_export(unsigned device, uint64_t bytes);
 void charge_descriptor(unsigned device, int fd, bool own_file);
+void charge_handle(unsigned device);
+bool charge_imported(unsigned device);
 void charge_unexport(unsigned device, uint64_t bytes);
 
 /* Reliefs: ways to free room before a request is refused. They are tried in this order, until

@@ -44,6 +44,7 @@ struct device {
 	uint64_t unconfirmed_bytes[RATION_KINDS]; /* part of estimated_bytes: not confirmed by an exact reading */
 	uint64_t corrected_bytes[RATION_KINDS];   /* part of estimated_bytes: returned since, but still in the records */
 	uint64_t lent_bytes;                      /* exported memory that was released here, and may still be used by other processes */
+	uint64_t lent_ipc_bytes;                  /* part of lent_bytes: of which only IPC handles were made */
 	uint64_t lowered_bytes;                   /* charged for contexts' stacks that were lowered, which the driver frees at any time */
 };
 

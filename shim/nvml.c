@@ -244,3 +244,22 @@ bool nvml_unlisted_bytes(struct nvml_device *d, uint64_t enough, uint64_t *bytes
 	mutex_unlock(&nvml_lock);
 	return good;
 }
+
+/* The list and the charges cannot be read at one instant either. */
+bool nvml_uncharged_bytes(struct nvml_device *d, unsigned index, uint64_t enough, uint64_t *bytes)
+{
+	bool good = true;
+	*bytes = 0;
+	mutex_lock(&nvml_lock, LOCK_NVML);
+	for (int i = 0; i < NVML_LOOKS && good && *bytes < enough; i++) {
+		unsigned n = 0;
+		uint64_t sum = 0;
+		good = nvml_read_list(d, &n);
+		for (unsigned j = 0; good && j < n; j++)
+			if (nvml_list[j].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE)
+				sum += region_uncharged(attach_region(), index, nvml_list[j].pid, nvml_list[j].usedGpuMemory);
+		*bytes = sum > *bytes ? sum : *bytes;
+	}
+	mutex_unlock(&nvml_lock);
+	return good;
+}

@@ -42,6 +42,10 @@ bool nvml_own_bytes(struct nvml_device *d, uint64_t *bytes);
  * shows `enough` bytes. It returns false if the driver does not tell. */
 bool nvml_unlisted_bytes(struct nvml_device *d, uint64_t enough, uint64_t *bytes);
 
+/* nvml_uncharged_bytes does the same for the bytes with which other processes of the job are listed, and for
+ * which they are not charged, on the device with this index. */
+bool nvml_uncharged_bytes(struct nvml_device *d, unsigned index, uint64_t enough, uint64_t *bytes);
+
 /* nvml_device_bytes reads how many bytes all processes together use on a device. It
  * returns false if the driver does not tell. */
 bool nvml_device_bytes(struct nvml_device *d, uint64_t *bytes);

@@ -113,23 +113,34 @@ static void overhead_correct(struct device *d, uint64_t less, bool exact)
 		region_remember_cost(attach_region(), d->index, d->uuid, charged - back);
 }
 
-/* overhead_unlisted returns the most bytes that can still be lent. The caller holds
- * LOCK_OVERHEAD. */
-static uint64_t overhead_unlisted(struct device *d)
+/* The most bytes that can still be lent. */
+struct overhead_lent {
+	uint64_t unlisted;  /* by descriptors: the bytes of the device that belong to no listed process */
+	uint64_t uncharged; /* by IPC handles: the bytes that other processes are listed with and not charged for */
+};
+
+/* overhead_look_lent finds these bytes. The caller holds LOCK_OVERHEAD. */
+static struct overhead_lent overhead_look_lent(struct device *d)
 {
-	uint64_t bytes;
-	return d->lent_bytes && nvml_unlisted_bytes(&d->nvml, d->lent_bytes, &bytes) ? bytes : UINT64_MAX / 2;
+	struct overhead_lent l = {UINT64_MAX / 2, 0};
+	uint64_t bytes, ipc = d->lent_ipc_bytes;
+	if (d->lent_bytes > ipc && nvml_unlisted_bytes(&d->nvml, d->lent_bytes - ipc, &bytes))
+		l.unlisted = bytes;
+	if (ipc && charge_imported(d->index))
+		nvml_uncharged_bytes(&d->nvml, d->index, ipc, &l.uncharged);
+	return l;
 }
 
-/* overhead_settle_lent returns lent bytes that are not among the unlisted ones: no process has
- * them any more, or the driver lists them with an importer, which charges them as overhead. If
- * this process is that importer, it must have charged them since `unlisted` was read. The caller
- * holds LOCK_OVERHEAD. */
-static void overhead_settle_lent(struct device *d, uint64_t unlisted)
+/* overhead_settle_lent returns lent bytes that are not among those of l: no process has them any
+ * more, or an importer has charged them as overhead. If this process is that importer, it must have
+ * charged them since l was found. The caller holds LOCK_OVERHEAD. */
+static void overhead_settle_lent(struct device *d, const struct overhead_lent *l)
 {
-	uint64_t back = overhead_above(d->lent_bytes, overhead_whole(unlisted));
+	uint64_t ipc = overhead_above(d->lent_ipc_bytes, overhead_whole(l->uncharged)),
+		 back = overhead_above(d->lent_bytes - d->lent_ipc_bytes, overhead_whole(l->unlisted)) + ipc;
 	if (!back)
 		return;
+	d->lent_ipc_bytes -= ipc;
 	store_release(&d->lent_bytes, d->lent_bytes - back);
 	charge_leaving(d->index, back);
 	charge_return(d->index, RATION_DATA, back);
@@ -144,9 +155,10 @@ static bool overhead_sync(struct device *d)
 {
 	struct overhead_reading r;
 	import_before_reading(d->index);
-	uint64_t unlisted = overhead_unlisted(d), charged = charge_held(d->index, RATION_OVERHEAD);
+	struct overhead_lent lent = overhead_look_lent(d);
+	uint64_t charged = charge_held(d->index, RATION_OVERHEAD);
 	if (!overhead_read(d, &r)) {
-		overhead_settle_lent(d, unlisted);
+		overhead_settle_lent(d, &lent);
 		return false;
 	}
 	if (d->making)
@@ -166,7 +178,7 @@ static bool overhead_sync(struct device *d)
 		charge_add_forced(d->index, RATION_OVERHEAD, more);
 	if (back)
 		charge_return(d->index, RATION_OVERHEAD, back);
-	overhead_settle_lent(d, unlisted);
+	overhead_settle_lent(d, &lent);
 	if (less > back)
 		overhead_correct(d, less - back, exact);
 	if (!exact)
@@ -182,15 +194,18 @@ static bool overhead_sync(struct device *d)
 	return true;
 }
 
-void overhead_lend(struct device *d, uint64_t bytes)
+void overhead_lend(struct device *d, uint64_t bytes, bool ipc)
 {
 	bool started = nvml_start();
 	bytes = overhead_whole(bytes);
 	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
 	charge_arrived(d->index, bytes);
 	store_release(&d->lent_bytes, d->lent_bytes + bytes);
+	d->lent_ipc_bytes += ipc ? bytes : 0;
 	if (started)
 		overhead_sync(d);
+	else
+		overhead_settle_lent(d, &(struct overhead_lent){UINT64_MAX / 2, 0}); /* nothing says that it is in use */
 	mutex_unlock(&overhead_lock);
 }
 

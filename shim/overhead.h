@@ -108,8 +108,9 @@ void overhead_drop_deferred(struct device *d, uint64_t bytes);
  * call it after charge_leaving. The driver keeps the memory as long as another process has a
  * handle or a descriptor. It stays charged here, as lent bytes: readings compare them with the
  * bytes on the device that belong to no listed process, and return the difference. It takes such a
- * reading, and may start NVML. shim/PROTOCOLS.md, *Lent memory*. */
-void overhead_lend(struct device *d, uint64_t bytes);
+ * reading, and may start NVML. ipc: only IPC handles were made of the memory, so that the driver lists
+ * it with a process that has it open. shim/PROTOCOLS.md, *Lent memory*. */
+void overhead_lend(struct device *d, uint64_t bytes, bool ipc);
 
 /* overhead_keep_rest is called after the end of a context, before its bytes are returned. If
  * the driver still has some of these bytes, it charges them as overhead first, so that they are

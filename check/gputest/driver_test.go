@@ -85,42 +85,47 @@ func (s step) text() string {
 }
 
 // TestShareable checks that shareable memory is counted as long as a process of the job can reach it:
-// by a handle, a mapping, or a descriptor, which may be a dma-buf of any memory.
+// by a handle, a mapping, a descriptor, which may be a dma-buf of any memory, or an IPC handle.
 func TestShareable(t *testing.T) {
 	const bytes = 256 * mib
-	for name, arguments := range map[string][]string{"released": nil, "dma-buf": {"dma-buf"}} {
+	size := strconv.FormatUint(bytes, 10)
+	for name, program := range map[string][]string{"released": {"shareable", size}, "dma-buf": {"shareable", size, "dma-buf"}, "ipc": {"handles", size}} {
 		check(t, name, 6*gib, nil, func(t *trial) {
 			var contexts uint64
-			t.inside(func(t *trial) { contexts = t.shareMemory("natively", bytes, arguments...) })
+			t.inside(func(t *trial) { contexts = t.shareMemory("natively", bytes, program) })
 			t.open(contexts + bytes + bytes/2)
-			t.shareMemory("in a job", bytes, arguments...)
+			t.shareMemory("in a job", bytes, program)
 			t.checkNothingLeft()
 		})
 	}
 }
 
-// shareMemory runs the program shareable, and notes at each step what the driver and ration count beyond the two
-// contexts. It returns what the driver counts for these.
-func (t *trial) shareMemory(where string, bytes uint64, arguments ...string) (contexts uint64) {
-	var free, counted, makers uint64 // makers: the maker's context
+// shareMemory runs the program shareable or handles, and notes at each step what the driver and ration count beyond
+// the contexts. It returns what the driver counts for these.
+func (t *trial) shareMemory(where string, bytes uint64, program []string) (contexts uint64) {
+	var free, counted, makers, others uint64 // makers: the maker's context; others: the other importer's
 	var wrong []string
-	t.start(nil, t.native("shareable", append([]string{strconv.FormatUint(bytes, 10)}, arguments...)...)...)
+	t.start(nil, t.native(program[0], program[1:]...)...)
 	t.eachStep(func(steps []step) {
 		s := steps[0]
 		maker, err := strconv.Atoi(s.values["maker"])
 		t.must(err)
+		other, _ := strconv.Atoi(s.values["other"]) // 0: there is none
 		now, err := t.driver.Free(t.device)
 		t.must(err)
 		listed, reachable := t.listed(), s.bytes(t, "reachable")
 		if s.name == "made" {
 			contexts, free, counted = t.listedSum()-bytes, now+bytes, t.jobUsed()-min(bytes, t.jobUsed())
-			makers = listed[maker] - bytes
+			makers, others = listed[maker]-bytes, listed[other]
 		}
-		if s.name == "kept" { // the maker has ended
+		switch s.name {
+		case "kept": // the maker has ended
 			counted -= min(makers, counted)
+		case "left": // the other importer has ended
+			counted -= min(others, counted)
 		}
-		line := fmt.Sprintf("%d MiB reachable; by the driver %d MiB for the maker, %d MiB for all others, %+d MiB for the device; again=%s",
-			reachable/mib, listed[maker]/mib, (t.listedSum()-listed[maker])/mib, (int64(free)-int64(now))/int64(mib), s.values["again"])
+		line := fmt.Sprintf("%d MiB reachable; by the driver %d MiB for the maker, %d MiB for the other importer, %d MiB for all others, %+d MiB for the device; %s",
+			reachable/mib, listed[maker]/mib, listed[other]/mib, (t.listedSum()-listed[maker]-listed[other])/mib, (int64(free)-int64(now))/int64(mib), s.text())
 		if t.job.Name == "" {
 			t.Logf("%s, %s: %s", where, s.name, line)
 			return
@@ -129,8 +134,8 @@ func (t *trial) shareMemory(where string, bytes uint64, arguments ...string) (co
 		t.must(err)
 		held := int64(t.jobUsed()) - int64(counted)
 		t.Logf("%s, %s: %s; by ration %+d MiB", where, s.name, line, held/int64(mib))
-		// At orphan the driver counts it for the importer, which charges it at its next reading.
-		if s.name != "orphan" && held < int64(reachable)-int64(lazyLoad) || s.name == "ended" && held > int64(lazyLoad) {
+		// At orphan and at left the driver counts it for the importer, which charges it at its next reading.
+		if s.name != "orphan" && s.name != "left" && held < int64(reachable)-int64(lazyLoad) || s.name == "ended" && held > int64(lazyLoad) {
 			wrong = append(wrong, fmt.Sprintf("%s (%d MiB)", s.name, held/int64(mib)))
 		}
 		expect.Must(t, s.name != "released" || s.values["again"] == "2", "as much again was granted while a descriptor kept the first")

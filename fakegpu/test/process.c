@@ -336,14 +336,8 @@ int main(int argc, char **argv)
 		const char *name;
 		int (*run)(void);
 	} roles[] = {
-		{"holder", holder},
-		{"worker", worker},
-		{"exporter", exporter},
-		{"exporter-frees", exporter_frees},
-		{"importer", importer},
-		{"orphan", orphan},
-		{"becomes-idle", becomes_idle},
-		{"becomes-holder", becomes_holder},
+		{"holder", holder},     {"worker", worker}, {"exporter", exporter},         {"exporter-frees", exporter_frees},
+		{"importer", importer}, {"orphan", orphan}, {"becomes-idle", becomes_idle}, {"becomes-holder", becomes_holder},
 		{"idle", idle},
 	};
 	setenv("FAKEGPU", "a100", 1);

@@ -91,7 +91,7 @@ func (e Exported) File() uint64 { return uint64(e) >> exportedUnitBits }
 // ExportFiles is no hash of any file: hashes are odd. Each dma-buf is a file of its own.
 const ExportFiles = 2
 
-// Values of Account.ExportLock; zero if no descriptor was given to the program.
+// Values of Account.ExportLock; zero if no descriptor and no IPC handle was given to the program.
 const (
 	ExportLockUnknown = 1       // a descriptor could not be locked
 	ExportLockFirst   = 1 << 62 // this and higher ones are the offset of the locked byte, which is random for each process and device

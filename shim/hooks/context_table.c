@@ -146,11 +146,11 @@ void context_unhide(struct context *c, CUcontext handle)
 
 void context_return(const struct alloc_record *r)
 {
-	struct device *d = unlikely(r->flags & RECORD_EXPORTED) && r->bytes ? device_at(r->device) : NULL;
+	struct device *d = unlikely(r->flags & (RECORD_EXPORTED | RECORD_IPC)) && r->bytes ? device_at(r->device) : NULL;
 	if (unlikely(r->flags & RECORD_MANAGED))
 		charge_mark_managed(r->device, r->bytes, false);
 	if (unlikely(d))
-		overhead_lend(d, r->bytes);
+		overhead_lend(d, r->bytes, !(r->flags & RECORD_EXPORTED));
 	else
 		charge_return(r->device, RATION_DATA, r->bytes);
 }

@@ -13,6 +13,7 @@ void departure_add(struct departure *p, const struct alloc_record *r)
 	s->deferred += r->flags & RECORD_DEFERRED ? bytes : 0;
 	s->unconfirmed += r->flags & RECORD_UNCONFIRMED ? bytes : 0;
 	s->exported += r->flags & RECORD_EXPORTED ? bytes : 0;
+	s->ipc += (r->flags & (RECORD_EXPORTED | RECORD_IPC)) == RECORD_IPC ? bytes : 0;
 }
 
 void departure_begin(struct departure *p)
@@ -43,7 +44,9 @@ void departure_end(const struct departure *p, bool gone)
 		if (s->deferred)
 			overhead_drop_deferred(device_at(i), s->deferred);
 		if (s->exported)
-			overhead_lend(device_at(i), s->exported);
-		charge_return(i, p->kind, s->bytes - s->corrected - s->exported);
+			overhead_lend(device_at(i), s->exported, false);
+		if (s->ipc)
+			overhead_lend(device_at(i), s->ipc, true);
+		charge_return(i, p->kind, s->bytes - s->corrected - s->exported - s->ipc);
 	}
 }

@@ -18,6 +18,7 @@ struct departure {
 		uint64_t unconfirmed; /* sum over those with RECORD_UNCONFIRMED */
 		uint64_t corrected;   /* part of unconfirmed that was returned before */
 		uint64_t exported;    /* sum over those with RECORD_EXPORTED, which become lent: see context_return */
+		uint64_t ipc;         /* sum over those with RECORD_IPC alone, which do so, too */
 	} device[RATION_DEVICES];
 };
 

@@ -5,7 +5,6 @@
 #include "hooks/context_table.h"
 #include "hooks/graph.h"
 #include "hooks/graph_capture.h"
-#include "hooks/ipc.h"
 #include "hooks/managed.h"
 #include "hooks/pool.h"
 #include "overhead.h"
@@ -135,29 +134,21 @@ int cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t hei
 	return linear_end(&a, result, result ? 0 : *out);
 }
 
-/* A free under way: the record of the address, and whether the memory was exported by cuIpcGetMemHandle. */
-struct linear_free {
-	struct alloc_record r;
-	bool ipc;
-};
-
 /* linear_free_begin removes the record of an address and returns it. An address without a
  * record may have been allocated by a graph. */
-static struct linear_free linear_free_begin(CUdeviceptr at)
+static struct alloc_record linear_free_begin(CUdeviceptr at)
 {
-	struct linear_free f = {context_free_begin(&context_addresses, at), false};
-	if (unlikely(!f.r.key))
+	struct alloc_record r = context_free_begin(&context_addresses, at);
+	if (unlikely(!r.key))
 		graph_frees();
-	f.ipc = ipc_free_begin(f.r.key);
-	return f;
+	return r;
 }
 
 /* linear_freed completes a free after the driver's call, and returns result. The address may
  * come from a pool, since programs may use cuMemFree and cuMemFreeAsync for either. since
  * points to pools_stamp before the call; NULL if the call does not wait for the device. */
-static int linear_freed(const struct linear_free *f, int result, const uint64_t *since)
+static int linear_freed(const struct alloc_record *r, int result, const uint64_t *since)
 {
-	const struct alloc_record *r = &f->r;
 	if (unlikely(!r->key))
 		graph_frees();
 	if (likely(context_free_end(&context_addresses, r, result == CUDA_SUCCESS))) {
@@ -170,23 +161,21 @@ static int linear_freed(const struct linear_free *f, int result, const uint64_t 
 		if (unlikely(r->flags & RECORD_SENT))
 			managed_freed(r);
 	}
-	if (unlikely(f->ipc))
-		ipc_free_end(r->key, result == CUDA_SUCCESS);
 	return result;
 }
 
 int cuMemFree(CUdeviceptr_v1 at)
 {
-	struct linear_free f = linear_free_begin(at);
+	struct alloc_record r = linear_free_begin(at);
 	uint64_t since = pools_stamp();
-	return linear_freed(&f, REAL(cuMemFree, at), &since);
+	return linear_freed(&r, REAL(cuMemFree, at), &since);
 }
 
 int cuMemFree_v2(CUdeviceptr at)
 {
-	struct linear_free f = linear_free_begin(at);
+	struct alloc_record r = linear_free_begin(at);
 	uint64_t since = pools_stamp();
-	return linear_freed(&f, REAL(cuMemFree_v2, at), &since);
+	return linear_freed(&r, REAL(cuMemFree_v2, at), &since);
 }
 
 static int linear_call_free_async(CUdeviceptr at, CUstream stream, bool per_thread)
@@ -205,8 +194,8 @@ static int linear_free_async(CUdeviceptr at, CUstream stream, bool per_thread)
 			graph_capture_freed(&capture, at);
 		return result;
 	}
-	struct linear_free f = linear_free_begin(at);
-	return linear_freed(&f, linear_call_free_async(at, stream, per_thread), NULL);
+	struct alloc_record r = linear_free_begin(at);
+	return linear_freed(&r, linear_call_free_async(at, stream, per_thread), NULL);
 }
 
 int cuMemFreeAsync(CUdeviceptr at, CUstream stream) { return linear_free_async(at, stream, false); }

@@ -5,6 +5,7 @@
 #include "cannot.h"
 #include "charge.h"
 #include "hooks/context_table.h"
+#include "hooks/ipc.h"
 #include "import.h"
 #include "log.h"
 #include "overhead.h"
@@ -73,18 +74,6 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 	return result;
 }
 
-/* vmm_import_ended takes a reading after the last handle and mapping of imported memory are gone: it may
- * have been charged as driver overhead. */
-static void vmm_import_ended(void)
-{
-	for (unsigned i = 0; i < RATION_DEVICES; i++) {
-		struct device *d = device_at(i);
-		if (d && charge_held(i, RATION_OVERHEAD))
-			overhead_refresh(d);
-	}
-	import_end();
-}
-
 int cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct alloc_record r;
@@ -100,7 +89,7 @@ int cuMemRelease(CUmemGenericAllocationHandle handle)
 	if (known && result != CUDA_SUCCESS)
 		vmm_undo(handle, -VMM_REFERENCE, &r);
 	if (import && result == CUDA_SUCCESS)
-		vmm_import_ended();
+		ipc_import_ended();
 	return result;
 }
 
@@ -190,7 +179,7 @@ static uint64_t vmm_unmap_end(CUdeviceptr at, bool ended)
 	if (ended) {
 		context_return(&r);
 		if (m.moves)
-			vmm_import_ended();
+			ipc_import_ended();
 	} else {
 		m.moves = 0;
 		charge_arrived(m.device, r.bytes);

@@ -145,6 +145,8 @@ static enum lent_answer lent_ask(uint64_t file, uint64_t lock)
 {
 	if (lock < RATION_EXPORT_LOCK_FIRST)
 		return LENT_UNKNOWN;
+	if (!file)
+		return LENT_CLOSED; /* no descriptor was made: the memory was exported by IPC handles */
 	enum lent_answer answer = lent_ask_file(file, lock);
 	return answer == LENT_UNKNOWN ? lent_ask_list(lock) : answer;
 }
@@ -161,6 +163,34 @@ static enum lent_answer lent_imported(struct region *r, uint64_t lock)
 	return l.l_type == F_UNLCK ? LENT_CLOSED : LENT_OPEN;
 }
 
+bool region_imported(struct region *r, uint64_t lock)
+{
+	return lock && (lock < RATION_EXPORT_LOCK_FIRST || lent_imported(r, lock) != LENT_CLOSED);
+}
+
+/* lent_listed_pid returns the PID by which the driver lists a slot's owner, or 0 if that is not known. */
+static uint64_t lent_listed_pid(const struct region *r, unsigned slot)
+{
+	const struct ration_slot *s = &r->m->slots[slot];
+	uint64_t pid = host_pid_of(load_acquire(&s->host_pid));
+	if (!pid && load_acquire(&r->m->header.nvml_pids) == make_nvml_pids(load_acquire(&s->pidns), true))
+		pid = load_acquire(&s->pid);
+	return pid;
+}
+
+uint64_t region_uncharged(struct region *r, unsigned device, uint32_t pid, uint64_t listed)
+{
+	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
+		uint64_t status = load_acquire(&r->m->status[slot]);
+		if (slot == r->slot || status_state(status) != RATION_SLOT_ACTIVE || lent_listed_pid(r, slot) != pid)
+			continue;
+		const struct ration_account *a = account(r, device, slot);
+		uint64_t charged = load_acquire(&a->gen) == status_gen(status) ? used_units(load_acquire(&a->used)) * RATION_UNIT : 0;
+		return listed > charged ? listed - charged : 0;
+	}
+	return 0;
+}
+
 /* lent_names returns true if the text has the lock of a byte, as the kernel lists it. */
 static bool lent_names(const char *text, uint64_t lock)
 {
@@ -172,11 +202,9 @@ static bool lent_names(const char *text, uint64_t lock)
 void region_find_exporters(struct region *r, int fd, void (*found)(uint64_t lock, unsigned device))
 {
 	char path[40], text[1024];
-	if (fd < 0)
-		return;
 	snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
 	/* If the kernel cannot be asked which lock the descriptor has, it may have any. */
-	bool known = region_read_text(path, text, sizeof text) && strstr(text, "lock:");
+	bool known = fd >= 0 && region_read_text(path, text, sizeof text) && strstr(text, "lock:");
 	for (unsigned slot = 0; slot < region_high_water(r); slot++) {
 		uint64_t claim = load_acquire(&r->claim), status = load_acquire(&r->m->status[slot]);
 		if (!status_holds(status) || make_claim(slot, status) == claim)

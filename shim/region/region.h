@@ -262,14 +262,19 @@ int region_export_lock(int fd, uint64_t lock);
  * is charged for that memory or has released it. docs/protocols.md, *Lent memory*.
  *
  *   region_find_exporters   calls found with the byte and the device of each process of the job that may have
- *                           exported a descriptor
+ *                           exported a descriptor; -1 stands for an IPC handle, which may be of any process
  *   region_show_imports     locks these bytes, and then unlocks all others that it has locked so. It returns false if
  *                           that fails: then nothing has changed
  *   region_unlent           returns true if the process that exported by that byte has ended and has no slot, or
- *                           there is no descriptor of its memory any more. This stays so */
+ *                           there is no descriptor of its memory any more. This stays so
+ *   region_imported         returns true if a process may have locked that byte
+ *   region_uncharged        returns how many of the bytes that the driver lists with a PID its process is not
+ *                           charged for; 0 if no other process of the job is known to have that PID in the list */
 void region_find_exporters(struct region *r, int fd, void (*found)(uint64_t lock, unsigned device));
 bool region_show_imports(struct region *r, const uint64_t *locks, unsigned n);
 bool region_unlent(struct region *r, uint64_t lock);
+bool region_imported(struct region *r, uint64_t lock);
+uint64_t region_uncharged(struct region *r, unsigned device, uint32_t pid, uint64_t listed);
 
 /* region_used returns the bytes that are granted on a device at this instant. */
 uint64_t region_used(const struct region *r, unsigned device);

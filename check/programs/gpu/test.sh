@@ -62,6 +62,10 @@ others() {
 	play "$bin/ipc" "$piece"
 	expect ipc "$(names)" 'exported imported closed freed '
 	expect ipc "$(value imported data)" "$piece"
+	strict=1 # the maker ends with its memory
+	play "$bin/handles" "$piece"
+	expect handles "$(names)" 'made exported imported released closed gone kept orphan left alone ended '
+	strict=2
 	play "$bin/forker" "$piece"
 	expect forker "$(names)" 'forked more two one freed '
 	expect forker "$(value two data)" $((3 * piece))
