@@ -49,6 +49,25 @@ static void unmapped_first(void)
 	OK(cuMemAddressFree(at, SIZE));
 }
 
+/* A mapping and a release that the driver refuses change nothing. */
+static void failed(void)
+{
+	CUmemGenericAllocationHandle h = make(), other = make();
+	CUdeviceptr at;
+	OK(cuMemAddressReserve(&at, SIZE, 0, 0, 0));
+	OK(cuMemMap(at, SIZE, 0, h, 0));
+	CHECK(cuMemMap(at, SIZE, 0, other, 0) != CUDA_SUCCESS);
+	OK(cuMemRelease(other));
+	SAME();
+	EQ(held(RATION_DATA), SIZE);
+	OK(cuMemRelease(h));
+	CHECK(cuMemRelease(h) != CUDA_SUCCESS);
+	OK(cuMemUnmap(at, SIZE));
+	SAME();
+	EQ(held(RATION_DATA), 0);
+	OK(cuMemAddressFree(at, SIZE));
+}
+
 static void retained(void)
 {
 	CUmemGenericAllocationHandle h = make(), again;
@@ -241,6 +260,7 @@ int main(void)
 	immense();
 	released_first();
 	unmapped_first();
+	failed();
 	retained();
 	ranges();
 	shared();

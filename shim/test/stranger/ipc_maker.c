@@ -249,6 +249,21 @@ static void not_open(void)
 	end(&importer, false);
 }
 
+/* cuMemGetInfo returns what processes held that have ended, each time. */
+static void asked(void)
+{
+	struct worker maker[2] = {worker_new(), worker_new()};
+	size_t left, total;
+	start();
+	for (unsigned i = 0; i < 2; i++) {
+		OK(tell(&maker[i], MAKE));
+		end(&maker[i], true);
+		pause_ms(120); /* it asks the kernel ten times a second at most */
+		OK(cuMemGetInfo_v2(&left, &total));
+		EQ(total - left, CONTEXT);
+	}
+}
+
 /* Two importers: the driver lists it with the one that opened it last, and then with the other. */
 static void two_importers(void)
 {
@@ -278,4 +293,4 @@ static void two_importers(void)
 
 RUN_PARTS(true, {"freed", freed}, {"freed-repeatedly", freed_repeatedly}, {"ended", maker_ended}, {"killed", maker_killed},
 	  {"all-killed", all_killed}, {"not-open", not_open}, {"opened-before", opened_before}, {"context-reset", context_reset},
-	  {"two-importers", two_importers})
+	  {"asked", asked}, {"two-importers", two_importers})
