@@ -107,7 +107,7 @@ uint64_t image_variables(const void *image)
 	const char *text = image;
 	if (!image)
 		return 0;
-	if (memcmp(image, ELFMAG, SELFMAG) == 0)
+	if (strncmp(text, ELFMAG, SELFMAG) == 0) /* memcmp may read behind the end of a short text */
 		return image_cubin(image);
 	text = image_skip(text);
 	return strncmp(text, ".version", 8) == 0 ? image_ptx(text) : 0;

@@ -2,6 +2,7 @@
 #include "../image.c"
 
 #include <stddef.h>
+#include <sys/mman.h>
 
 #include "check.h"
 
@@ -57,9 +58,25 @@ static void cubins(void)
 	EQ(image_variables(&cubin), 0);
 }
 
+/* Nothing is read behind the end of a text, which may be shorter than the mark of a cubin. */
+static void ends(void)
+{
+	enum { PAGE = 65536 };
+	char *at = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(at != MAP_FAILED);
+	EQ(mprotect(at + PAGE, PAGE, PROT_NONE), 0);
+	static const char *const texts[] = {"", "x", " ", "/", "\177", "\177EL", ".version", HEAD ".visible", HEAD ".visible .global"};
+	for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) {
+		size_t size = strlen(texts[i]) + 1;
+		EQ(image_variables(memcpy(at + PAGE - size, texts[i], size)), 0);
+	}
+	munmap(at, 2 * PAGE);
+}
+
 int main(void)
 {
 	ptx();
+	ends();
 	cubins();
 	return FINISH();
 }
