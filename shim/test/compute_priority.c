@@ -166,7 +166,7 @@ static void others(void)
 /* The table of docs/compute.md, for shares and caps. */
 static void composed(void)
 {
-	enum { SHARE = 6000, FLOOR = 2355 };
+	enum { SHARE = 6000, FLOOR = 2794, ONE_PERCENT = 105 };
 	struct worker low = begin_with("low", "CUDA_DEVICE_SM_LIMIT", "30"), capped = begin_with("low", "RATION_COMPUTE_MAX", "50");
 	EQ(slice(&low), SHARE);
 	EQ(slice(&capped), OWN);
@@ -175,15 +175,15 @@ static void composed(void)
 	EQ(slice(&high), SHARE);
 	EQ(slice(&low), FLOOR);
 	later(250 * MS);
-	EQ(slice(&capped), SHORT);
+	EQ(slice(&capped), ONE_PERCENT);
 	later(250 * MS);
-	EQ(slice(&capped), SHORT);
+	EQ(slice(&capped), ONE_PERCENT);
 	EQ(slice(&high), SHARE);
 	struct worker normal = begin_with("normal", "CUDA_DEVICE_SM_LIMIT", "30");
 	EQ(slice(&normal), SHARE);
 	struct worker hami = begin_with("", "CUDA_TASK_PRIORITY", "1");
 	later(250 * MS);
-	EQ(slice(&hami), SHORT);
+	EQ(slice(&hami), ONE_PERCENT);
 	finish_worker(&low, false);
 	finish_worker(&capped, false);
 	finish_worker(&high, false);
@@ -206,6 +206,23 @@ static void floor_is_kept(void)
 	}
 }
 
+/* So it does beside one whose own share gives it longer slices, and so does the floor of 1 %. */
+static void floor_beside_share(void)
+{
+	static const char *const lows[] = {"", "10", "30"}, *const highs[] = {"30", "60", "100"};
+	for (unsigned i = 0; i < 9; i++) {
+		struct worker low = begin_with("low", i % 3 ? "CUDA_DEVICE_SM_LIMIT" : NULL, lows[i % 3]);
+		struct worker high = begin_with("high", "CUDA_DEVICE_SM_LIMIT", highs[i / 3]);
+		double long_us = (double)slice(&high), us = (double)slice(&low), part = (us - 40) / (us + long_us + 2 * 180);
+		double share = i % 3 ? atof(lows[i % 3]) / 100 : 0.01;
+		EQ((uint64_t)long_us, (uint64_t)(atof(highs[i / 3]) * 200));
+		CHECK(part >= share && part < share + 0.005);
+		finish_worker(&low, false);
+		finish_worker(&high, false);
+		later(11 * SECOND);
+	}
+}
+
 /* A process that locks all of the file makes jobs of low priority as fast as normal ones. */
 static void liar(void)
 {
@@ -220,8 +237,14 @@ static void liar(void)
 	EQ(open(path, O_WRONLY | O_CLOEXEC) >= 0 && geteuid() != 0, 0); /* nobody can write it */
 	EQ(fcntl(fd, F_SETLK, &all), 0);
 	EQ(slice(&low), OWN);
+	struct worker late = begin("low"); /* finds no seat, but finds one later */
+	EQ(slice(&late), OWN);
 	close(fd);
 	EQ(slice(&low), SHORT);
+	later(6 * SECOND);
+	EQ(slice(&high), HIGH);
+	EQ(slice(&late), SHORT);
+	finish_worker(&late, false);
 	finish_worker(&low, false);
 	finish_worker(&high, false);
 }
@@ -348,6 +371,7 @@ int main(int argc, char **argv)
 	others();
 	composed();
 	floor_is_kept();
+	floor_beside_share();
 	liar();
 	under_policy();
 	return FINISH();
