@@ -14,8 +14,23 @@ static int change_priority(struct ration_limits *page, const void *arg)
 	return 0;
 }
 
+/* Puts another file in the place of the file of claims, as a program may that closes all descriptors. */
+static void replace_claims(void)
+{
+	char name[64], path[4200];
+	for (int fd = 3; fd < 1024; fd++) {
+		snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+		ssize_t n = readlink(name, path, sizeof path);
+		if (n > 9 && !memcmp(path + n - 9, "/priority", 9)) {
+			int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+			EQ(dup2(null, fd), fd);
+			close(null);
+		}
+	}
+}
+
 /* A worker: l launches, w waits for a kernel that takes minutes, 1 to 3 change the job's priority, c
- * makes another context and launches in it. */
+ * makes another context and launches in it, x closes the file of claims. */
 static int work(void)
 {
 	char step;
@@ -32,6 +47,8 @@ static int work(void)
 		}
 		if (step >= '1' && step <= '3')
 			EQ(region_limits_with(region_here(), change_priority, &(uint64_t){(uint64_t)(step - '0')}), 0);
+		if (step == 'x')
+			replace_claims();
 		if (step == 'c') {
 			CUcontext c;
 			OK(cuCtxCreate_v2(&c, 0, 0));
@@ -121,6 +138,33 @@ static void waiting(void)
 	EQ(machine_now(0) - begun, 20 * 8 * MS);
 	finish_worker(&second, true);
 	EQ(slice(&low), SHORT);
+	/* One of high priority that has waited counts for as long as one that has launched. */
+	char done = 0;
+	tell(&high, 'w', 'w');
+	syscall(SYS_nanosleep, &(struct timespec){0, 300000000}, NULL);
+	later(60 * SECOND);
+	EQ(slice(&low), SHORT);
+	later(600 * SECOND);
+	EQ(read(high.from, &done, 1), 1);
+	EQ(done, 'd');
+	EQ(slice(&low), SHORT);
+	later(11 * SECOND);
+	EQ(slice(&low), OWN);
+	finish_worker(&low, false);
+	finish_worker(&high, false);
+}
+
+/* A process that loses its descriptor has no claim, until it next has work. */
+static void closed(void)
+{
+	struct worker low = begin("low"), high = begin("high");
+	EQ(slice(&high), HIGH);
+	EQ(slice(&low), SHORT);
+	tell(&high, 'x', 'd');
+	EQ(slice(&low), OWN);
+	later(6 * SECOND); /* a claim is renewed when half of it has passed */
+	EQ(slice(&high), HIGH);
+	EQ(slice(&low), SHORT);
 	finish_worker(&low, false);
 	finish_worker(&high, false);
 }
@@ -132,9 +176,13 @@ static void changes(void)
 	EQ(slice(&high), HIGH);
 	EQ(slice(&one), SHORT);
 	EQ(slice(&other), SHORT); /* in its turn */
+	later(250 * MS);
+	EQ(slice(&one), SHORT);
 	tell(&one, '2', 'd');
 	EQ(slice(&one), OWN);
-	EQ(slice(&other), SHORT); /* the claim has gone with the priority */
+	uint64_t begun = machine_now(0);
+	EQ(slice(&other), SHORT); /* the claims have gone with the priority */
+	EQ(machine_now(0) - begun, 8 * MS);
 	tell(&one, '1', 'd');
 	EQ(slice(&one), HIGH);
 	tell(&high, '3', 'd');
@@ -199,7 +247,8 @@ static void floor_is_kept(void)
 		struct worker low = begin_with("low", "CUDA_DEVICE_SM_LIMIT", shares[i]), high = begin("high");
 		EQ(slice(&high), HIGH);
 		double us = (double)slice(&low), part = (us - 40) / (us + HIGH + 2 * 180), share = atof(shares[i]) / 100;
-		CHECK(part >= (share > 0.5 ? 0.5 : share) && part < share + 0.005);
+		share = share > 0.5 ? 0.5 : share;
+		CHECK(part >= share && part < share + 0.005);
 		finish_worker(&low, false);
 		finish_worker(&high, false);
 		later(11 * SECOND);
@@ -367,6 +416,7 @@ int main(int argc, char **argv)
 	start_timed();
 	low_ones();
 	waiting();
+	closed();
 	changes();
 	others();
 	composed();
