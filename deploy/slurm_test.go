@@ -26,7 +26,7 @@ func newSlurmNode(t *testing.T) slurmNode {
 		expect.OK(t, err)
 		n.write(name, strings.NewReplacer("/etc/ration/slurm.conf", n.path("conf"), "/run/ration-slurm", n.path("state")).Replace(string(text)))
 	}
-	n.write("conf", "SHARDS=8\nPRIORITIES='serve=high batch=low'\nPATH="+n.folder+":$PATH\n")
+	n.write("conf", "SHARDS=8\nPRIORITIES='serve=high batch=low'\nQOS_PRIORITIES='premium=high scavenger=low'\nPATH="+n.folder+":$PATH\n")
 	n.write("ration", "#!/bin/sh\necho \"$*\" >>"+n.path("calls")+"\n")
 	return n
 }
@@ -68,6 +68,12 @@ func TestHostileSlurmProlog(t *testing.T) {
 		"no partition":     {"echo 1 0", nil, "refuse its shards on n1 are not known", ""},
 		"a partition":      {"echo 1 0 batch", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000% --priority low"},
 		"another one":      {"echo 1 0 serve", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000% --priority high"},
+		"a QOS":            {"echo 1 0 all:scavenger", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000% --priority low"},
+		"QOS first":        {"echo 1 0 batch:premium", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000% --priority high"},
+		"another QOS":      {"echo 1 0 batch:normal", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000% --priority low"},
+		"a QOS like it":    {"echo 1 0 premium:batch", nil, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000%"},
+		"an odd QOS":       {"echo '1 0 batch:?'", nil, "refuse its QOS is not known on n1", ""},
+		"none and a QOS":   {"echo none all:premium", nil, "none", ""},
 		"by the user":      {"echo 1 0 all", []string{"SLURM_JOB_PARTITION=serve", "SLURM_JOB_QOS=serve", "RATION_PRIORITY=high", "PRIORITIES=all=high"}, "join slurm-7", "create slurm-7 --mem 1m,0=12.5000%"},
 		"an odd partition": {"echo '1 0 ?'", nil, "refuse its partition is not known on n1", ""},
 		"too many":         {"echo 9 0 all", nil, "refuse it has 9 shards, ", ""},

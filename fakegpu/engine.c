@@ -36,10 +36,7 @@ void engine_close(struct engine *e, struct engine_books *b, bool keep)
 	pthread_mutex_unlock(&e->lock);
 }
 
-bool engine_has_work(const struct engine_context *c)
-{
-	return c->state == ENGINE_LIVE && (c->apart ? c->front != 0 : c->done < c->submitted);
-}
+bool engine_has_work(const struct engine_context *c) { return c->state == ENGINE_LIVE && (c->apart ? c->front != 0 : c->head < c->tail); }
 
 /* Returns the context whose turn is next: the next one that has work, or the same one again if no
  * other has. */
@@ -257,14 +254,15 @@ void engine_submit(struct engine *e, struct engine_books *b, unsigned i, struct 
 	struct engine_context *c = &b->context[i];
 	if (step.beside && !c->apart)
 		engine_part(e, b, i);
-	if (!step.beside && step.ns > 0 && !c->apart && !engine_has_work(c))
+	bool waits = b->loaded == i ? b->switch_left > 0 : b->loaded != ENGINE_NONE && engine_has_work(&b->context[b->loaded]);
+	if (!step.beside && (step.ns > 0 || waits) && !c->apart && !engine_has_work(c))
 		c->since = b->now;
 	c->submitted += step.beside ? 0 : step.ns;
 	e->queue[i][c->tail % ENGINE_QUEUE] = (struct engine_entry){.end = c->submitted, .at = ENGINE_NEVER, .step = step};
 	c->tail++;
 	if (c->apart)
 		engine_settle(e, b, i);
-	else
+	else if (!waits)                                /* for its turn */
 		engine_reach(e, c, i, c->done, b->now); /* where all before it is done, so is it */
 }
 

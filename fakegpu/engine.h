@@ -4,7 +4,8 @@
  * for at most its slice; a switch to another context costs time. A context without work is skipped,
  * and a context that runs out of work ends its turn. The work of a context is done in the order in
  * which it was submitted, whatever its streams; this keeps every order that streams and events ask
- * for.
+ * for. An event takes no time, but the device reaches it in its context's turn only. So the time
+ * between the events before and behind a kernel does not include the wait for that turn.
  *
  * Copies and host functions are different: they run beside the kernels, and begin when the work
  * before them in their stream is done. They delay the work after them in this stream, and nothing

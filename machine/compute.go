@@ -17,6 +17,8 @@ type Compute struct {
 	Working int    `json:"working"`   // contexts with work, of all processes
 	Used    uint64 `json:"used_ns"`   // nanoseconds of the device's time; measured only while there is a cap
 	Waited  uint64 `json:"waited_ns"` // nanoseconds that launches waited because of the cap, summed over all threads
+
+	InTurn uint64 `json:"in_turn_ns"` // the part of Used in which no other context had the device, for certain; the rest has turns of others in it
 }
 
 // Values of ProcessCompute.State.
@@ -98,7 +100,7 @@ func readCompute(r *region.Region, device int) (*Compute, error) {
 	if err != nil || !c.Set() {
 		return nil, err
 	}
-	return &Compute{Share: c.Share, Max: c.Max, Round: c.Round, Used: c.Used, Waited: c.Waited}, nil
+	return &Compute{Share: c.Share, Max: c.Max, Round: c.Round, Used: c.Used, Waited: c.Waited, InTurn: c.InTurn}, nil
 }
 
 // readProcessCompute reads a process's use of a device's time. now is the monotonic clock in
@@ -113,7 +115,6 @@ func readProcessCompute(r *region.Region, job *Compute, h Holding, slot int, ali
 		out.Working, out.Waiting = c.Work.Contexts(), c.Work.Waiting() != 0
 	}
 	if job.Share == 0 {
-		out.Slice = 0
 		return out, nil
 	}
 	switch reason := c.NotEnforced(); {

@@ -1,10 +1,11 @@
-/* shards JOB [NODE] prints how many shards a job has on a node, on which device, and the job's partition, as
- * "3 0 batch"; or "none". For a partition that it cannot print as a word it prints "?".
+/* shards JOB [NODE] prints how many shards a job has on a node, on which device, and the job's partition and QOS, as
+ * "3 0 batch:normal"; or "none". For a partition or a QOS that it cannot print as a word it prints "?". Without a
+ * database of accounts a job has no QOS: "3 0 batch".
  * NODE is what slurmd calls this node. Without it this is the job's only node, or the one with this machine's
  * host name.
  *
  * It asks slurmctld by Slurm's own library, and reads only fields that slurmctld makes itself: the
- * job's number, its nodes, its partition, and what it was given on each. The text of `scontrol show job` also has the
+ * job's number, its nodes, its partition and QOS, and what it was given on each. The text of `scontrol show job` also has the
  * job's name, comment and paths, in which users can write line breaks. What it does not understand is an
  * error: it never answers "none" for a job that may have shards. */
 
@@ -74,15 +75,15 @@ static int shards_parse(const char *at, const char *end, long *count, long *devi
 	return *device >= 0 && at + 1 == end ? 0 : -1;
 }
 
-/* partition_word returns the name of a partition if it is a plain word, as of a job that runs. */
-static const char *partition_word(const char *name)
+/* name_word returns the name of a partition or a QOS if it is a plain word, as of a job that runs. */
+static const char *name_word(const char *name)
 {
 	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
 	return name && *name && !name[strspn(name, plain)] ? name : "?";
 }
 
-/* gres_print prints the shards in what slurmctld has for a node, gpu:0,shard:3(IDX:0), and the partition. */
-static void gres_print(const char *gres, const char *partition)
+/* gres_print prints the shards in what slurmctld has for a node, gpu:0,shard:3(IDX:0), the partition and the QOS. */
+static void gres_print(const char *gres, const char *partition, const char *qos)
 {
 	long found = 0, on = 0;
 	for (const char *at = gres, *end; *at; at = *end ? end + 1 : end) {
@@ -96,7 +97,7 @@ static void gres_print(const char *gres, const char *partition)
 			found = count, on = device;
 	}
 	if (found)
-		printf("%ld %ld %s\n", found, on, partition_word(partition));
+		printf("%ld %ld %s%s%s\n", found, on, name_word(partition), qos && *qos ? ":" : "", qos && *qos ? name_word(qos) : "");
 	else
 		puts("none");
 }
@@ -159,7 +160,7 @@ static void job_print(const job_info_t *job, const char *name)
 	long position = job->gres_detail_cnt > 1 ? node_position(job, name) : 0;
 	if (position < 0 || position >= (long)job->gres_detail_cnt || !job->gres_detail_str)
 		fail("slurmctld does not tell what the job has on this node");
-	gres_print(job->gres_detail_str[position] ? job->gres_detail_str[position] : "", job->partition);
+	gres_print(job->gres_detail_str[position] ? job->gres_detail_str[position] : "", job->partition, job->qos);
 }
 
 int main(int argc, char **argv)

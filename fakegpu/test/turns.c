@@ -154,9 +154,33 @@ static void small_kernel(const char *slice, uint64_t median, uint64_t worst)
 	EQ(end(c, 0), 0);
 }
 
+/* The time between the events around a kernel is its own if it fits into a slice, as on an H200: the
+ * first event waits for the turn. A longer kernel has the neighbour's turns in it. */
+static void around_kernel(CUfunction f, double least_ms, double most_ms)
+{
+	CUevent from, to;
+	float ms = 0;
+	struct child c = spawn_with("busy", "2048");
+	OK(cuEventCreate(&from, 0));
+	OK(cuEventCreate(&to, 0));
+	for (unsigned i = 0; i < 7; i++) {
+		later(10 * MS + i * 370 * US);
+		OK(cuEventRecord(from, NULL));
+		EQ(cuEventQuery(from), CUDA_ERROR_NOT_READY);
+		OK(launch(f, 1, NULL));
+		OK(cuEventRecord(to, NULL));
+		later(200 * MS);
+		OK(cuEventElapsedTime(&ms, from, to));
+		CHECK(ms >= least_ms && ms <= most_ms);
+	}
+	EQ(end(c, 0), 0);
+}
+
 static int small_kernels(void)
 {
 	start();
+	around_kernel(kernel("short_one"), 0.999, 1.001);
+	around_kernel(kernel("long_one"), 19, 21);
 	small_kernel("2000", 1190, 2250);
 	small_kernel("1000", 710, 1250);
 	small_kernel("200", 380, 450);

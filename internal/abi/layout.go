@@ -211,7 +211,8 @@ type Compute struct {
 
 	Used   uint64 // nanoseconds of the device's time, as measured and charged; it bounds Due
 	Waited uint64 // nanoseconds that launches waited, summed over all threads
-	_      [6]uint64
+	InTurn uint64 // the part of Used in which no other context had the device: the first slice of each period of work
+	_      [5]uint64
 
 	Parts [Parts]uint64 // packed by TimePart; a ring, by its number modulo Parts
 }

@@ -14,6 +14,7 @@ type Compute struct {
 	Round  uint64 // microseconds
 	Used   uint64 // nanoseconds, as measured for a cap
 	Waited uint64 // nanoseconds that launches waited because of the cap, summed over all threads
+	InTurn uint64 // nanoseconds: the part of Used in which no other context had the device, for certain
 }
 
 // Set reports whether the job has a share or a cap.
@@ -29,6 +30,7 @@ func (r *Region) Compute(device int) (Compute, error) {
 			Round:  abi.RoundOf(atomic.LoadUint64(&r.limits.Round)),
 			Used:   atomic.LoadUint64(&had.Used),
 			Waited: atomic.LoadUint64(&had.Waited),
+			InTurn: atomic.LoadUint64(&had.InTurn),
 		}
 	})
 }

@@ -41,6 +41,7 @@ func (h held) add(more held) held {
 type counted struct {
 	refused, died uint64
 	used          uint64 // nanoseconds of the device's time
+	inTurn        uint64 // the part of it in turns of its own
 }
 
 // counter identifies them. The subject does not: until a process of the job has found out the device's UUID, it
@@ -59,6 +60,7 @@ type Meter struct {
 	counts  map[counter]counted
 	worked  map[Subject]bool // whether it worked in this step, for those of which it is known
 	outside map[string]bool  // by UUID: devices with processes of no job in this step
+	turns   map[Subject]*turns
 	period  Period
 	day     time.Time
 	members map[int]map[Subject]bool // by UID: subjects with an account of this day
@@ -67,7 +69,7 @@ type Meter struct {
 
 // NewMeter returns a meter that has not looked yet.
 func NewMeter() *Meter {
-	return &Meter{jobs: map[Subject]held{}, worked: map[Subject]bool{}, outside: map[string]bool{}, members: map[int]map[Subject]bool{}, period: Period{Sums: map[Subject]Sums{}}}
+	return &Meter{jobs: map[Subject]held{}, worked: map[Subject]bool{}, outside: map[string]bool{}, turns: map[Subject]*turns{}, members: map[int]map[Subject]bool{}, period: Period{Sums: map[Subject]Sums{}}}
 }
 
 // Look counts what was held since the last look, and notes what is held now. If memory changed in between,
@@ -185,7 +187,7 @@ func (m *Meter) noteCounters(counts map[counter]counted, took map[Subject]uint64
 			is.died = j.Died
 		}
 		if d.Compute != nil {
-			is.used = d.Compute.Used
+			is.used, is.inTurn = d.Compute.Used, d.Compute.InTurn
 		}
 		key := counter{j.ID(), d.Device}
 		was, known := m.counts[key]
@@ -196,7 +198,7 @@ func (m *Meter) noteCounters(counts map[counter]counted, took map[Subject]uint64
 		if is.used > was.used {
 			// More than all of the time since the last look is counted later, as far as it is not too much.
 			more.Measured = min(is.used-was.used, uint64(max(0, now.Sub(m.at))))
-			counts[key] = counted{is.refused, is.died, max(was.used+more.Measured, is.used-min(is.used, maxLate))}
+			counts[key] = counted{is.refused, is.died, max(was.used+more.Measured, is.used-min(is.used, maxLate)), is.inTurn}
 			if late := m.unpaid[key]; late > 0 {
 				m.unpaid[key] = late - min(late, more.Measured)
 			}
@@ -208,6 +210,7 @@ func (m *Meter) noteCounters(counts map[counter]counted, took map[Subject]uint64
 			m.add(s, more)
 			if more.Measured > 0 {
 				m.worked[s] = true
+				m.noteTurns(s, j, d, min(more.Measured, is.inTurn-min(is.inTurn, was.inTurn)))
 			}
 		}
 	}
@@ -340,29 +343,29 @@ func (m *Meter) Take() Period {
 			out.Sums[s] = sums
 		}
 	}
-	m.markShared()
-	m.period, m.worked, m.outside = Period{At: m.at, Sums: map[Subject]Sums{}}, map[Subject]bool{}, map[string]bool{}
+	m.divideShared()
+	m.period, m.worked, m.outside, m.turns = Period{At: m.at, Sums: map[Subject]Sums{}}, map[Subject]bool{}, map[string]bool{}, map[Subject]*turns{}
 	return out
 }
 
-// markShared marks the measured time of jobs that may not have had their device for themselves in this period. The
-// library measures from the beginning of a kernel to its end, so the turns of others in between are in it. A job for
-// which it is unknown whether it worked may have worked.
-func (m *Meter) markShared() {
-	mayWork := map[string]int{} // by device
-	may := func(s Subject) bool {
-		worked, known := m.worked[s]
-		return worked || !known
-	}
-	for s := range m.period.Sums {
-		if may(s) {
+// divideShared removes the turns of others from the measured time of jobs that may not have had their device for
+// themselves in this period, as far as these are known. A job for which it is unknown whether it worked may have worked.
+func (m *Meter) divideShared() {
+	measured, mayWork := map[string][]Subject{}, map[string]int{} // by device
+	for s, sums := range m.period.Sums {
+		if worked, known := m.worked[s]; worked || !known {
 			mayWork[s.Device]++
 		}
+		if sums.Measured > 0 {
+			measured[s.Device] = append(measured[s.Device], s)
+		}
 	}
-	for s, sums := range m.period.Sums {
-		if sums.Measured > 0 && (mayWork[s.Device] > 1 || m.outside[s.Device]) {
-			sums.Shared = sums.Measured
-			m.period.Sums[s] = sums
+	for device, subjects := range measured {
+		switch {
+		case m.outside[device] || mayWork[device] > len(subjects):
+			m.markShared(subjects)
+		case len(subjects) > 1:
+			m.divide(subjects, m.period.Watched)
 		}
 	}
 }

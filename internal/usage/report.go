@@ -43,7 +43,7 @@ type Line struct {
 	Idle     uint64  `json:"idle_byte_seconds"`       // held while the job did no work on the device
 	Seconds  float64 `json:"gpu_seconds"`             // of the device's time
 	Sampled  float64 `json:"sampled_gpu_seconds"`     // the part of these from the driver's samples, which are not exact
-	Shared   float64 `json:"shared_gpu_seconds"`      // the part of these that was measured while others may have worked on the device: too much, since their turns are in it
+	Shared   float64 `json:"shared_gpu_seconds"`      // the part of these that is only an upper bound, because turns of others may be in it
 	Peak     uint64  `json:"peak"`                    // bytes on one device by one job
 	Refused  uint64  `json:"refused"`
 	Died     uint64  `json:"died"`

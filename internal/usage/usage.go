@@ -36,7 +36,7 @@ type Sums struct {
 	Peak     uint64 // bytes
 	Refused  uint64
 	Died     uint64
-	Shared   uint64 // the part of Measured in steps in which others may have worked on the device: their turns are in it
+	Shared   uint64 // the part of Measured that is only an upper bound, because turns of others may be in it
 }
 
 // add adds another account, or the account of another period.

@@ -18,6 +18,7 @@ struct busy_interval {
 struct busy {
 	const struct device *device;
 	uint64_t found_ns; /* new time since the last busy_tell */
+	uint64_t turn_ns;  /* the part of it in which no other context had the device */
 	unsigned count;
 	struct busy_interval counted[BUSY_INTERVALS]; /* the latest intervals, no two of which overlap */
 };
@@ -34,7 +35,9 @@ void busy_claim(struct busy *b, uint64_t until, uint64_t ns);
  * oldest. */
 double busy_count(struct busy *b, struct busy_interval new, uint64_t until);
 
-/* busy_tell returns the new time since its last call, in ns. */
-uint64_t busy_tell(struct busy *b);
+/* busy_tell returns the new time since its last call, in ns. In *turn_ns it returns the part of it in
+ * which no other context had the device, for certain: a context that was idle begins to work at the
+ * beginning of its turn, and keeps the device for a slice. The rest may contain the turns of others. */
+uint64_t busy_tell(struct busy *b, uint64_t *turn_ns);
 
 #endif

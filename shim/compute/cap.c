@@ -20,11 +20,13 @@
 
 uint32_t cap_devices;
 
-static void cap_charge(const struct device *d, uint64_t ns)
+static void cap_charge(const struct device *d, uint64_t ns, uint64_t in_turn_ns)
 {
 	unsigned percent = region_cap(attach_region(), d->index);
-	if (percent && attach_on())
-		region_cap_charge(attach_region(), d->index, ns, percent, clock_exact());
+	if (!percent || !attach_on())
+		return;
+	region_cap_charge(attach_region(), d->index, ns, percent, clock_exact());
+	region_cap_in_turn(attach_region(), d->index, in_turn_ns);
 }
 
 /* cap_show_uncharged publishes since when this process has had work on a device that is not charged

@@ -15,19 +15,25 @@
 #include "userjob.h"
 
 /* A position in the file, from the highest bit: device, kind, seat, time. A process's claim is the
- * range from time 0 of its seat up to the time until which the claim counts. */
+ * range from the beginning of its seat up to the time until which the claim counts. A claim that begins
+ * a few bytes later tells a number by that: its detail. */
 enum { CLAIMS_TIME_BITS = 32, CLAIMS_SEAT_BITS = 10, CLAIMS_KIND_BITS = 2, CLAIMS_DEVICE_BITS = 18 };
 #define CLAIMS_SEAT_SIZE (UINT64_C(1) << CLAIMS_TIME_BITS)
 #define CLAIMS_KIND_SIZE (CLAIMS_SEAT_SIZE << CLAIMS_SEAT_BITS)
 #define CLAIMS_DEVICE_SIZE (CLAIMS_KIND_SIZE << CLAIMS_KIND_BITS)
-enum { CLAIMS_SEATS = 1 << CLAIMS_SEAT_BITS, CLAIMS_SEAT_TRIES = 16 };
+enum { CLAIMS_SEATS = 1 << CLAIMS_SEAT_BITS, CLAIMS_SEAT_TRIES = 16, CLAIMS_DETAILS = 4096 };
 
 static const char claims_name[] = "priority", claims_machine[] = "/run/ration/priority", claims_shared[] = "/tmp/ration-priority";
 
 /* The open file. fd is -1 before it is opened, CLAIMS_OPENING while a thread opens it, and CLAIMS_NONE
- * if there is no such file; atomic. The others are written before fd. */
+ * if there is no such file, or no free seat; atomic. The others are written before fd. */
 enum { CLAIMS_NONE = -2, CLAIMS_OPENING = -3 };
 static int claims_fd = -1;
+/* When to try again after CLAIMS_NONE, by claims_now: another process may have locked all seats for a
+ * moment, or root may make the file later. */
+#define CLAIMS_RETRY_MS UINT64_C(5000)
+static uint64_t claims_retry;
+static uint32_t claims_complained; /* atomic */
 static uint64_t claims_dev, claims_ino;
 static unsigned claims_seat;
 
@@ -133,8 +139,12 @@ static int claims_opened(void)
 	}
 	if (fd >= 0)
 		close(fd);
-	log_warn("priority: not enforced: there is no file of claims (let root make %s with mode 0444; mount it in containers)",
-		 claims_machine);
+	store_release(&claims_retry, claims_now() + CLAIMS_RETRY_MS);
+	if (!__atomic_exchange_n(&claims_complained, 1, __ATOMIC_RELAXED))
+		log_warn("priority: not enforced: there is no file of claims, or no seat in it (let root make %s with mode 0444; mount it "
+			 "in "
+			 "containers)",
+			 claims_machine);
 	return CLAIMS_NONE;
 }
 
@@ -144,7 +154,7 @@ static int claims_file(void)
 	int fd = __atomic_load_n(&claims_fd, __ATOMIC_ACQUIRE), cancel;
 	/* The program may have closed it, and opened another file with its number. Then all claims of
 	 * this process are gone, and it starts anew. */
-	if (fd < -1 || (fd >= 0 && claims_same_file(fd)))
+	if (fd >= 0 ? claims_same_file(fd) : fd == CLAIMS_OPENING || (fd == CLAIMS_NONE && claims_now() < load_acquire(&claims_retry)))
 		return fd;
 	/* One thread opens it: closing a second descriptor would drop all locks of this process. */
 	if (!__atomic_compare_exchange_n(&claims_fd, &fd, CLAIMS_OPENING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -162,24 +172,28 @@ static uint64_t claims_base(const uint64_t uuid[2], enum claims_kind kind)
 	return device * CLAIMS_DEVICE_SIZE + kind * CLAIMS_KIND_SIZE;
 }
 
-bool claims_hold(const uint64_t uuid[2], enum claims_kind kind, uint64_t until)
+bool claims_hold_with(const uint64_t uuid[2], enum claims_kind kind, unsigned detail, uint64_t until)
 {
 	int fd = claims_file();
 	if (fd < 0)
 		return false;
 	uint64_t seat = claims_base(uuid, kind) + claims_seat * CLAIMS_SEAT_SIZE, bytes = until % CLAIMS_SEAT_SIZE;
-	if (!until || !bytes)
+	detail = detail < CLAIMS_DETAILS ? detail : CLAIMS_DETAILS - 1;
+	if (!until || bytes <= detail)
 		return claims_lock(fd, F_UNLCK, seat, CLAIMS_SEAT_SIZE);
 	/* First the longer range: at no instant is there none. */
-	return claims_lock(fd, F_RDLCK, seat, bytes) && claims_lock(fd, F_UNLCK, seat + bytes, CLAIMS_SEAT_SIZE - bytes);
+	return claims_lock(fd, F_RDLCK, seat + detail, bytes - detail) &&
+	       claims_lock(fd, F_UNLCK, seat + bytes, CLAIMS_SEAT_SIZE - bytes) && (!detail || claims_lock(fd, F_UNLCK, seat, detail));
 }
+
+bool claims_hold(const uint64_t uuid[2], enum claims_kind kind, uint64_t until) { return claims_hold_with(uuid, kind, 0, until); }
 
 /* claims_counts returns true if a lock is a claim on a seat that counts now. */
 static bool claims_counts(const struct flock *l, uint64_t seat, uint64_t now)
 {
-	uint64_t until = (uint64_t)l->l_len;
+	uint64_t start = (uint64_t)l->l_start, until = start - seat + (uint64_t)l->l_len;
 	/* The library has no locks of open files, whose owner the kernel does not tell: pid -1. */
-	return l->l_pid >= 0 && (uint64_t)l->l_start == seat && until > 0 && until < CLAIMS_SEAT_SIZE &&
+	return l->l_pid >= 0 && start >= seat && start < seat + CLAIMS_DETAILS && l->l_len > 0 && until < CLAIMS_SEAT_SIZE &&
 	       (uint32_t)(until - now % CLAIMS_SEAT_SIZE) <= (uint32_t)CLAIMS_MOST_MS;
 }
 
@@ -200,11 +214,11 @@ static bool claims_allowed(const struct flock *l, uint64_t now)
 
 unsigned claims_others(const uint64_t uuid[2], enum claims_kind kind, uint64_t now)
 {
-	unsigned before;
-	return claims_rank(uuid, kind, now, &before);
+	struct claims_found found;
+	return claims_find_all(uuid, kind, now, &found);
 }
 
-unsigned claims_rank(const uint64_t uuid[2], enum claims_kind kind, uint64_t now, unsigned *before)
+unsigned claims_find_all(const uint64_t uuid[2], enum claims_kind kind, uint64_t now, struct claims_found *others)
 {
 	/* The kernel returns any lock of a range. So each lock that is found divides the range in two;
 	 * the second part is put off. */
@@ -214,7 +228,7 @@ unsigned claims_rank(const uint64_t uuid[2], enum claims_kind kind, uint64_t now
 	unsigned parts = 1, found = 0, count = 0;
 	uint64_t base = claims_base(uuid, kind);
 	int fd = claims_file();
-	*before = 0;
+	*others = (struct claims_found){0};
 	while (fd >= 0 && parts) {
 		unsigned from = left[parts - 1].from, to = left[parts - 1].to;
 		struct flock l;
@@ -231,7 +245,8 @@ unsigned claims_rank(const uint64_t uuid[2], enum claims_kind kind, uint64_t now
 		seat = seat < from ? from : seat;
 		bool counts = claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now) && (kind != CLAIMS_HIGH || claims_allowed(&l, now));
 		count += counts;
-		*before += counts && seat < claims_seat;
+		others->before += counts && seat < claims_seat;
+		others->details += counts ? start - (base + seat * CLAIMS_SEAT_SIZE) : 0;
 		if (++found >= CLAIMS_MANY)
 			return CLAIMS_MANY;
 		left[parts - 1].to = seat;

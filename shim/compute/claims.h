@@ -31,11 +31,18 @@ uint64_t claims_now(void);
  * It returns false if there is no file of claims. */
 bool claims_hold(const uint64_t uuid[2], enum claims_kind kind, uint64_t until);
 
+/* claims_hold_with is the same for a claim with a detail: a number below 4096 that the others see. */
+bool claims_hold_with(const uint64_t uuid[2], enum claims_kind kind, unsigned detail, uint64_t until);
+
 /* claims_others returns how many other processes have a claim on a device that counts now;
- * CLAIMS_MANY if there are so many, or if there is no file of claims. claims_rank also sets *before
- * to the number of those whose seat is before that of this process. */
+ * CLAIMS_MANY if there are so many, or if there is no file of claims. claims_find_all also tells how
+ * many of those have a seat before that of this process, and the sum of their details. */
+struct claims_found {
+	unsigned before;
+	uint64_t details;
+};
 unsigned claims_others(const uint64_t uuid[2], enum claims_kind kind, uint64_t now);
-unsigned claims_rank(const uint64_t uuid[2], enum claims_kind kind, uint64_t now, unsigned *before);
+unsigned claims_find_all(const uint64_t uuid[2], enum claims_kind kind, uint64_t now, struct claims_found *others);
 
 /* claims_reset forgets what a fork child inherited. The kernel gives a child none of the locks. */
 void claims_reset(void);

@@ -28,12 +28,12 @@ enum {
 #define METER_RARE 100
 
 static uint32_t meter_crowded; /* atomic */
-static void (*meter_used)(const struct device *d, uint64_t ns);
+static void (*meter_used)(const struct device *d, uint64_t ns, uint64_t in_turn_ns);
 static void (*meter_changed)(const struct device *d);
 
 static __thread struct meter_stream *meter_cache[METER_CACHE] __attribute__((tls_model("initial-exec")));
 
-void meter_reset(void (*used)(const struct device *d, uint64_t ns), void (*uncharged)(const struct device *d))
+void meter_reset(void (*used)(const struct device *d, uint64_t ns, uint64_t in_turn_ns), void (*uncharged)(const struct device *d))
 {
 	memset(meter_cache, 0, sizeof meter_cache);
 	meter_crowded = 0;
@@ -46,9 +46,9 @@ void meter_crowd(void) { set(&meter_crowded, 1); }
 /* meter_tell passes the newly counted time to meter_used. The caller holds the meter's mark. */
 static void meter_tell(struct meter *m)
 {
-	uint64_t ns = busy_tell(&m->busy);
+	uint64_t in_turn, ns = busy_tell(&m->busy, &in_turn);
 	if (ns)
-		meter_used(m->device, ns);
+		meter_used(m->device, ns, in_turn);
 }
 
 uint64_t meter_uncharged(const struct meter *m, const struct device *d)

@@ -41,7 +41,7 @@
 /* meter_reset clears all state, in a process that has just opened the region. used will be called
  * with the time, in ns, that kernels have used on a device; uncharged, whenever the time has changed
  * since when a context on a device has had work that is not counted yet (meter_uncharged). */
-void meter_reset(void (*used)(const struct device *d, uint64_t ns), void (*uncharged)(const struct device *d));
+void meter_reset(void (*used)(const struct device *d, uint64_t ns, uint64_t in_turn_ns), void (*uncharged)(const struct device *d));
 
 /* meter_uncharged returns since when a meter's context on this device has had work that is not
  * counted yet, in ns; 0 if it has none. If the process ends now, that time is charged instead. */

@@ -35,6 +35,7 @@
 #define PRIORITY_LOST 40
 #define PRIORITY_SEVERAL 1000
 #define PRIORITY_LEAST 100
+#define PRIORITY_DETAIL 64
 
 /* One for each device, by the region's index. Atomic. Times are those of claims. */
 static struct priority_device {
@@ -65,9 +66,17 @@ static enum claims_kind priority_kind(void)
 	}
 }
 
+/* priority_longer returns by how much the slices of a job of high priority exceed HIGH, because of its
+ * share, in units of DETAIL. */
+static unsigned priority_longer(const struct device *d)
+{
+	uint64_t slice = region_round(attach_region()) * region_share(attach_region(), d->index) / 100;
+	return slice > PRIORITY_HIGH ? (unsigned)((slice - PRIORITY_HIGH + PRIORITY_DETAIL - 1) / PRIORITY_DETAIL) : 0;
+}
+
 static void priority_claim(const struct device *d, enum claims_kind kind, uint64_t until)
 {
-	claims_hold(d->uuid, kind, until);
+	claims_hold_with(d->uuid, kind, until && kind == CLAIMS_HIGH ? priority_longer(d) : 0, until);
 	store_release(&priority_devices[d->index].claim, until ? (uint64_t)kind << PRIORITY_TIME_BITS | until : 0);
 }
 
@@ -155,10 +164,11 @@ static bool priority_take_turns(const struct device *d, unsigned others, uint64_
 #define PRIORITY_MOST 50
 
 /* priority_short returns the slice with which a context gets so many per cent beside contexts of
- * high priority: (slice - LOST) / (slice + high * HIGH + switches). */
-static uint64_t priority_short(unsigned percent, unsigned high)
+ * high priority, whose slices are together longer than HIGH each by so much:
+ * (slice - LOST) / (slice + high * HIGH + longer + switches). */
+static uint64_t priority_short(unsigned percent, unsigned high, uint64_t longer)
 {
-	uint64_t others = (uint64_t)high * (PRIORITY_HIGH + PRIORITY_SWITCH) + PRIORITY_SWITCH;
+	uint64_t others = (uint64_t)high * (PRIORITY_HIGH + PRIORITY_SWITCH) + longer + PRIORITY_SWITCH;
 	percent = percent < PRIORITY_FLOOR ? PRIORITY_FLOOR : percent > PRIORITY_MOST ? PRIORITY_MOST : percent;
 	uint64_t slice = (100 * PRIORITY_LOST + percent * others) / (100 - percent) + 1;
 	return slice < PRIORITY_SHORT ? PRIORITY_SHORT : slice;
@@ -172,7 +182,8 @@ uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, unsi
 		slice = slice < PRIORITY_LEAST ? PRIORITY_LEAST : slice;
 	}
 	uint64_t now = claims_now();
-	unsigned high = kind == CLAIMS_LOW ? claims_others(d->uuid, CLAIMS_HIGH, now) : 0;
+	struct claims_found found = {0};
+	unsigned high = kind == CLAIMS_LOW ? claims_find_all(d->uuid, CLAIMS_HIGH, now, &found) : 0;
 	if (!high || high == CLAIMS_MANY) {
 		priority_take_turns(d, 0, now);
 		return slice;
@@ -183,7 +194,7 @@ uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, unsi
 	if (!priority_take_turns(d, claims_others(d->uuid, CLAIMS_LOW, now), now) && shown && !priority_is_busy(d, now))
 		priority_hold(d, priority_claimed(d));
 	bool several = own > 1 || !priority_is_busy(d, now) || claims_others(d->uuid, CLAIMS_BUSY, now);
-	uint64_t least = priority_short(share, high);
+	uint64_t least = priority_short(share, high, found.details * PRIORITY_DETAIL);
 	return several && least < PRIORITY_SEVERAL ? PRIORITY_SEVERAL : least;
 }
 
@@ -204,15 +215,16 @@ bool priority_turn(struct device *d, uint64_t flight_ns)
 {
 	struct priority_device *p = &priority_devices[d->index];
 	uint64_t now = claims_now(), turn = now / PRIORITY_TURN_MS;
-	unsigned before, others;
+	struct claims_found found;
+	unsigned others;
 	if (priority_kind() != CLAIMS_LOW || !claims_others(d->uuid, CLAIMS_HIGH, now) ||
-	    !priority_take_turns(d, others = claims_rank(d->uuid, CLAIMS_LOW, now, &before), now)) {
+	    !priority_take_turns(d, others = claims_find_all(d->uuid, CLAIMS_LOW, now, &found), now)) {
 		priority_changed(d);
 		return true;
 	}
 	if (priority_claimed(d) < now + PRIORITY_LOW_MS / 2)
 		priority_claim(d, CLAIMS_LOW, now + PRIORITY_LOW_MS);
-	bool own = turn % (others + 1) == before;
+	bool own = turn % (others + 1) == found.before;
 	if (priority_is_busy(d, now)) {
 		if (own)
 			store_release(&p->turn, turn);

@@ -58,6 +58,10 @@ static uint32_t slice_count; /* how many entries were ever used; atomic */
  * next has work, if one is free by then. Atomic. */
 static uint32_t slice_crowded[RATION_DEVICES];
 
+/* By the region's index of a device: the slice in microseconds that the driver was last seen to have
+ * for a context of this process; 0: not known. Atomic. */
+static uint64_t slice_in_force[RATION_DEVICES];
+
 /* A context that this thread is making. */
 static __thread struct {
 	struct device *device; /* NULL: none */
@@ -74,6 +78,7 @@ void slices_reset(void)
 	memset(slice_contexts, 0, sizeof slice_contexts);
 	memset(&slice_making, 0, sizeof slice_making);
 	memset(slice_crowded, 0, sizeof slice_crowded);
+	memset(slice_in_force, 0, sizeof slice_in_force);
 	slice_count = 0;
 	slice_complained = 0;
 }
@@ -106,6 +111,13 @@ static unsigned slice_kept(ioctl_function next, const struct slice_group *g)
 	if (!slice_command(next, g, (uint32_t)SLICE_COMMAND_GET, &has))
 		return RATION_SLICE_UNKNOWN;
 	return has == g->slice_us ? RATION_SLICE_KEPT : RATION_SLICE_LOST;
+}
+
+uint64_t slice_of(const struct device *d) { return __atomic_load_n(&slice_in_force[d->index], __ATOMIC_RELAXED); }
+
+static void slice_note(const struct device *d, const struct slice_group *g, unsigned state)
+{
+	__atomic_store_n(&slice_in_force[d->index], state == RATION_SLICE_KEPT ? g->slice_us : 0, __ATOMIC_RELAXED);
 }
 
 void slice_watch(struct device *d, uint64_t want)
@@ -175,6 +187,7 @@ static int slice_catch(ioctl_function next, int fd, struct slice_call *c)
 	else
 		slice_seen(slice_kept(next, g));
 	slice_making.groups += g->fd >= 0;
+	slice_note(slice_making.device, g, slice_making.state);
 	errno = saved;
 	return result;
 }
@@ -359,6 +372,7 @@ static void slice_set_one(struct slice_context *c, uint64_t want)
 	}
 	if (state != RATION_SLICE_KEPT)
 		g->fd = -1;
+	slice_note(c->device, g, state);
 	__atomic_store_n(&c->state, state, __ATOMIC_RELAXED);
 }
 

@@ -48,6 +48,10 @@ unsigned slice_workers(const struct device *d, uint64_t since_us);
  * slice another thread is setting. */
 unsigned slice_set(const struct device *d, uint64_t want);
 
+/* slice_of returns the slice in microseconds that the contexts of this process have on a device, or 0
+ * if it is not known. */
+uint64_t slice_of(const struct device *d);
+
 /* slice_complain logs why a share is not enforced, once for each reason. slice_state_text returns
  * that reason as text. */
 void slice_complain(const struct device *d, unsigned state);

@@ -421,7 +421,8 @@ struct ration_compute {
 	uint64_t pad2[6];
 	uint64_t used;
 	uint64_t waited;
-	uint64_t pad5[6];
+	uint64_t in_turn;
+	uint64_t pad6[5];
 	uint64_t parts[1024];
 };
 _Static_assert(sizeof(struct ration_compute) == 8320, "compute");
@@ -430,7 +431,8 @@ _Static_assert(offsetof(struct ration_compute, clock) == 8, "compute.clock");
 _Static_assert(offsetof(struct ration_compute, pad2) == 16, "compute.pad2");
 _Static_assert(offsetof(struct ration_compute, used) == 64, "compute.used");
 _Static_assert(offsetof(struct ration_compute, waited) == 72, "compute.waited");
-_Static_assert(offsetof(struct ration_compute, pad5) == 80, "compute.pad5");
+_Static_assert(offsetof(struct ration_compute, in_turn) == 80, "compute.in_turn");
+_Static_assert(offsetof(struct ration_compute, pad6) == 88, "compute.pad6");
 _Static_assert(offsetof(struct ration_compute, parts) == 128, "compute.parts");
 
 struct ration_slot {

@@ -156,6 +156,8 @@ void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsi
 		fetch_add(&a->time_used, used_ns);
 }
 
+void region_cap_in_turn(struct region *r, unsigned device, uint64_t ns) { fetch_add(&r->m->compute[device].in_turn, ns); }
+
 void region_show_uncharged(struct region *r, unsigned device, uint64_t since_ns)
 {
 	struct ration_account *a = region_own_account(r, device);

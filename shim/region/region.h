@@ -361,11 +361,13 @@ uint64_t region_clock(struct region *r);
  * that time would be if under_way_ns more were used from now on. region_cap_claim returns how much
  * of the interval from from_ns to to_ns, in which this process occupied the device, no process of
  * the job has claimed before; region_cap_charge charges used_ns, the sum of these.
- * region_cap_waited adds the time for which a launch waited to the statistics. */
+ * region_cap_in_turn and region_cap_waited add to the statistics: which part of the charged time was in
+ * this process's own turn for certain, and for how long a launch waited. */
 uint64_t region_cap_due(struct region *r, unsigned device, unsigned percent, uint64_t now_ns);
 uint64_t region_cap_ahead(uint64_t due, uint64_t under_way_ns, unsigned percent, uint64_t now_ns);
 uint64_t region_cap_claim(struct region *r, unsigned device, uint64_t from_ns, uint64_t to_ns);
 void region_cap_charge(struct region *r, unsigned device, uint64_t used_ns, unsigned percent, uint64_t now_ns);
+void region_cap_in_turn(struct region *r, unsigned device, uint64_t ns);
 void region_cap_waited(struct region *r, unsigned device, uint64_t ns);
 
 /* region_show_uncharged publishes since when this process has had work that is not charged yet; 0

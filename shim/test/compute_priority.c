@@ -14,8 +14,23 @@ static int change_priority(struct ration_limits *page, const void *arg)
 	return 0;
 }
 
+/* Puts another file in the place of the file of claims, as a program may that closes all descriptors. */
+static void replace_claims(void)
+{
+	char name[64], path[4200];
+	for (int fd = 3; fd < 1024; fd++) {
+		snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+		ssize_t n = readlink(name, path, sizeof path);
+		if (n > 9 && !memcmp(path + n - 9, "/priority", 9)) {
+			int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+			EQ(dup2(null, fd), fd);
+			close(null);
+		}
+	}
+}
+
 /* A worker: l launches, w waits for a kernel that takes minutes, 1 to 3 change the job's priority, c
- * makes another context and launches in it. */
+ * makes another context and launches in it, x closes the file of claims. */
 static int work(void)
 {
 	char step;
@@ -32,6 +47,8 @@ static int work(void)
 		}
 		if (step >= '1' && step <= '3')
 			EQ(region_limits_with(region_here(), change_priority, &(uint64_t){(uint64_t)(step - '0')}), 0);
+		if (step == 'x')
+			replace_claims();
 		if (step == 'c') {
 			CUcontext c;
 			OK(cuCtxCreate_v2(&c, 0, 0));
@@ -121,6 +138,33 @@ static void waiting(void)
 	EQ(machine_now(0) - begun, 20 * 8 * MS);
 	finish_worker(&second, true);
 	EQ(slice(&low), SHORT);
+	/* One of high priority that has waited counts for as long as one that has launched. */
+	char done = 0;
+	tell(&high, 'w', 'w');
+	syscall(SYS_nanosleep, &(struct timespec){0, 300000000}, NULL);
+	later(60 * SECOND);
+	EQ(slice(&low), SHORT);
+	later(600 * SECOND);
+	EQ(read(high.from, &done, 1), 1);
+	EQ(done, 'd');
+	EQ(slice(&low), SHORT);
+	later(11 * SECOND);
+	EQ(slice(&low), OWN);
+	finish_worker(&low, false);
+	finish_worker(&high, false);
+}
+
+/* A process that loses its descriptor has no claim, until it next has work. */
+static void closed(void)
+{
+	struct worker low = begin("low"), high = begin("high");
+	EQ(slice(&high), HIGH);
+	EQ(slice(&low), SHORT);
+	tell(&high, 'x', 'd');
+	EQ(slice(&low), OWN);
+	later(6 * SECOND); /* a claim is renewed when half of it has passed */
+	EQ(slice(&high), HIGH);
+	EQ(slice(&low), SHORT);
 	finish_worker(&low, false);
 	finish_worker(&high, false);
 }
@@ -132,9 +176,13 @@ static void changes(void)
 	EQ(slice(&high), HIGH);
 	EQ(slice(&one), SHORT);
 	EQ(slice(&other), SHORT); /* in its turn */
+	later(250 * MS);
+	EQ(slice(&one), SHORT);
 	tell(&one, '2', 'd');
 	EQ(slice(&one), OWN);
-	EQ(slice(&other), SHORT); /* the claim has gone with the priority */
+	uint64_t begun = machine_now(0);
+	EQ(slice(&other), SHORT); /* the claims have gone with the priority */
+	EQ(machine_now(0) - begun, 8 * MS);
 	tell(&one, '1', 'd');
 	EQ(slice(&one), HIGH);
 	tell(&high, '3', 'd');
@@ -166,7 +214,7 @@ static void others(void)
 /* The table of docs/compute.md, for shares and caps. */
 static void composed(void)
 {
-	enum { SHARE = 6000, FLOOR = 2355 };
+	enum { SHARE = 6000, FLOOR = 2794, ONE_PERCENT = 105 };
 	struct worker low = begin_with("low", "CUDA_DEVICE_SM_LIMIT", "30"), capped = begin_with("low", "RATION_COMPUTE_MAX", "50");
 	EQ(slice(&low), SHARE);
 	EQ(slice(&capped), OWN);
@@ -175,15 +223,15 @@ static void composed(void)
 	EQ(slice(&high), SHARE);
 	EQ(slice(&low), FLOOR);
 	later(250 * MS);
-	EQ(slice(&capped), SHORT);
+	EQ(slice(&capped), ONE_PERCENT);
 	later(250 * MS);
-	EQ(slice(&capped), SHORT);
+	EQ(slice(&capped), ONE_PERCENT);
 	EQ(slice(&high), SHARE);
 	struct worker normal = begin_with("normal", "CUDA_DEVICE_SM_LIMIT", "30");
 	EQ(slice(&normal), SHARE);
 	struct worker hami = begin_with("", "CUDA_TASK_PRIORITY", "1");
 	later(250 * MS);
-	EQ(slice(&hami), SHORT);
+	EQ(slice(&hami), ONE_PERCENT);
 	finish_worker(&low, false);
 	finish_worker(&capped, false);
 	finish_worker(&high, false);
@@ -199,7 +247,25 @@ static void floor_is_kept(void)
 		struct worker low = begin_with("low", "CUDA_DEVICE_SM_LIMIT", shares[i]), high = begin("high");
 		EQ(slice(&high), HIGH);
 		double us = (double)slice(&low), part = (us - 40) / (us + HIGH + 2 * 180), share = atof(shares[i]) / 100;
-		CHECK(part >= (share > 0.5 ? 0.5 : share) && part < share + 0.005);
+		share = share > 0.5 ? 0.5 : share;
+		CHECK(part >= share && part < share + 0.005);
+		finish_worker(&low, false);
+		finish_worker(&high, false);
+		later(11 * SECOND);
+	}
+}
+
+/* So it does beside one whose own share gives it longer slices, and so does the floor of 1 %. */
+static void floor_beside_share(void)
+{
+	static const char *const lows[] = {"", "10", "30"}, *const highs[] = {"30", "60", "100"};
+	for (unsigned i = 0; i < 9; i++) {
+		struct worker low = begin_with("low", i % 3 ? "CUDA_DEVICE_SM_LIMIT" : NULL, lows[i % 3]);
+		struct worker high = begin_with("high", "CUDA_DEVICE_SM_LIMIT", highs[i / 3]);
+		double long_us = (double)slice(&high), us = (double)slice(&low), part = (us - 40) / (us + long_us + 2 * 180);
+		double share = i % 3 ? atof(lows[i % 3]) / 100 : 0.01;
+		EQ((uint64_t)long_us, (uint64_t)(atof(highs[i / 3]) * 200));
+		CHECK(part >= share && part < share + 0.005);
 		finish_worker(&low, false);
 		finish_worker(&high, false);
 		later(11 * SECOND);
@@ -220,8 +286,14 @@ static void liar(void)
 	EQ(open(path, O_WRONLY | O_CLOEXEC) >= 0 && geteuid() != 0, 0); /* nobody can write it */
 	EQ(fcntl(fd, F_SETLK, &all), 0);
 	EQ(slice(&low), OWN);
+	struct worker late = begin("low"); /* finds no seat, but finds one later */
+	EQ(slice(&late), OWN);
 	close(fd);
 	EQ(slice(&low), SHORT);
+	later(6 * SECOND);
+	EQ(slice(&high), HIGH);
+	EQ(slice(&late), SHORT);
+	finish_worker(&late, false);
 	finish_worker(&low, false);
 	finish_worker(&high, false);
 }
@@ -344,10 +416,12 @@ int main(int argc, char **argv)
 	start_timed();
 	low_ones();
 	waiting();
+	closed();
 	changes();
 	others();
 	composed();
 	floor_is_kept();
+	floor_beside_share();
 	liar();
 	under_policy();
 	return FINISH();

@@ -141,6 +141,44 @@ static int serving(void)
 	return checks_failed > 0;
 }
 
+/* What the device did for this process, and what the library measured of it. */
+struct account {
+	uint64_t got, used, in_turn;
+};
+
+static struct account account(void)
+{
+	const struct ration_compute *c = &region_here()->m->compute[0];
+	return (struct account){own().got_ns, load_acquire(&c->used), load_acquire(&c->in_turn)};
+}
+
+static bool near(double x, double y) { return x >= y * 0.98 && x <= y * 1.02; }
+
+/* A job that always has work, or a kernel of a millisecond now and then. Without the turns of the others, which all
+ * last WHOLE_US with the switches, its measured time is what the device did for it, within 2 %. */
+static int counted(bool always)
+{
+	CUfunction f = kernel(always ? "quick" : "one");
+	struct account before = {0}, after;
+	for (uint64_t from = machine_now(0), now = from; now < from + 4 * SECOND; now = machine_now(0)) {
+		if (now < from + SECOND)
+			before = account();
+		OK(launch(f, NULL));
+		nap(always ? 200 * US : 41 * MS);
+		while (always && own().submitted_ns - own().got_ns > 40 * MS)
+			nap(MS);
+	}
+	after = account();
+	double got = (double)(after.got - before.got), used = (double)(after.used - before.used),
+	       turn = (double)(after.in_turn - before.in_turn);
+	double slice = (double)slice_of(0), estimate = turn + (used - turn) * (slice - 40) / atof(getenv("WHOLE_US"));
+	fprintf(stderr, "slice %.0f us: got %.1f ms, measured %.1f ms, %.1f of them in its turn, estimated %.1f ms\n", slice, got / 1e6,
+		used / 1e6, turn / 1e6, estimate / 1e6);
+	CHECK(near(estimate, got));
+	CHECK(always ? turn < used / 100 && near(used, 3e9) : near(turn, used));
+	return checks_failed > 0;
+}
+
 static int work(const char *role)
 {
 	start_timed();
@@ -150,6 +188,8 @@ static int work(const char *role)
 		return serving();
 	if (!strcmp(role, "lies"))
 		lies();
+	if (!strncmp(role, "counted", 7))
+		return counted(!strcmp(role, "counted"));
 	if (!strcmp(role, "threads"))
 		twice();
 	busy(strcmp(role, "ahead") ? 20 * MS : 60 * MS, !strcmp(role, "pauses"), !strcmp(role, "dies"));
@@ -270,12 +310,39 @@ static void jobs(unsigned lows, const char *last, struct expected want)
 	}
 }
 
+/* Jobs with shares of the device's time that count what they get of it. The last one works now and then. */
+static void accounts(unsigned n, const char *const *shares, const char *last)
+{
+	struct job j[JOBS];
+	char whole[16];
+	double us = 0;
+	for (unsigned i = 0; i < n; i++)
+		us += i == n - 1 && strcmp(last, "counted") ? 0 : atof(shares[i]) * 200 + 180;
+	snprintf(whole, sizeof whole, "%.0f", us);
+	setenv("WHOLE_US", whole, 1);
+	setenv("RATION_COMPUTE_MAX", "100", 1);
+	for (unsigned i = 0; i < n; i++) {
+		setenv("CUDA_DEVICE_SM_LIMIT", shares[i], 1);
+		j[i] = begin(i == n - 1 ? last : "counted", "normal");
+	}
+	for (unsigned i = 0; i < n; i++)
+		EQ(run(j + i, n - i, UINT64_MAX - 1), 0);
+	for (unsigned i = 0; i < n; i++) {
+		close(j[i].to);
+		close(j[i].from);
+	}
+	unsetenv("RATION_COMPUTE_MAX");
+	unsetenv("CUDA_DEVICE_SM_LIMIT");
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 1)
 		return work(argv[1]);
 	signal(SIGPIPE, SIG_IGN);
 	start_timed();
+	accounts(4, (const char *const[]){"10", "20", "30", "40"}, "counted");
+	accounts(2, (const char *const[]){"40", "40"}, "counted now and then");
 	jobs(1, "busy", (struct expected){97, 97, "350", "600", 1000});
 	/* A request that comes while a turn ends waits for two switches. */
 	jobs(3, "busy", (struct expected){90, 28, "600", "1200", 130});
