@@ -54,7 +54,7 @@ func TestSleep(t *testing.T) {
 }
 
 // sleepSpeed compares the driver's time for a program without ration with its time for a program in a job, and with that
-// of ration sleep and ration wake, which take a second more.
+// of ration sleep and ration wake.
 func (t *trial) sleepSpeed(bytes uint64, rounds int) {
 	calls := t.startCalls()
 	bare := t.startSleeper(bytes)
