@@ -36,6 +36,7 @@ func TestSleep(t *testing.T) {
 		{"cupy", 9 * gib, []string{cupy}, func(t *trial) { t.sleepFramework(cupy) }},
 		{"jax", 9 * gib, []string{jax}, func(t *trial) { t.sleepFramework(jax, "XLA_PYTHON_CLIENT_PREALLOCATE=false") }},
 		{"launches", 16 * gib, nil, func(t *trial) { t.sleepLaunching(short(t, 3, 6), short(t, 2, 17)) }},
+		{"threads", 16 * gib, nil, func(t *trial) { t.sleepMixing(6, short(t, 3, 15)) }},
 		{"full-device", 16 * gib, nil, (*trial).sleepFullDevice},
 		{"killed-helper", 8 * gib, nil, func(t *trial) { t.sleepKilledHelper(20) }},
 		{"refused", 16 * gib, nil, (*trial).sleepRefused},
@@ -53,7 +54,7 @@ func TestSleep(t *testing.T) {
 }
 
 // sleepSpeed compares the driver's time for a program without ration with its time for a program in a job, and with that
-// of ration sleep and ration wake, which take a second more.
+// of ration sleep and ration wake.
 func (t *trial) sleepSpeed(bytes uint64, rounds int) {
 	calls := t.startCalls()
 	bare := t.startSleeper(bytes)
@@ -140,6 +141,28 @@ func (t *trial) sleepLaunching(jobs, cycles int) {
 		launched, longest = launched+n[0], max(longest, n[2])
 	}
 	t.note("%d sleeps, %.0f launches, the longest %.1f s", jobs*cycles, launched, longest/1e9)
+}
+
+// sleepMixing puts a job to sleep whose threads allocate, free, launch, capture streams, and make contexts. It may be
+// refused for a capture, or an allocation that takes long.
+func (t *trial) sleepMixing(threads, cycles int) {
+	t.open(8 * gib)
+	p := t.startSleeper(256 * mib)
+	p.Tell("mix %d", threads)
+	slept := 0
+	for range cycles {
+		out, err := t.ration("sleep", "--busy", "10s", p.job.Name)
+		expect.Must(t, err == nil || strings.Contains(out, "captur") || strings.Contains(out, "in the middle of"), "ration sleep printed", out)
+		if err == nil {
+			slept++
+		}
+		time.Sleep(rand.N(300 * time.Millisecond))
+	}
+	p.Tell("compare")
+	done := p.numbers(1)[0]
+	p.compared()
+	p.awake()
+	t.note("%d of %d times asleep, %.0f operations", slept, cycles, done)
 }
 
 // sleepFullDevice fills the device while a job sleeps: by a job, and by a program in no job.

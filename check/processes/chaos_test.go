@@ -18,13 +18,14 @@ const (
 )
 
 // chaos is one round: workers that churn and reap are killed, stopped and continued at
-// random, while an operator changes limits.
+// random, while an operator changes limits, and the job is put to sleep and woken.
 type chaos struct {
 	t        *testing.T
 	random   *rand.Rand
 	mix      impls
 	path     string
 	observer *observing
+	naps     *naps
 	operator *worker
 	workers  [chaosWorkers]*worker
 	stopped  [chaosWorkers]bool
@@ -38,7 +39,7 @@ type chaos struct {
 func TestChaos(t *testing.T) {
 	walkMix(t, func(t *testing.T, mix impls) {
 		random := random(t)
-		kills, longest := 0, time.Duration(0)
+		kills, slept, longest := 0, 0, time.Duration(0)
 		begin := time.Now()
 		for round := 0; round < rounds(2) || time.Since(begin) < *stress; round++ {
 			c := &chaos{t: t, random: random, mix: mix, path: newPath(t)}
@@ -47,10 +48,11 @@ func TestChaos(t *testing.T) {
 				c.event()
 			}
 			c.end()
-			kills, longest = kills+c.kills, max(longest, c.longest)
+			kills, slept, longest = kills+c.kills, slept+c.naps.slept, max(longest, c.longest)
 			expect.Must(t, !t.Failed(), "in round", round)
 		}
-		t.Logf("%d kills; the longest operation of a survivor took %v", kills, longest)
+		expect.True(t, slept > 0, "the job never slept")
+		t.Logf("%d kills, %d sleeps; the longest operation of a survivor took %v", kills, slept, longest)
 	})
 }
 
@@ -59,6 +61,7 @@ func (c *chaos) begin() {
 	c.operator = start(c.t, c.mix, 0)
 	c.operator.OK("open %s%s", c.path, limitFields(chaosLimit, chaosLimit, chaosLimit))
 	c.observer = observe(c.t, c.path, chaosDevices, chaosLimit)
+	c.naps = startNaps(c.t, c.path, c.random.Uint64())
 	for i := range c.workers {
 		c.replace(i)
 	}
@@ -135,6 +138,7 @@ func (c *chaos) end() {
 	for d := range chaosDevices {
 		c.operator.OK("limit %d %d", d, chaosLimit)
 	}
+	c.naps.end()
 	var living []*worker
 	for i, w := range c.workers {
 		if i%2 == 0 {

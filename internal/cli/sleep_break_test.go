@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -129,4 +132,45 @@ func TestStartsAfterEndAsleep(t *testing.T) {
 			_ = next.command.Wait()
 		}
 	}
+}
+
+// Several commands put one job to sleep, wake it and change its limit at once, and are killed at random, while a process
+// of the job works, and others join it and end.
+func TestSleepCrowd(t *testing.T) {
+	sleepMachine(t, "4000:4000")
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	first := startSleeper(t, 200, "--mem", "4g", "--name", "crowd")
+	_, before := readSleeper(t, "crowd")
+	var group sync.WaitGroup
+	until := time.Now().Add(6 * time.Second)
+	for i := range 4 {
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
+		group.Go(func() {
+			for time.Now().Before(until) {
+				args := [][]string{{"sleep", "crowd"}, {"sleep", "--wake", "manual", "crowd"}, {"wake", "crowd"}, {"wake", "--wait", "crowd"},
+					{"limit", "crowd", "3g"}, {"run", "--join", "--name", "crowd", "--", "true"}}[random.IntN(6)]
+				cmd := exec.Command("ration", args...)
+				if err := cmd.Start(); err != nil {
+					t.Error(err)
+					return
+				}
+				killed := time.AfterFunc(time.Duration(random.IntN(1500))*time.Millisecond, func() { _ = cmd.Process.Kill() })
+				_ = cmd.Wait() // refused, killed or done
+				killed.Stop()
+			}
+		})
+	}
+	first.tell("churn 1 104857600 1048576 200")
+	group.Wait()
+	mustRation(t, "limit", "crowd", "4g")
+	mustRation(t, "wake", "--wait=1m", "crowd")
+	first.tell("info")
+	for range 2 {
+		text, answered := first.answers(time.Minute)
+		expect.Must(t, answered && strings.HasPrefix(text, "ok"), "the program says", text)
+	}
+	first.does("freeall")
+	first.does(fmt.Sprint("alloc ", 200<<20))
+	awakeAndWhole(t, "crowd", before.Used, first)
 }

@@ -149,10 +149,14 @@ static void test_freed(void)
 		ask(&two, ways[i][1]);
 		until_waiting(ways[i][1] == 't' ? 2 : 1);
 		EQ(answered(&two, 50), false);
+		/* It is stopped meanwhile: a request that leaves wakes the others, too. */
+		kill(two.pid, SIGSTOP);
+		EQ(waitpid(two.pid, NULL, WUNTRACED), two.pid);
 		uint32_t woken = wakes();
 		tell(&one, ways[i][2], 'd');
-		answer(&two, 'd');
 		CHECK(wakes() != woken);
+		kill(two.pid, SIGCONT);
+		answer(&two, 'd');
 		EQ(waiting(), 0);
 		EQ(refusals(), before);
 		if (ways[i][1] != 't')

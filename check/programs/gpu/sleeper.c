@@ -10,6 +10,8 @@
  *   count             launches kernels that add 1 to a number in device memory, one after the other,
  *                     until the next command. Answers how many, the number, and the nanoseconds of the
  *                     longest launch
+ *   mix THREADS       threads allocate, free, copy, launch, capture streams, and make contexts, until the
+ *                     next command. Answers how often
  *   managed BYTES     allocates managed memory
  *   export            makes an IPC handle of what it holds
  *   capture, release  begins the capture of a stream; ends it
@@ -21,6 +23,8 @@
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
@@ -31,7 +35,7 @@ CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
 CUresult cuStreamBeginCapture_v2(CUstream, int mode);
 CUresult cuStreamEndCapture(CUstream, CUgraph *);
 
-enum { PIECES = 64, BLOCK = 16 << 20, WORDS = BLOCK / sizeof(uint32_t) };
+enum { THREADS = 64, PIECES = 64, BLOCK = 16 << 20, WORDS = BLOCK / sizeof(uint32_t) };
 
 static const char ptx[] = ".version 6.4\n.target sm_50\n.address_size 64\n"
 			  ".visible .entry count(.param .u64 at)\n"
@@ -183,6 +187,118 @@ static CUresult count(uint64_t numbers[3])
 	return r ? r : CALL(cuMemcpyDtoH_v2, &numbers[1], counter, sizeof numbers[1]);
 }
 
+static struct {
+	atomic_bool stop;
+	atomic_ulong done;
+	atomic_int result;
+	_Atomic(const char *) call; /* that failed */
+} mix;
+
+static void mix_end(CUresult r, const char *call)
+{
+	int none = 0;
+	if (r && atomic_compare_exchange_strong(&mix.result, &none, (int)r))
+		mix.call = call;
+	if (r)
+		mix.stop = true;
+}
+
+/* MIX makes a call, unless one has failed. */
+#define MIX(call, ...)                                     \
+	do {                                               \
+		if (!mix.result)                           \
+			mix_end(call(__VA_ARGS__), #call); \
+	} while (0)
+
+static void mix_linear(size_t bytes)
+{
+	CUdeviceptr at = 0;
+	MIX(cuMemAlloc_v2, &at, bytes);
+	MIX(cuMemsetD8_v2, at, 7, bytes);
+	MIX(cuMemFree_v2, at);
+}
+
+static void mix_pool(CUstream own, size_t bytes)
+{
+	CUdeviceptr at = 0;
+	MIX(cuMemAllocAsync, &at, bytes, own);
+	MIX(cuMemsetD8Async, at, 7, bytes, own);
+	MIX(cuMemFreeAsync, at, own);
+	MIX(cuStreamSynchronize, own);
+}
+
+static void mix_launch(CUstream own, CUdeviceptr at)
+{
+	void *parameters[] = {&at};
+	MIX(cuLaunchKernel, count_one, 1, 1, 1, 1, 1, 1, 0, own, parameters, NULL);
+	MIX(cuStreamSynchronize, own);
+}
+
+static void mix_capture(CUstream own, CUdeviceptr at)
+{
+	void *parameters[] = {&at};
+	CUgraph graph = NULL;
+	MIX(cuStreamBeginCapture_v2, own, 1); /* of this thread only */
+	MIX(cuLaunchKernel, count_one, 1, 1, 1, 1, 1, 1, 0, own, parameters, NULL);
+	MIX(cuStreamEndCapture, own, &graph);
+	MIX(cuGraphDestroy, graph);
+}
+
+static void mix_context(void)
+{
+	CUcontext primary = NULL, other = NULL;
+	MIX(cuCtxGetCurrent, &primary);
+	MIX(cuCtxCreate_v2, &other, 0, device);
+	MIX(cuCtxDestroy_v2, other);
+	MIX(cuCtxSetCurrent, primary);
+}
+
+static void *mix_thread(void *seed)
+{
+	unsigned random = (unsigned)(uintptr_t)seed;
+	CUcontext primary = NULL;
+	CUstream own = NULL;
+	CUdeviceptr at = 0;
+	size_t available, total;
+	MIX(cuDevicePrimaryCtxRetain, &primary, device);
+	MIX(cuCtxSetCurrent, primary);
+	MIX(cuStreamCreate, &own, CU_STREAM_NON_BLOCKING);
+	MIX(cuMemAlloc_v2, &at, 4096);
+	for (; !mix.stop; mix.done++) {
+		size_t bytes = (size_t)(1 + rand_r(&random) % 16) << 18;
+		switch (rand_r(&random) % 32) {
+		case 0: mix_context(); break;
+		case 1: mix_capture(own, at); break;
+		case 2: MIX(cuMemGetInfo_v2, &available, &total); break;
+		case 3 ... 8: mix_linear(bytes); break;
+		case 9 ... 14: mix_pool(own, bytes); break;
+		default: mix_launch(own, at);
+		}
+	}
+	MIX(cuMemFree_v2, at);
+	MIX(cuStreamDestroy_v2, own);
+	MIX(cuDevicePrimaryCtxRelease_v2, device);
+	return NULL;
+}
+
+static CUresult mix_until_told(unsigned threads, uint64_t *done)
+{
+	pthread_t all[THREADS];
+	unsigned n = 0;
+	mix.stop = false;
+	for (; n < threads && n < THREADS; n++)
+		if (pthread_create(&all[n], NULL, mix_thread, (void *)(uintptr_t)(n + 1)))
+			break;
+	while (!told() && !mix.stop)
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	mix.stop = true;
+	while (n > 0)
+		pthread_join(all[--n], NULL);
+	last_call = mix.call;
+	*done = mix.done;
+	return (CUresult)mix.result;
+}
+
 static CUresult release(void)
 {
 	CUgraph graph = NULL;
@@ -211,6 +327,9 @@ static int carry_out(const char *line, CUresult *r, uint64_t numbers[3])
 	} else if (!strcmp(line, "count")) {
 		*r = count(numbers);
 		return 3;
+	} else if (sscanf(line, "mix %" SCNu32, &seed) == 1) {
+		*r = mix_until_told(seed, numbers);
+		return 1;
 	} else if (!strcmp(line, "export")) {
 		CUipcMemHandle handle;
 		*r = CALL(cuIpcGetMemHandle, &handle, held[0].at);

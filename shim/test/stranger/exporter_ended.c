@@ -445,6 +445,7 @@ static void only_imports(void)
 			int fd = made(&m[i]);
 			later();
 			OK(cuMemImportFromShareableHandle(&h, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+			EQ(held(RATION_OVERHEAD), i * SIZE);
 			close(fd);
 		}
 		end(&m[i], true);
