@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,7 +155,11 @@ func (a *app) eachSleeper(names []string, state string, again []string, most tim
 				sum += bytes
 			}
 		}
-		errs = append(errs, a.print(shown, func() { a.out.printf("%s\n", sleptText(names[i], &shown, sum)) }))
+		name := names[i]
+		if name == j.Path { // as asOwner names it
+			name = cmp.Or(job.ShownName("", j.Path), filepath.Base(filepath.Dir(j.Path)))
+		}
+		errs = append(errs, a.print(shown, func() { a.out.printf("%s\n", sleptText(name, &shown, sum)) }))
 	}
 	return errors.Join(errs...)
 }
