@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -155,11 +154,7 @@ func (a *app) eachSleeper(names []string, state string, again []string, most tim
 				sum += bytes
 			}
 		}
-		name := names[i]
-		if name == j.Path { // as asOwner names it
-			name = cmp.Or(job.ShownName("", j.Path), filepath.Base(filepath.Dir(j.Path)))
-		}
-		errs = append(errs, a.print(shown, func() { a.out.printf("%s\n", sleptText(name, &shown, sum)) }))
+		errs = append(errs, a.print(shown, func() { a.out.printf("%s\n", sleptText(names[i], &shown, sum)) }))
 	}
 	return errors.Join(errs...)
 }
