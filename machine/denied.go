@@ -25,7 +25,8 @@ type Denied struct {
 	Held    uint64         `json:"held,omitempty"`    // of it that is in the rations of other users
 	Total   uint64         `json:"total,omitempty"`   // size of the device
 	Holders []DeniedHolder `json:"holders,omitempty"` // users with the largest rations, largest first
-	Text    string         `json:"text"`              // a sentence without a period
+	Own     bool           `json:"own,omitempty"`     // the request exceeds what the user may have: other users are not the reason
+	Text    string         `json:"text"`              // a sentence without a period; what the user can do is in brackets at its end
 }
 
 // DeniedHolder is a user whose ration was on the device then.
@@ -42,7 +43,7 @@ func ReadDenied() ([]Denied, error) { return readDenied(job.AllUsers()) }
 func readDenied(all bool) (out []Denied, err error) {
 	read, err := job.ReadDenied(all)
 	for _, d := range read {
-		one := Denied{d.Time, d.UID, d.User, d.Count, d.Device, d.Asked, d.Held, d.Total, nil, d.Text}
+		one := Denied{d.Time, d.UID, d.User, d.Count, d.Device, d.Asked, d.Held, d.Total, nil, d.Own, d.Text}
 		for _, h := range d.Holders {
 			one.Holders = append(one.Holders, DeniedHolder(h))
 		}
@@ -87,9 +88,23 @@ func deniedSince(before, after []Denied) (out []Event) {
 	return out
 }
 
-// DeniedSentence returns a refusal by the policy as a sentence without a period.
+// DeniedSentence returns a refusal by the policy as a sentence without a period. For root it is without what the
+// user can do.
 func DeniedSentence(d *Denied) string {
-	text := fmt.Sprintf("the policy refused %s a ration: %s", d.User, d.Text)
+	text, remedy := d.sentence()
+	if remedy != "" && !job.AllUsers() {
+		text += " (" + remedy + ")"
+	}
+	return text
+}
+
+// sentence returns what happened, and what the user can do.
+func (d *Denied) sentence() (text, remedy string) {
+	text = d.Text
+	if i := strings.LastIndex(text, " ("); i >= 0 && strings.HasSuffix(text, ")") {
+		text, remedy = text[:i], strings.TrimSuffix(text[i+2:], ")")
+	}
+	text = fmt.Sprintf("the policy refused %s a ration: %s", d.User, text)
 	var holders []string
 	for _, h := range d.Holders {
 		holders = append(holders, fmt.Sprintf("%s %s", h.User, humanfmt.Bytes(h.Held)))
@@ -97,22 +112,25 @@ func DeniedSentence(d *Denied) string {
 	if len(holders) > 0 {
 		text += "; the largest rations there: " + strings.Join(holders, ", ")
 	}
-	return text
+	return text, remedy
 }
 
-// recentlyDenied returns the latest refusal of each user that was refused lately, with the number of the
+// recentlyDenied returns the latest refusal of each user that had no room lately, with the number of the
 // user's refusals in that time.
 func recentlyDenied(all []Denied, now time.Time) (out []Denied) {
-	latest, before := map[int]Denied{}, map[int]uint64{}
+	latest, before := map[int]Denied{}, map[int]uint64{} // before are the earlier ones that do not count
 	for _, d := range all {
-		if now.Sub(d.Time) > deniedRecent {
+		switch {
+		case now.Sub(d.Time) > deniedRecent:
 			before[d.UID] = d.Count
-		} else {
+		case d.Own: // nobody but the user can do anything about it, and the user has read it
+			before[d.UID]++
+		default:
+			d.Count -= min(before[d.UID], d.Count)
 			latest[d.UID] = d
 		}
 	}
-	for uid, d := range latest {
-		d.Count -= min(before[uid], d.Count)
+	for _, d := range latest {
 		out = append(out, d)
 	}
 	slices.SortFunc(out, func(a, b Denied) int { return cmp.Compare(a.UID, b.UID) })
@@ -131,7 +149,8 @@ func deniedAges(all []Denied, now time.Time) (at time.Time) {
 
 // deniedFinding returns the finding of a user's latest refusal.
 func deniedFinding(d *Denied) Finding {
-	f := Finding{Kind: PolicyRefused, Device: d.Device, Text: DeniedSentence(d), Remedy: "try again later, or ask for less with ration policy ask"}
+	text, remedy := d.sentence()
+	f := Finding{Kind: PolicyRefused, Device: d.Device, Text: text, Remedy: remedy}
 	if d.Count > 1 {
 		f.Text = fmt.Sprintf("%s; %s times in ten minutes", f.Text, humanfmt.Count(int(d.Count)))
 	}

@@ -26,3 +26,18 @@ func TestDeniedAges(t *testing.T) {
 	}
 	expect.True(t, s.deniedAges.IsZero(), s.deniedAges)
 }
+
+// A request beyond the user's own ration is no finding, and does not count among the refusals for want of room.
+func TestDeniedOwnIsNoFinding(t *testing.T) {
+	now := time.Now()
+	at := func(count uint64, own bool, text string) Denied {
+		return Denied{Time: now, UID: 1000, User: "ada", Count: count, Own: own, Text: text}
+	}
+	got := recentlyDenied([]Denied{at(1, true, "too much"), at(2, false, "no room (try again later)"), at(3, true, "too much")}, now)
+	expect.Must(t, len(got) == 1, got)
+	expect.Equal(t, got[0].Count, 1)
+	text, remedy := got[0].sentence()
+	expect.Equal(t, text, "the policy refused ada a ration: no room")
+	expect.Equal(t, remedy, "try again later")
+	expect.Equal(t, len(recentlyDenied([]Denied{at(1, true, "too much")}, now)), 0)
+}

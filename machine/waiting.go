@@ -59,27 +59,32 @@ func readQueue(folder string, uid int, most int) (out []Waiting) {
 		return nil
 	}
 	for i, q := range all[:min(len(all), most)] {
-		w := Waiting{Place: i + 1, Job: q.Job, UID: uid, Wants: []Wanted{}, Wakes: q.Wakes}
-		if q.Job != "" {
-			w.Path = filepath.Join(folder, q.Job, job.RegionName)
-		}
-		if folder == job.RootFolder && q.UID > 0 { // the policy's service waits for a user
-			w.UID, w.Path = q.UID, job.OfUserPath(q.UID)
-			w.Job = job.ShownName(job.OfUser(q.UID), w.Path)
-		}
-		w.Owner = proc.UserName(w.UID)
-		if start, err := proc.Started(q.PID); q.PID > 0 && err == nil && start == q.Start {
-			w.PID = q.PID
-		}
-		if q.Since > 0 {
-			w.Since = time.Unix(0, q.Since).UTC()
-		}
-		for _, d := range slices.Sorted(maps.Keys(q.Wants)) {
-			w.Wants = append(w.Wants, Wanted{d, q.Wants[d]})
-		}
-		out = append(out, w)
+		out = append(out, waitingAt(i+1, q, folder, uid))
 	}
 	return out
+}
+
+// waitingAt returns what is shown of a command in the queue of a user's folder.
+func waitingAt(place int, q job.Waiting, folder string, uid int) Waiting {
+	w := Waiting{Place: place, Job: q.Job, UID: uid, Wants: []Wanted{}, Wakes: q.Wakes}
+	if q.Job != "" {
+		w.Path = filepath.Join(folder, q.Job, job.RegionName)
+	}
+	if folder == job.RootFolder && q.UID > 0 { // the policy's service waits for a user
+		w.UID, w.Path = q.UID, job.OfUserPath(q.UID)
+		w.Job = job.ShownName(job.OfUser(q.UID), w.Path)
+	}
+	w.Owner = proc.UserName(w.UID)
+	if start, err := proc.Started(q.PID); q.PID > 0 && err == nil && start == q.Start {
+		w.PID = q.PID
+	}
+	if q.Since > 0 {
+		w.Since = time.Unix(0, q.Since).UTC()
+	}
+	for _, d := range slices.Sorted(maps.Keys(q.Wants)) {
+		w.Wants = append(w.Wants, Wanted{d, q.Wants[d]})
+	}
+	return w
 }
 
 // readQueues reads the queues of a user's folders again, and reports whether one has changed.
@@ -89,6 +94,9 @@ func (s *userState) readQueues(paths []string) (changed bool) {
 		uid, most = job.User(), maxListed
 	}
 	var now []Waiting
+	if q, waits := job.WaitingForRation(uid); waits && s.uid == ownUser && !job.AllUsers() {
+		now = append(now, waitingAt(q.Place, q.Waiting, job.RootFolder, uid))
+	}
 	for _, folder := range paths {
 		now = append(now, readQueue(folder, uid, most)...)
 	}

@@ -116,7 +116,7 @@ func (a *accounts) write(failed *bool) {
 }
 
 // errNoAccounts is returned by an agent that keeps no accounts.
-var errNoAccounts = errors.New("this agent keeps no accounts")
+var errNoAccounts = errors.New("this agent keeps no accounts of usage (its log says why)")
 
 // JobTotals implements metrics.Accounts.
 func (a *accounts) JobTotals(of []usage.Subject) (map[usage.Subject]usage.Sums, error) {

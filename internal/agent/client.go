@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/internal/node"
+	"ration/internal/termtext"
 	"ration/internal/usage"
 	"ration/machine"
 )
@@ -188,8 +191,10 @@ func (c *Client) open(ctx context.Context, path string) (io.ReadCloser, error) {
 		return nil, fmt.Errorf("asking the agent for %s: %w", path, ErrVersion)
 	}
 	if answer.StatusCode != http.StatusOK {
+		const most = 512
+		says, _ := io.ReadAll(io.LimitReader(answer.Body, most))
 		_ = answer.Body.Close()
-		return nil, fmt.Errorf("asking the agent: it says %s", answer.Status)
+		return nil, fmt.Errorf("asking the agent: it says: %s", cmp.Or(termtext.Printable(strings.TrimSpace(string(says))), answer.Status))
 	}
 	return answer.Body, nil
 }

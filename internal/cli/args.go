@@ -51,13 +51,13 @@ func completeJobs(n int) cobra.CompletionFunc {
 		}
 		var names []cobra.Completion
 		add := func(name string) {
-			if strings.HasPrefix(name, prefix) && !slices.Contains(args, name) {
+			if strings.HasPrefix(name, prefix) && !slices.Contains(args, name) && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
 		for _, j := range jobs {
-			if j.Name != "" {
-				add(j.Name)
+			if name := job.ShownName(j.Name, j.Path); name != "" {
+				add(name)
 			}
 		}
 		for _, name := range otherUsersJobs() {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"ration/check/scenario"
 	"ration/internal/humanfmt"
+	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/termtext"
 )
@@ -31,6 +33,9 @@ Exit status: 0 if the accounts agree, 1 if not.`,
 		Example: "  ration demo\n  ration demo --limit 24g",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkStandIn(); err != nil {
+				return err
+			}
 			bytes, err := demoLimit(cmd.Flags().Changed("limit"), shared)
 			if err != nil {
 				return err
@@ -107,4 +112,13 @@ func (a *app) printDemo(r scenario.DemoReport) {
 		verdict = a.out.style(red, "The accounts do not agree.")
 	}
 	a.out.printf("\n%s\n", verdict)
+}
+
+// checkStandIn returns an error if a policy is in force for this user: it puts the processes of the stand-in GPU into
+// the user's job, too.
+func checkStandIn() error {
+	if launch.Ruled() {
+		return errors.New("this machine's policy puts all your programs into your job, so none can use a stand-in GPU (ration run --mem 2g -- COMMAND tries a limit inside your ration; root and other machines have the stand-in)")
+	}
+	return nil
 }

@@ -131,7 +131,12 @@ func checkAll(m *machine.Machine, j *machine.Job, argument string) error {
 func noJobOf(argument string, err error) error {
 	user, name, ofUser := splitUser(argument)
 	switch {
-	case !ofUser || !errors.Is(err, job.ErrNoJob):
+	case !errors.Is(err, job.ErrNoJob):
+		return err
+	case !ofUser:
+		if uid, userErr := proc.UID(argument); userErr == nil && uid != os.Getuid() && !job.AllUsers() && job.PolicyInForce() {
+			return fmt.Errorf("%s: %w (only root sees other users' jobs)", argument, job.ErrNoJob)
+		}
 		return err
 	case !job.AllUsers() && user != proc.UserName(os.Geteuid()):
 		return fmt.Errorf("%s: %w (only root sees other users' jobs)", argument, job.ErrNoJob)

@@ -37,6 +37,9 @@ Exit status: 0, also if you leave early; 1 if something did not work.`,
 }
 
 func (a *app) runLearn(tasks, quick bool) error {
+	if err := checkStandIn(); err != nil {
+		return err
+	}
 	if a.json {
 		return usageError("ration learn is for people (for JSON use ration demo --json)")
 	}

@@ -107,13 +107,12 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 
 // changeError adds to the error of a change what was to be changed, and the way out.
 func changeError(s machine.Job, err error) error {
+	if errors.Is(err, region.ErrReadOnly) && s.Path == job.OfUserPath(os.Getuid()) {
+		return fmt.Errorf("changing the limit of %s: only root can (ration policy ask --mem asks for another ration, and --priority for another priority)", s.Title())
+	}
 	err = fmt.Errorf("changing the limit of %s: %w", s.Title(), err)
 	if errors.Is(err, region.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
-		hint := "run it as the owner of that file"
-		if s.Path == job.OfUserPath(os.Getuid()) {
-			hint = "ration policy ask --mem asks the policy for another ration, and --priority for another priority"
-		}
-		err = fmt.Errorf("%w (%s)", err, hint)
+		err = fmt.Errorf("%w (run it as the owner of that file)", err)
 	}
 	return err
 }

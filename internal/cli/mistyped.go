@@ -21,8 +21,23 @@ var otherFlags = map[string][]string{
 func similar(cmd *cobra.Command, name string) []string {
 	cmd.SuggestionsMinimumDistance = min(2, (len(name)+1)/3) // with two of four letters changed it is another word
 	found := cmd.SuggestionsFor(name)
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() && swapped(name, c.Name()) {
+			found = append(found, c.Name())
+		}
+	}
 	slices.Sort(found)
 	return slices.Compact(found)
+}
+
+// swapped reports whether two neighbouring letters of a name are exchanged. By cobra's measure that is two mistakes.
+func swapped(name, of string) bool {
+	for i := 1; i < len(of) && len(name) == len(of); i++ {
+		if name == of[:i-1]+of[i:i+1]+of[i-1:i]+of[i+1:] && name != of {
+			return true
+		}
+	}
+	return false
 }
 
 // unknownCommand returns an error that suggests the command that may be meant.

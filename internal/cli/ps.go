@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"text/template"
@@ -14,6 +15,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/node"
+	"ration/internal/proc"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -220,7 +222,13 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	if len(names) == 0 {
 		a.printGPUs(m.Devices)
 	}
-	if len(m.Jobs)+len(m.Waiting) == 0 && m.Hidden == 0 {
+	switch {
+	case len(m.Jobs)+len(m.Waiting) > 0 || m.Hidden > 0:
+	case f.User != "" && !job.AllUsers() && !node.IsUser(f.User)(os.Geteuid(), proc.UserName(os.Geteuid())):
+		a.out.printf("No job of user %s is shown: only root sees other users' jobs.\n", oneWord(f.User))
+	case f.User != "" || len(f.Filters) > 0:
+		a.out.printf("No job matches. (`ration ps` shows all.)\n")
+	default:
 		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", m.Folder)
 	}
 	table := len(names) == 0 && !f.long

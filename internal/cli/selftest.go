@@ -31,6 +31,9 @@ reason.`,
 }
 
 func (a *app) runSelftest(processes int) error {
+	if err := checkStandIn(); err != nil {
+		return err
+	}
 	if processes < 1 || processes > scenario.MaxProcesses {
 		return usageError("-n %d: not a number of processes (use 1 to %d)", processes, scenario.MaxProcesses)
 	}

@@ -174,6 +174,9 @@ func (a *app) askBefore(verb, name string, j job.Job) error {
 		return nil // it has no region yet; only an own job is found then
 	}
 	owner := proc.UserName(int(st.Uid))
+	if os.Geteuid() != 0 {
+		return statusError{fmt.Errorf("%s: it is a job of user %s (only %s and root may do that)", name, owner, owner), ExitFailed}
+	}
 	if _, err := windowSize(os.Stdin); err != nil {
 		return usageError("%s: it is a job of user %s, and there is no terminal to ask (use --yes)", name, owner)
 	}

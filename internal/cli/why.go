@@ -18,17 +18,19 @@ import (
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/node"
+	"ration/internal/policy"
 	"ration/internal/termtext"
 	"ration/machine"
 )
 
 // Why is what `ration why --json` prints.
 type Why struct {
-	Refusals []WhyRefusal     `json:"refusals"`        // newest first
-	Denied   []machine.Denied `json:"policy_refusals"` // rations that the policy refused; newest first
-	Deaths   []WhyDeath       `json:"deaths"`          // newest first
-	Compute  []WhyCompute     `json:"compute"`         // for each job and device with a share or a cap
-	Places   []WhyPlace       `json:"places"`          // for each job that sees only some of the machine's devices
+	Refusals []WhyRefusal      `json:"refusals"`        // newest first
+	Denied   []machine.Denied  `json:"policy_refusals"` // rations that the policy refused; newest first
+	Waiting  []machine.Waiting `json:"waiting"`         // what has no room yet
+	Deaths   []WhyDeath        `json:"deaths"`          // newest first
+	Compute  []WhyCompute      `json:"compute"`         // for each job and device with a share or a cap
+	Places   []WhyPlace        `json:"places"`          // for each job that sees only some of the machine's devices
 }
 
 // WhyPlace says which devices a job sees, and why these.
@@ -82,7 +84,7 @@ func newWhyCommand(a *app) *cobra.Command {
 		Long: `Explain the latest refusals, the newest first: which process asked for how much,
 what was free, and which processes held the rest at that moment. Rations that
 the machine's policy refused come first: what was asked for, and which users
-held the memory.
+held the memory. Before them are commands and users that wait for room.
 
 Then it shows the latest deaths: which process ended without returning its
 memory, and how that was noticed. Then it shows shares of a device's time and
@@ -113,20 +115,26 @@ func (a *app) runWhy(names []string, count int) error {
 	jobs, err := a.readJobs(names)
 	gone, silent := removedJobs(jobs, names)
 	a.noteSilent(silent, "events of removed jobs are not shown")
-	denied := deniedTo(names)
-	if err != nil && (len(gone)+len(denied) == 0 || !errors.Is(err, job.ErrNoJob)) {
+	denied, waiting := deniedTo(names), waitingAs(names)
+	if err != nil && (len(gone)+len(denied)+len(waiting) == 0 || !errors.Is(err, job.ErrNoJob)) {
 		return err
 	}
 	jobs = append(jobs, gone...)
 	out := explain(jobs, count)
-	out.Denied = denied[:min(count, len(denied))]
+	out.Denied, out.Waiting = denied[:min(count, len(denied))], waiting
 	if a.json {
 		return a.out.printJSON(out)
+	}
+	if up := policy.ServiceUp(); up != nil && !*up {
+		a.out.printf("%s\n", a.out.wrap("The service of this machine's policy does not run, so users without a job are refused CUDA (root starts it: systemctl start ration-policy, or ration policy keep).", 0))
+	}
+	for _, w := range out.Waiting {
+		a.printAt(w.Since, fmt.Sprintf("%s waits for %s since then, place %d in the queue", w.Title(), w.WantsText(), w.Place))
 	}
 	for _, d := range out.Denied {
 		a.printAt(d.Time, machine.DeniedSentence(&d))
 	}
-	if len(denied) == 0 || len(out.Refusals) > 0 {
+	if len(denied)+len(waiting) == 0 || len(out.Refusals) > 0 {
 		a.printRefusals(jobs, count)
 	}
 	for i, d := range out.Deaths {
@@ -159,6 +167,14 @@ func deniedTo(names []string) []machine.Denied {
 	})
 	slices.Reverse(all)
 	return slices.Concat([]machine.Denied{}, all)
+}
+
+// waitingAs returns the commands and users that wait for room and have one of the names, or all.
+func waitingAs(names []string) []machine.Waiting {
+	m, _ := node.Jobs() // if it cannot be read, there is nothing to explain
+	return slices.DeleteFunc(slices.Concat([]machine.Waiting{}, m.Waiting), func(w machine.Waiting) bool {
+		return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return w.Job != "" && (name == w.Job || name == w.Owner+"/"+w.Job) })
+	})
 }
 
 // printAt prints a sentence with its time.

@@ -2,8 +2,10 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"ration/internal/launch"
@@ -48,7 +50,11 @@ func (c *checker) checkPolicy() {
 		return
 	}
 	if now, err := policy.Read(policy.ConfigFile); err != nil {
-		c.warn("policy", "ration policy check, then ration policy apply", "the policy in force stays, because the file has an error: %v", err)
+		first, rest, more := strings.Cut(err.Error(), "\n")
+		if more {
+			first += fmt.Sprintf(" (and %d more)", 1+strings.Count(rest, "\n"))
+		}
+		c.warn("policy", "ration policy check shows all errors; mend them, then ration policy apply", "the policy in force stays, because the file has an error: %s", first)
 	} else if string(now.Text) != string(p.Text) {
 		c.warn("policy", "ration policy apply", "%s differs from the policy in force", policy.ConfigFile)
 	}

@@ -29,7 +29,8 @@ type Denied struct {
 	Held    uint64         `json:"held,omitempty"`    // of it that is in the rations of other users
 	Total   uint64         `json:"total,omitempty"`   // size of the device
 	Holders []DeniedHolder `json:"holders,omitempty"` // users with the largest rations, largest first
-	Text    string         `json:"text"`              // a sentence without a period
+	Own     bool           `json:"own,omitempty"`     // the request exceeds what the user may have: other users are not the reason
+	Text    string         `json:"text"`              // a sentence without a period; what the user can do is in brackets at its end
 }
 
 // DeniedHolder is a user whose ration was on the device then.

@@ -83,11 +83,12 @@ func ShownName(name, path string) string {
 }
 
 // OfPolicy finds a job that a policy made, by its shown name: USER, USER/NAME or, for a run of this user, NAME.
-// It returns only the path: commands on named jobs are for jobs in this user's own folder.
+// It returns only the path: commands on named jobs are for jobs in this user's own folder. Only root finds jobs
+// of other users.
 func OfPolicy(argument string) (Job, bool) {
 	user, run, isRun := strings.Cut(argument, "/")
 	var paths []string
-	if uid, err := proc.UID(user); err == nil {
+	if uid, err := proc.UID(user); err == nil && (AllUsers() || uid == os.Getuid()) {
 		if path := OfUserPath(uid); isRun {
 			paths = append(paths, RunPath(uid, run))
 		} else {

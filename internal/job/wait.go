@@ -42,6 +42,9 @@ func wait(j Job, block bool) (end *End, launched bool, err error) {
 		flags int
 	}{{name, unix.O_RDONLY}, {aliveName, unix.O_RDWR}, {infoName, unix.O_RDONLY}} {
 		fds[i], err = safepath.OpenAt(dir, file.name, file.flags, 0)
+		if _, standing := standingIn(dir); standing && file.name == aliveName && errors.Is(err, unix.EACCES) {
+			continue // root has it, and locks it only while the job is made or removed
+		}
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, false, fmt.Errorf("opening %s: %w", file.name, err)
 		}

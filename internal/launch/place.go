@@ -66,15 +66,16 @@ func Choose(n int, all []Candidate, free string) (at region.Place, why string) {
 	})
 	var has, left []string
 	for i, c := range all {
-		text := fmt.Sprintf("GPU %d had %s %s", c.Device, limit.Size(max(c.Free, 0)), free)
+		had := fmt.Sprintf("GPU %d had %s", c.Device, humanfmt.Bytes(uint64(max(c.Free, 0))))
+		text := had + " " + free
 		if c.Lose > 0 {
-			text = fmt.Sprintf("GPU %d was full, and %s lost theirs", c.Device, humanfmt.Plural(c.Lose, "idle ration", "idle rations"))
+			text = fmt.Sprintf("no GPU had room, and on GPU %d %s lost the ration", c.Device, humanfmt.Plural(c.Lose, "idle user", "idle users"))
 		}
 		if i < n {
 			at |= region.PlaceAt(c.Device)
 			has = append(has, text)
 		} else {
-			left = append(left, fmt.Sprintf("GPU %d %s", c.Device, limit.Size(max(c.Free, 0))))
+			left = append(left, had)
 		}
 	}
 	why = strings.Join(has, ", ")

@@ -30,7 +30,7 @@ func TestChoose(t *testing.T) {
 		expect.Equal(t, at, c.want, c.name)
 	}
 	_, why := Choose(1, []Candidate{{Device: 0, Free: 3 << 30}, {Device: 1, Free: 8 << 30}}, "in no ration")
-	expect.Equal(t, why, "GPU 1 had 8 GiB in no ration (GPU 0 3 GiB)")
+	expect.Equal(t, why, "GPU 1 had 8 GiB in no ration (GPU 0 had 3 GiB)")
 }
 
 func TestDevicesIn(t *testing.T) {

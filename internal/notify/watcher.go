@@ -136,7 +136,9 @@ func (w *Watcher) event(e *machine.Event, add func(subject, Notification)) {
 	case machine.RequestRefused:
 		if e.Denied != nil {
 			of, n.Device = subject{kind: PolicyRefused, uid: e.UID}, e.Denied.Device
-			n.Remedy = "give users smaller rations, or allow overbook, in the policy's file"
+			if !e.Denied.Own {
+				n.Remedy = "give users smaller rations, or allow overbook, in the policy's file"
+			}
 		} else if e.Refusal != nil {
 			n.Device = e.Refusal.Device
 			n.Remedy = "ration why says which processes hold the memory"

@@ -117,14 +117,19 @@ type noRoom struct {
 func (e *noRoom) Error() string {
 	less := ""
 	if free := e.total - min(e.held, e.total); free >= limit.Least {
-		less = ", or ask for less: ration policy ask --mem " + (free >> 20 << 20).Exact()
+		round := 20 // to MiB, or to GiB if little is lost by that
+		if free >= 4<<30 {
+			round = 30
+		}
+		less = ", or ask for less: ration policy ask --mem " + (free >> round << round).Exact()
 	}
 	where := fmt.Sprintf("on GPU %d: the rations", e.device)
 	if e.among > 1 {
 		where = fmt.Sprintf("on any of %d GPUs: on GPU %d, which has most left, the rations", e.among, e.device)
 	}
 	return fmt.Sprintf("%v for %s %s of %s hold %s of its %s (try again later%s)",
-		ErrOverbooked, e.asked, where, humanfmt.Plural(len(e.holders), "other user", "other users"), e.held, e.total, less)
+		ErrOverbooked, humanfmt.Bytes(uint64(e.asked)), where, humanfmt.Plural(len(e.holders), "other user", "other users"),
+		humanfmt.Bytes(uint64(e.held)), humanfmt.Bytes(uint64(e.total)), less)
 }
 
 func (e *noRoom) Unwrap() error { return ErrOverbooked }

@@ -118,6 +118,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	k := newKeeper(log, p)
 	defer k.lines.Close()
 	k.resume()
+	k.publishQueue()
 	k.reload() // the file may have changed earlier
 	go k.serve(listener)
 	ready()
@@ -231,7 +232,7 @@ func (k *keeper) reload() {
 		err = p.putInForce()
 	}
 	for _, f := range out.Failed {
-		k.log.Error("a user's job could not be made or changed", "uid", f.UID, "error", f.Err)
+		k.log.Error("a user's job could not be made or changed", "user", proc.UserName(f.UID), "uid", f.UID, "error", f.Err)
 	}
 	if err != nil {
 		k.log.Error("the policy could not be applied", "error", err)
@@ -376,6 +377,7 @@ func (k *keeper) record(uid int, refused error) {
 		return
 	}
 	d := job.Denied{Time: time.Now().UTC(), UID: uid, User: proc.UserName(uid), Device: -1, Text: termtext.Printable(refused.Error())}
+	d.Own = !errors.Is(refused, ErrOverbooked) && !errors.Is(refused, ErrRule)
 	var room *noRoom
 	if errors.As(refused, &room) {
 		d.Device, d.Asked, d.Held, d.Total = room.device, uint64(room.asked), uint64(room.held), uint64(room.total)

@@ -96,10 +96,10 @@ func placed(uid int) (at region.Place, is bool) {
 func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at region.Place) (_ region.Limits, why string, err error) {
 	want := r.wanted(ration)
 	if now, is := placed(uid); is {
-		switch {
-		case now&at != at:
-			return limits, "", otherPlace(now, at)
-		case r.suits(now, want, limits) || !vacate(uid):
+		if err := sees(now, at); err != nil {
+			return limits, "", err
+		}
+		if r.suits(now, want, limits) || !vacate(uid) {
 			limits = limits.Restrict(now)
 			return limits, "", r.fits(uid, limits)
 		}
@@ -117,27 +117,42 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 	return limits, "the user asked for " + at.String(), r.fits(uid, limits)
 }
 
-func otherPlace(now, at region.Place) error {
-	return fmt.Errorf("%w: %v, not %v (start the program again)", ErrPlaced, now, at)
+// sees returns an error if a job at now does not see all devices of at.
+func sees(now, at region.Place) error {
+	if now&at != at {
+		return fmt.Errorf("%w: %v, not %v (start the program again)", ErrPlaced, now, at)
+	}
+	return nil
 }
 
 // checkPlace returns an error if a user's job does not see all devices of at.
 func checkPlace(uid int, at region.Place) error {
-	if now, is := placed(uid); is && now&at != at {
-		return otherPlace(now, at)
+	if now, is := placed(uid); is {
+		return sees(now, at)
 	}
 	return nil
 }
 
 // placeAnew restricts limits to the devices that it chooses.
 func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limits, why string, err error) {
+	candidates := func() []launch.Candidate {
+		return r.candidates(limits, bookedByOthers(uid), r.removable(map[int]bool{uid: true}))
+	}
+	at, why, err := chooseFitting(want, candidates, func(at region.Place) error { return r.fits(uid, limits.Restrict(at)) })
+	if err != nil {
+		return limits, "", err
+	}
+	return limits.Restrict(at), why, nil
+}
+
+// chooseFitting chooses devices on which a ration fits. fits takes back the rations that must be lost, and fails if
+// one of these users has started a program since the candidates were found.
+func chooseFitting(want int, candidates func() []launch.Candidate, fits func(region.Place) error) (at region.Place, why string, err error) {
 	for range placeTries {
-		var at region.Place
-		all := r.candidates(limits, bookedByOthers(uid), r.removable(map[int]bool{uid: true}))
+		all := candidates()
 		at, why = launch.Choose(want, all, inNoRation)
-		on := limits.Restrict(at)
-		if err = r.fits(uid, on); err == nil {
-			return on, why, nil
+		if err = fits(at); err == nil {
+			return at, why, nil
 		}
 		var room *noRoom
 		if errors.As(err, &room) && want == 1 {
@@ -146,9 +161,8 @@ func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limit
 		if !slices.ContainsFunc(all, func(c launch.Candidate) bool { return !c.Full }) {
 			break
 		}
-		// A user that was idle has started a program since: choose again.
 	}
-	return limits, "", err
+	return 0, "", err
 }
 
 // placeTries bounds how often a place is chosen while users start programs.

@@ -112,3 +112,57 @@ func TestSuits(t *testing.T) {
 	expect.True(t, !r.suits(region.Limits{}.Visible(), 1, on(4, 4, 4)), "all are not one")
 	expect.True(t, !r.suits(region.PlaceAt(1), 0, on(4, 4, 4)), "one is not all")
 }
+
+func TestSees(t *testing.T) {
+	expect.OK(t, sees(region.PlaceAt(0, 1), region.PlaceAt(1)))
+	expect.OK(t, sees(region.PlaceAt(0), 0))
+	for _, at := range []region.Place{region.PlaceAt(1), region.PlaceAt(0, 1)} {
+		err := sees(region.PlaceAt(0), at)
+		expect.True(t, errors.Is(err, ErrPlaced), at, err)
+	}
+}
+
+// A user that was to lose a ration starts a program meanwhile: the next choice is another device.
+func TestChooseFittingTriesAgain(t *testing.T) {
+	choices := [][]launch.Candidate{{{Device: 0, Lose: 1}, {Device: 1, Lose: 2}}, {{Device: 0, Full: true}, {Device: 1, Lose: 2}}}
+	calls := 0
+	candidates := func() []launch.Candidate {
+		calls++
+		return choices[min(calls, len(choices))-1]
+	}
+	fits := func(at region.Place) error {
+		if at.Has(0) {
+			return &noRoom{}
+		}
+		return nil
+	}
+	at, _, err := chooseFitting(1, candidates, fits)
+	expect.OK(t, err)
+	expect.Equal(t, at, region.PlaceAt(1))
+	expect.Equal(t, calls, 2)
+}
+
+// If it fits nowhere, the error says of how many devices it could have been any.
+func TestChooseFittingFitsNowhere(t *testing.T) {
+	full := []launch.Candidate{{Device: 0, Full: true}, {Device: 1, Full: true}}
+	calls := 0
+	candidates := func() []launch.Candidate {
+		calls++
+		return full
+	}
+	_, _, err := chooseFitting(1, candidates, func(region.Place) error { return &noRoom{among: 1} })
+	var room *noRoom
+	expect.True(t, errors.As(err, &room), err)
+	expect.Equal(t, room.among, 2)
+	expect.Equal(t, calls, 1, "another try changes nothing")
+}
+
+// A run is on a device where it fits, also if another one has more left.
+func TestRestrictRunWhereItFits(t *testing.T) {
+	asked, err := limit.ParseLimits("memory=0=8g,1=2g devices=1")
+	expect.OK(t, err)
+	run := on(8, 2)
+	_, err = machineOf(10, 10).restrictRun(&run, asked, on(6, 4))
+	expect.OK(t, err)
+	expect.Equal(t, run.Visible(), region.PlaceAt(1))
+}

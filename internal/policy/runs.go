@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"ration/internal/abi"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -149,6 +150,14 @@ func nothing(ration region.Limits) (out region.Limits) {
 	return out
 }
 
+// memoryText is a limit of memory in words.
+func memoryText(l abi.Limit) string {
+	if !l.Limited() {
+		return "all"
+	}
+	return humanfmt.Bytes(l.Bytes())
+}
+
 // checkRun returns an error if the limits of a run exceed left, the rest of a ration. It sets memory that
 // the run does not ask for to 0.
 func checkRun(run *region.Limits, left region.Limits) error {
@@ -158,7 +167,7 @@ func checkRun(run *region.Limits, left region.Limits) error {
 		case !asked.IsSet() && has.Limited():
 			run.Memory[d] = abi.MakeLimit(0)
 		case has.Limited() && (!asked.Limited() || asked.Bytes() > has.Bytes()):
-			return fmt.Errorf("%w: it asks for more of GPU %d than the %s of your ration that no other run has (ration policy show)", ErrRun, d, limit.Size(has.Bytes()))
+			return fmt.Errorf("%w: it asks for %s of GPU %d, and your ration has %s there that no other run has (ration policy show)", ErrRun, memoryText(asked), d, memoryText(has))
 		}
 		if share, has := abi.Percent(run.Compute[d]), abi.Percent(left.Compute[d]); share > has {
 			return fmt.Errorf("%w: it asks for a share of %d %% of GPU %d, and your ration has %d %% left (ration policy show)", ErrRun, share, d, has)
@@ -221,7 +230,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err := checkRun(&limits, before); err != nil {
 		// Without the user's other runs it would fit.
 		if whole, err2 := r.limitsOf(ration); err2 == nil && checkRun(&limits, whole.Restrict(before.Visible())) == nil {
-			err = fmt.Errorf("%w; %w", err, errHeld)
+			err = heldError{err}
 		}
 		return nil, 0, err
 	}
@@ -311,8 +320,12 @@ func checkHeld(uid int, before, after region.Limits) error {
 			return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
 		}
 		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
-			return fmt.Errorf("%w: your other programs hold %s of the %s on GPU %d that no run has, so %s are free for a run (end some, or ask for less); %w",
-				ErrRun, limit.Size(held), limit.Size(has), d, limit.Size(has-min(held, has)), errHeld)
+			less := "ask for less"
+			if free := limit.Size(has - min(held, has)); free >= limit.Least {
+				less += ": --mem " + (free >> 20 << 20).Exact()
+			}
+			return heldError{fmt.Errorf("%w: your other programs hold %s of the %s on GPU %d that no run has (end some, or %s)",
+				ErrRun, humanfmt.Bytes(held), humanfmt.Bytes(has), d, less)}
 		}
 	}
 	return nil

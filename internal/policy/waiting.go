@@ -51,6 +51,17 @@ type waitingUser struct {
 type queue struct {
 	mu    sync.Mutex
 	users map[int]*waitingUser // guarded by mu
+
+	publishing sync.Mutex // held while the file for users is written
+}
+
+// publishQueue writes the file in which users find their place in the queue.
+func (k *keeper) publishQueue() {
+	k.queue.publishing.Lock()
+	defer k.queue.publishing.Unlock()
+	if err := job.PublishWaiting(); err != nil && k.mayLog(0) {
+		k.log.Error("writing which users wait", "error", err)
+	}
 }
 
 // waits reports whether a user's rule lets programs wait.
@@ -98,14 +109,17 @@ func (e *notNow) Error() string { return launch.BusyAnswer + " " + e.err.Error()
 
 // unlessLater returns the error of a run as a notNow if the run may be given later.
 func unlessLater(err error) error {
-	if errors.Is(err, ErrOverbooked) || errors.Is(err, errHeld) {
+	var held heldError
+	if errors.Is(err, ErrOverbooked) || errors.As(err, &held) {
 		return &notNow{err}
 	}
 	return err
 }
 
-// errHeld is part of an error if other programs of the user hold what a run asks for.
-var errHeld = errors.New("your other programs and runs hold it")
+// heldError is an error because other programs or runs of the user hold what a run asks for.
+type heldError struct{ error }
+
+func (e heldError) Unwrap() error { return e.error }
 
 // wants returns the memory of a user's ration, as in job.Waiting.
 func (r *rations) wants(uid int) map[int]uint64 {
@@ -193,6 +207,7 @@ func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int) {
 	if ticket != nil {
 		ticket.Leave() // after the job is made, which then holds its room
 	}
+	k.publishQueue()
 	<-w.left
 	if held != nil {
 		_ = held.Close()
@@ -205,8 +220,13 @@ var errPass = errors.New("others come first")
 // grantInTurn makes the user's job when the ticket is the first and there is room, and returns a promise. It looks
 // again and again: a thread that is blocked for each user could become too many.
 func (k *keeper) grantInTurn(w *waitingUser, m *mustWait, ticket *job.Ticket) (held *os.File, err error) {
-	for {
-		if ticket.Ahead() == 0 {
+	for shown := -1; ; {
+		ahead := ticket.Ahead()
+		if ahead != shown {
+			k.publishQueue()
+			shown = ahead
+		}
+		if ahead == 0 {
 			var again *mustWait
 			if held, err = k.grant(m); !errors.As(err, &again) {
 				return held, err

@@ -55,6 +55,12 @@ type Store struct {
 // ErrBroken is returned for a file that cannot be used.
 var ErrBroken = errors.New("the file of accounts is damaged")
 
+// noFileError is returned if no agent has kept accounts.
+type noFileError struct{ path string }
+
+func (e noFileError) Error() string { return "no agent has kept accounts of usage in " + e.path }
+func (e noFileError) Unwrap() error { return os.ErrNotExist }
+
 // Open opens the accounts for writing, and makes the file if there is none.
 func Open(path string) (*Store, error) { return open(path, false) }
 
@@ -65,7 +71,9 @@ func open(path string, readOnly bool) (_ *Store, err error) {
 	s := &Store{maxSize: MaxSize}
 	defer s.guard(&err, debug.SetPanicOnFault(true))
 	if readOnly {
-		if _, err := os.Stat(path); err != nil {
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			return nil, noFileError{path}
+		} else if err != nil {
 			return nil, fmt.Errorf("opening the accounts: %w", err)
 		}
 	}

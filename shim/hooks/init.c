@@ -36,8 +36,25 @@ static enum attach_state init_join(void)
 	return s;
 }
 
+static bool shows_machine; /* ration_show_machine was called; atomic */
+
+/* ration_show_machine lets this process see the machine in NVML: all devices and processes, with all
+ * memory. Programs that show the whole machine call it. They look for no job, so under a policy
+ * looking takes no ration, and is not refused. The sizes are no secret, and it gives no memory:
+ * a call that takes memory joins the job. Such a program may be the one that wakes its own job, so it
+ * does not wait for that. */
+RATION_EXPORT void ration_show_machine(void)
+{
+	__atomic_store_n(&shows_machine, true, __ATOMIC_RELAXED);
+	gate_ignore();
+}
+
+static bool init_shows_machine(void) { return __atomic_load_n(&shows_machine, __ATOMIC_RELAXED); }
+
 int cuInit(unsigned flags)
 {
+	if (init_shows_machine()) /* a call that takes memory joins later, by init_enter */
+		return REAL(cuInit, flags);
 	/* Report bad settings before the driver spends time to initialise. But join only after
 	 * it has: a process without a driver must leave nothing in the region. */
 	enum attach_state s = attach_prepare(true);
@@ -73,17 +90,4 @@ int init_enter_device(CUdevice ordinal, struct device **out)
 	return device_of(ordinal, out) < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
-bool init_read_only(void) { return attach_read_only(init_reset); }
-
-static bool shows_machine; /* ration_show_machine was called; atomic */
-
-/* ration_show_machine lets this process see the machine in NVML: all devices, with all their
- * memory. Programs that show the whole machine call it. The sizes are no secret, and it gives no
- * memory. Such a program may be the one that wakes its own job, so it does not wait for that. */
-RATION_EXPORT void ration_show_machine(void)
-{
-	__atomic_store_n(&shows_machine, true, __ATOMIC_RELAXED);
-	gate_ignore();
-}
-
-bool init_shows_machine(void) { return __atomic_load_n(&shows_machine, __ATOMIC_RELAXED); }
+bool init_read_only(void) { return !init_shows_machine() && attach_read_only(init_reset); }

@@ -23,10 +23,7 @@ static inline int init_enter(void) { return attach_on() ? CUDA_SUCCESS : init_jo
 int init_enter_device(CUdevice ordinal, struct device **out);
 
 /* init_read_only maps the region without taking a slot, for calls that only report. It returns
- * whether the region is mapped. */
+ * whether the region is mapped: it is not in a process that shows the whole machine. */
 bool init_read_only(void);
-
-/* init_shows_machine returns whether NVML shows this process the whole machine, not its job's part. */
-bool init_shows_machine(void);
 
 #endif

@@ -125,7 +125,7 @@ int cuDeviceTotalMem(unsigned *bytes, CUdevice device)
 int nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
 	int result = REAL(nvmlDeviceGetMemoryInfo, device, out);
-	if (result != NVML_SUCCESS || init_shows_machine() || !init_read_only())
+	if (result != NVML_SUCCESS || !init_read_only())
 		return result;
 	struct meminfo m = {out->total, out->used, out->free};
 	int index = device_index_of_nvml(device);
@@ -137,7 +137,7 @@ int nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 int nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
 {
 	int result = REAL(nvmlDeviceGetMemoryInfo_v2, device, out);
-	if (result != NVML_SUCCESS || init_shows_machine() || !init_read_only())
+	if (result != NVML_SUCCESS || !init_read_only())
 		return result;
 	struct meminfo m = {out->total, out->used, out->free};
 	int index = device_index_of_nvml(device);

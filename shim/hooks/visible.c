@@ -8,7 +8,7 @@
 static bool visible_place(struct place *out)
 {
 	*out = (struct place){.some = false};
-	if (init_shows_machine() || !init_read_only())
+	if (!init_read_only())
 		return false;
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		const struct ration_device_limits *on = &attach_region()->limits->device[d];

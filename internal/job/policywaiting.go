@@ -1,0 +1,70 @@
+package job
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/proc"
+	"ration/internal/safepath"
+)
+
+// PolicyWaiting is a file in root's folder of jobs: the users that wait for a ration in root's queue. Only root can
+// write it. Everybody can read it, unlike the queue: a process that can open that can lock it.
+//
+// The policy's service writes it after each change of the queue that it sees. A service that is killed leaves
+// an old file, until the next one starts; so a reader checks that the process which waits still exists.
+const PolicyWaiting = "policy.waiting"
+
+// maxWaitingFile bounds what is read of it.
+const maxWaitingFile = maxWaiting * recordSize
+
+// UserWaiting is a user that waits for a ration of the policy.
+type UserWaiting struct {
+	Place int `json:"place"` // in root's queue; 1 is the next
+	Waiting
+}
+
+// PublishWaiting writes the users that wait in root's queue. Calls must not overlap.
+func PublishWaiting() error {
+	all, err := Queue(RootFolder)
+	if err != nil {
+		return err
+	}
+	users := []UserWaiting{}
+	for i, w := range all {
+		if w.UID > 0 {
+			users = append(users, UserWaiting{i + 1, w})
+		}
+	}
+	text, err := json.Marshal(users)
+	if err != nil {
+		return err
+	}
+	return safepath.Replace(filepath.Join(RootFolder, PolicyWaiting), text, 0o644)
+}
+
+// WaitingForRation returns the user's place in root's queue, if a program of the user waits there.
+func WaitingForRation(uid int) (w UserWaiting, waits bool) {
+	fd, err := safepath.Open(filepath.Join(RootFolder, PolicyWaiting), unix.O_RDONLY, 0)
+	if err != nil {
+		return UserWaiting{}, false
+	}
+	f := os.NewFile(uintptr(fd), PolicyWaiting)
+	defer f.Close()
+	var all []UserWaiting
+	text, err := io.ReadAll(io.LimitReader(f, maxWaitingFile))
+	if err != nil || json.Unmarshal(text, &all) != nil {
+		return UserWaiting{}, false
+	}
+	i := slices.IndexFunc(all, func(w UserWaiting) bool { return w.UID == uid })
+	if i < 0 {
+		return UserWaiting{}, false
+	}
+	start, err := proc.Started(all[i].PID)
+	return all[i], err == nil && start == all[i].Start
+}
