@@ -97,7 +97,7 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	if err := p.waitForAPI(ctx, registry); err != nil {
 		return nil, nil, err
 	}
-	// Several claims may be prepared at a time: package node takes the locks that it needs.
+	// Several claims are prepared at a time: package node takes the locks that it needs.
 	p.helper, err = kubeletplugin.Start(ctx, p, kubeletplugin.DriverName(slices.Driver), kubeletplugin.KubeClient(c.Client), kubeletplugin.NodeName(c.NodeName),
 		kubeletplugin.PluginDataDirectoryPath(sockets), kubeletplugin.RegistrarDirectoryPath(registry), kubeletplugin.RollingUpdate(types.UID(c.PodUID)),
 		kubeletplugin.Serialize(false), kubeletplugin.GRPCInterceptor(p.noticeRegistration))
@@ -285,10 +285,10 @@ func (p *Plugin) gone(ctx context.Context, c claim.Plan) (bool, error) {
 const podsWithin = 5 * time.Second
 
 // containers returns the containers of pods that use a claim, by the pods' UIDs.
-func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) map[string][]string {
+func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) map[string][]node.Container {
 	ctx, cancel := context.WithTimeout(p.running, podsWithin)
 	defer cancel()
-	out := map[string][]string{}
+	out := map[string][]node.Container{}
 	for _, pod := range pods {
 		now, err := p.Client.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if ctx.Err() != nil {
@@ -302,7 +302,7 @@ func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) map[s
 }
 
 // containersOf returns the containers of a pod that use a claim.
-func containersOf(pod *corev1.Pod, claimName string) (out []string) {
+func containersOf(pod *corev1.Pod, claimName string) (out []node.Container) {
 	uses := map[string]bool{} // the pod's names for the claim
 	for _, c := range pod.Spec.ResourceClaims {
 		uses[c.Name] = c.ResourceClaimName != nil && *c.ResourceClaimName == claimName
@@ -311,12 +311,19 @@ func containersOf(pod *corev1.Pod, claimName string) (out []string) {
 		uses[s.Name] = uses[s.Name] || s.ResourceClaimName != nil && *s.ResourceClaimName == claimName
 	}
 	for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+		own, all := node.Container{Name: c.Name}, false
 		for _, r := range c.Resources.Claims {
 			if uses[r.Name] {
-				out = append(out, c.Name)
-				break
+				own.Requests, all = append(own.Requests, r.Request), all || r.Request == ""
 			}
 		}
+		if len(own.Requests) == 0 {
+			continue
+		}
+		if all {
+			own.Requests = nil
+		}
+		out = append(out, own)
 	}
 	return out
 }
