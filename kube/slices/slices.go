@@ -34,6 +34,12 @@ const (
 	Index             resourceapi.QualifiedName = "index"
 )
 
+// The keys of a device's taints. A claim gets a device with a taint only if its request tolerates it.
+const (
+	TaintUnhealthy = Driver + "/unhealthy" // it does not work
+	TaintOutside   = Driver + "/outside"   // a process of a pod uses it without the library
+)
+
 const (
 	// Step is the unit that requests for memory are rounded up to. HAMi uses the same unit.
 	Step = 1 << 20
@@ -55,6 +61,8 @@ type GPU struct {
 	CUDA          int    // the newest version that the driver supports, as in 13000
 	Memory        uint64 // bytes that all programs together can have, with their contexts
 	MIG           bool   // divided into MIG instances; not published
+
+	Taints []resourceapi.DeviceTaint // what keeps claims away now
 }
 
 // Name returns the device name of a GPU. It is derived from the UUID, because indexes change when a
@@ -80,6 +88,7 @@ func (o Options) Device(g GPU) resourceapi.Device {
 		Name:                     g.Name(),
 		AllowMultipleAllocations: &multiple,
 		Attributes:               g.attributes(),
+		Taints:                   g.Taints,
 		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
 			Memory:  o.memory(g.Capacity()),
 			Compute: compute(),
