@@ -214,7 +214,11 @@ func (f *flags) gpus(n *node.Node) ([]slices.GPU, error) {
 	// A copy without NVML: jobs need only the list of devices.
 	n.Driver = &gpu.Driver{Version: d.Version, CUDA: d.CUDA, Devices: d.Devices}
 	n.Hardware, f.config.Sick, f.config.Faults, f.config.Users = f.driver.Edits, f.driver.Sick, f.driver.Faults, f.driver.Users
-	return node.GPUs(d), nil
+	gpus := node.GPUs(d)
+	if err := f.driver.Locate(gpus); err != nil {
+		klog.Background().Error(err, "Published without their places in the machine")
+	}
+	return gpus, nil
 }
 
 func (f *flags) connect() error {
