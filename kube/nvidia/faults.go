@@ -18,13 +18,13 @@ import (
 //	NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.
 //
 // NVML reports them too, but only to a process that keeps it open, and the driver cannot be replaced
-// meanwhile. Only root writes to the kernel's log; a line begins with what the driver wrote, and
-// names of programs come after it.
+// meanwhile. A record of the kernel itself has a number below 8 (facility 0), which no process can
+// write. The names of programs come later in the line.
 
 const kernelLog = "/dev/kmsg"
 
 // xidLine matches a record of the kernel's log: its header, and the driver's line.
-var xidLine = regexp.MustCompile(`^[0-9]+,[0-9]+,[0-9]+,[^;]*;NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.[0-9])?\): ([0-9]+),`)
+var xidLine = regexp.MustCompile(`^[0-7],[0-9]+,[0-9]+,[^;]*;NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.[0-9])?\): ([0-9]+),`)
 
 // applicationXids are faults that a program causes, and that end no more than the program. They say
 // nothing about the GPU.

@@ -28,7 +28,8 @@ func TestParseXid(t *testing.T) {
 		"12,1,2,-;x;NVRM: Xid (PCI:0000:3b:00): 79, ":                                             {"", 0},
 		"4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 99999999999999999999, ":                              {"", 0},
 		"NVRM: Xid (PCI:0000:3b:00): 79, ":                                                        {"", 0},
-		"":                                                                                        {"", 0},
+		"12,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, written by a process":                           {"", 0},
+		"": {"", 0},
 	} {
 		address, xid, ok := parseXid(record)
 		expect.True(t, address == want.address && xid == want.xid && ok == (want.xid != 0), record, address, xid, ok)
