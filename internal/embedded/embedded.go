@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"sync"
 )
 
 // ErrNotBuilt is returned if this ration was built without its C parts.
@@ -46,6 +47,10 @@ type content struct {
 	files map[string][]byte // by name
 }
 
+// ids has the hashes of the binary's own bundles, by name, once they are known: a program that makes
+// many jobs does not compute them for each.
+var ids sync.Map
+
 // read reads a bundle from the binary.
 func (b Bundle) read() (content, error) {
 	from := b.from
@@ -53,6 +58,10 @@ func (b Bundle) read() (content, error) {
 		from = embedded
 	}
 	c := content{files: make(map[string][]byte)}
+	known, _ := ids.Load(b.Name)
+	if c.id, _ = known.(string); b.from != nil {
+		c.id = ""
+	}
 	sum := sha256.New()
 	for _, name := range b.files {
 		data, err := fs.ReadFile(from, path.Join("files", name))
@@ -62,11 +71,18 @@ func (b Bundle) read() (content, error) {
 		case err != nil:
 			return content{}, fmt.Errorf("looking for %s: %w", name, err)
 		}
-		fmt.Fprintf(sum, "%s %d\n", name, len(data))
-		sum.Write(data)
 		c.files[name] = data
+		if c.id == "" {
+			fmt.Fprintf(sum, "%s %d\n", name, len(data))
+			sum.Write(data)
+		}
 	}
-	c.id = hex.EncodeToString(sum.Sum(nil))[:16]
+	if c.id == "" {
+		c.id = hex.EncodeToString(sum.Sum(nil))[:16]
+		if b.from == nil {
+			ids.Store(b.Name, c.id)
+		}
+	}
 	return c, nil
 }
 

@@ -32,8 +32,9 @@ type Plan struct {
 
 // Pod is a pod that a claim is reserved for.
 type Pod struct {
-	Name string `json:"name"`
-	UID  string `json:"uid"`
+	Name       string   `json:"name"`
+	UID        string   `json:"uid"`
+	Containers []string `json:"containers,omitempty"` // those that use the claim, as far as they are known
 }
 
 // Ration is a part of a claim that becomes one job. All containers that get it share it.
@@ -85,7 +86,7 @@ func Read(c *resourceapi.ResourceClaim, node string, gpus []slices.GPU) (Plan, e
 	}
 	for _, r := range c.Status.ReservedFor {
 		if r.APIGroup == "" && r.Resource == "pods" {
-			p.Pods = append(p.Pods, Pod{r.Name, string(r.UID)})
+			p.Pods = append(p.Pods, Pod{Name: r.Name, UID: string(r.UID)})
 		}
 	}
 	devices := c.Status.Allocation.Devices

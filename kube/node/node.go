@@ -11,20 +11,19 @@
 //	/run/ration/k8s-UID              the job, with the region, the limits and the list of preloads
 //	CDI/gpu.ration-claim-UID.json    the CDI spec: containers can be started while it exists
 //
-// Every process that changes these files holds a lock on STATE, because the plugins of two versions
-// may run at the same time during an upgrade.
+// Every process that changes these files holds the lock of the claim (lock.go). Claims are prepared
+// in parallel.
 package node
 
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	stdslices "slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"ration/internal/gpu"
@@ -53,7 +52,7 @@ type Node struct {
 	// Containers returns the containers of pods that use a claim, by the pods' UIDs, as far as they
 	// are known. It is called without the lock, once for each pod, because it may take long. It may
 	// be nil.
-	Containers func(namespace, claim string, pods []claim.Pod) map[string][]string
+	Containers func(namespace, claim string, pods []claim.Pod) map[string][]Container
 
 	// Warn is called if a claim was unprepared while processes used it. It may be nil.
 	Warn func(text string)
@@ -94,17 +93,41 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 	if err := claim.CheckUID(p.UID); err != nil {
 		return nil, err
 	}
-	// What takes long is done without the lock: other claims are prepared meanwhile.
-	containers := n.containers(p)
+	// The API server and the driver are asked before the lock is taken: they may take long.
+	p, err := n.withContainers(p)
+	if err != nil {
+		return nil, err
+	}
 	hardware, err := n.hardware(p)
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := n.lock()
+	l, err := n.lock(p.UID)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer l.unlock()
+	r, err := n.book(l, p)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.makeJobs(r, kubernetes(p)); err != nil {
+		return nil, err
+	}
+	if err := n.writeSpec(r, hardware); err != nil {
+		return nil, err
+	}
+	n.reached(PointSpec)
+	if err := n.write(r); err != nil {
+		return nil, err
+	}
+	n.reached(PointPrepared)
+	return devices(p), nil
+}
+
+// book returns the record of a claim. If there is none yet, it writes one, if the claim fits beside
+// the others: from then on, the claim counts for them.
+func (n *Node) book(l *claimLock, p claim.Plan) (*Record, error) {
 	r, err := n.read(p.UID)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -119,36 +142,32 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 		}
 		r = nil
 	}
+	release, err := l.reserve()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	others, err := n.others(p.UID)
 	if err == nil {
 		err = n.checkRoom(p, others)
 	}
 	if err == nil {
-		err = checkContainers(p, containers, others)
+		err = checkContainers(p, others)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if r == nil {
-		r = &Record{Plan: p}
-		if err := n.write(r); err != nil {
-			return nil, err
-		}
-		n.reached(PointRecorded)
+		r = &Record{}
+	} else if reflect.DeepEqual(r.Plan, p) {
+		return r, nil
 	}
-	r.Plan.Pods = p.Pods
-	if err := n.makeJobs(r, kubernetes(p, containers)); err != nil {
-		return nil, err
-	}
-	if err := n.writeSpec(r, hardware); err != nil {
-		return nil, err
-	}
-	n.reached(PointSpec)
+	r.Plan = p // it may have other pods now
 	if err := n.write(r); err != nil {
 		return nil, err
 	}
-	n.reached(PointPrepared)
-	return devices(p), nil
+	n.reached(PointRecorded)
+	return r, nil
 }
 
 // devices returns the devices of a claim, as reported to the kubelet.
@@ -165,11 +184,11 @@ func (n *Node) Unprepare(uid string) error {
 	if err := claim.CheckUID(uid); err != nil {
 		return err
 	}
-	unlock, err := n.lock()
+	l, err := n.lock(uid)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer l.unlock()
 	return n.unprepare(uid)
 }
 
@@ -333,40 +352,6 @@ func (n *Node) makeJob(name string, ration claim.Ration) error {
 	return nil
 }
 
-// containers returns the containers of a claim's pods, by the pods' UIDs: those that its job has
-// recorded, and the answer of Containers for the others.
-func (n *Node) containers(p claim.Plan) map[string][]string {
-	if n.Containers == nil {
-		return nil
-	}
-	known := map[string][]string{}
-	if k := job.ReadKubernetes(jobName(p, 0)); k != nil {
-		for _, pod := range k.Pods {
-			if len(pod.Containers) > 0 {
-				known[pod.UID] = pod.Containers
-			}
-		}
-	}
-	var unknown []claim.Pod
-	for _, pod := range p.Pods[:min(len(p.Pods), job.MaxPods)] { // no more pods are recorded
-		if known[pod.UID] == nil {
-			unknown = append(unknown, pod)
-		}
-	}
-	if len(unknown) > 0 {
-		maps.Copy(known, n.Containers(p.Namespace, p.Name, unknown))
-	}
-	return known
-}
-
-func kubernetes(p claim.Plan, containers map[string][]string) job.Kubernetes {
-	k := job.Kubernetes{Namespace: p.Namespace, Claim: p.Name, ClaimUID: p.UID, Pods: []job.Pod{}}
-	for _, pod := range p.Pods {
-		k.Pods = append(k.Pods, job.Pod{Name: pod.Name, UID: pod.UID, Containers: containers[pod.UID]})
-	}
-	return k
-}
-
 // ErrOverbooked is returned for a claim that does not fit beside those that are prepared.
 var ErrOverbooked = errors.New("overbooked")
 
@@ -397,53 +382,4 @@ func (n *Node) checkRoom(p claim.Plan, records []*Record) error {
 func (n *Node) others(uid string) ([]*Record, error) {
 	records, err := n.Records()
 	return stdslices.DeleteFunc(records, func(r *Record) bool { return r.Plan.UID == uid }), err
-}
-
-// ErrTwoClaims is returned for a claim of a container that has another one.
-var ErrTwoClaims = errors.New("a container can have one claim")
-
-// checkContainers returns an error if a container of a claim has another claim of this driver. The
-// container engine would mount the job of one over that of the other, and only one would count. A
-// container whose pod could not be read is not checked.
-func checkContainers(p claim.Plan, containers map[string][]string, others []*Record) error {
-	for _, r := range others {
-		if !stdslices.ContainsFunc(r.Plan.Pods, func(pod claim.Pod) bool { return len(containers[pod.UID]) > 0 }) {
-			continue
-		}
-		k := job.ReadKubernetes(jobName(r.Plan, 0))
-		if k == nil {
-			continue
-		}
-		for _, pod := range k.Pods {
-			for _, name := range pod.Containers {
-				if stdslices.Contains(containers[pod.UID], name) {
-					return fmt.Errorf("claims %s and %s are both for container %s of pod %s: %w (use two requests of one claim)",
-						r.Plan.Name, p.Name, name, pod.Name, ErrTwoClaims)
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// lock takes the lock on the state, and returns a function that drops it.
-func (n *Node) lock() (unlock func(), err error) {
-	if err := os.MkdirAll(n.State, 0o700); err != nil {
-		return nil, fmt.Errorf("making the folder of claims: %w", err)
-	}
-	f, err := os.OpenFile(filepath.Join(n.State, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("locking the claims: %w", err)
-	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("locking the claims: %w", err)
-	}
-	return func() { _ = f.Close() }, nil
 }

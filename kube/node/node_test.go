@@ -143,7 +143,7 @@ func TestPreparePriority(t *testing.T) {
 func TestPrepare(t *testing.T) {
 	n := newNode(t)
 	asked := 0
-	n.Containers = func(namespace, claimName string, pods []claim.Pod) map[string][]string {
+	n.Containers = func(namespace, claimName string, pods []claim.Pod) map[string][]Container {
 		asked += len(pods)
 		f, err := os.Open(filepath.Join(n.State, "lock"))
 		if err == nil {
@@ -151,9 +151,9 @@ func TestPrepare(t *testing.T) {
 			_ = f.Close()
 		}
 		expect.True(t, err == nil || errors.Is(err, os.ErrNotExist), "others wait while the API server is asked", err)
-		out := map[string][]string{}
+		out := map[string][]Container{}
 		for _, pod := range pods {
-			out[pod.UID] = []string{"train of " + pod.Name}
+			out[pod.UID] = []Container{{Name: "train of " + pod.Name}}
 		}
 		return out
 	}

@@ -11,6 +11,7 @@ import (
 
 	"ration/check/expect"
 	"ration/internal/embedded"
+	"ration/internal/limit"
 )
 
 // No library passes but one that holds a program.
@@ -42,4 +43,22 @@ func TestSelfTest(t *testing.T) {
 		})
 	}
 	expect.True(t, errors.Is(selfTest(filepath.Join(t.TempDir(), "none")), ErrLibrary), "a library that is missing passes")
+}
+
+// A library that refuses and does not count does not pass: its refusals and use would not be seen.
+func TestSelfTestCounts(t *testing.T) {
+	for _, c := range []struct {
+		peak    limit.Size
+		refused uint64
+		passes  bool
+	}{
+		{selfTestPeak, 1, true},
+		{selfTestLimit, 1, true}, // the program's context counts
+		{selfTestPeak, 0, false},
+		{selfTestPeak, 2, false},
+		{selfTestPeak - 1, 1, false},
+		{selfTestLimit + 1, 1, false},
+	} {
+		expect.Equal(t, miscounted(c.peak, c.refused) == "", c.passes, c.peak, c.refused)
+	}
 }

@@ -43,7 +43,7 @@ type seen struct {
 
 // look returns all claims with remains on this node, by UID.
 func (n *Node) look() (map[string]seen, error) {
-	unlock, err := n.lock()
+	unlock, err := n.lockAll()
 	if err != nil {
 		return nil, err
 	}
@@ -62,11 +62,11 @@ func (n *Node) look() (map[string]seen, error) {
 
 // removeUnchanged removes the remains of a claim, unless it was prepared again after it was seen.
 func (n *Node) removeUnchanged(uid string, s seen) (removed bool, err error) {
-	unlock, err := n.lock()
+	l, err := n.lock(uid)
 	if err != nil {
 		return false, err
 	}
-	defer unlock()
+	defer l.unlock()
 	if text, err := n.recordText(uid); err != nil || text != s.record {
 		return false, err
 	}

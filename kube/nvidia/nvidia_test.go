@@ -95,7 +95,7 @@ func TestSick(t *testing.T) {
 	expect.True(t, len(got) == 3 && strings.Contains(got[uuids[0]], ErrLibrary.Error()), got)
 }
 
-// The memory of a process is summed over GPUs; memory that NVML does not know is not invented.
+// Each GPU has its processes; memory that NVML does not know is not invented.
 func TestUsers(t *testing.T) {
 	library := dgxa100.New()
 	device := func(i int) *server.Device { return library.Devices[i].(*server.Device) }
@@ -104,7 +104,8 @@ func TestUsers(t *testing.T) {
 	}
 	got, err := users(library, []string{device(0).UUID, device(1).UUID, "GPU-none"})
 	expect.OK(t, err)
-	expect.True(t, len(got) == 1 && got[7] == 3<<30, got)
+	one, two := got[device(0).UUID], got[device(1).UUID]
+	expect.True(t, len(got) == 2 && len(one) == 1 && one[7] == 1<<30 && len(two) == 1 && two[7] == 2<<30, got)
 	device(1).GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST }
 	_, err = users(library, []string{device(1).UUID})
 	expect.True(t, err != nil, "a GPU that does not answer has no processes")

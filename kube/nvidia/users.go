@@ -6,9 +6,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Users returns the processes that hold memory of the GPUs with these UUIDs, by their PIDs on the
-// host, and how many bytes. NVML is open only during the call, as in Sick.
-func (d Driver) Users(uuids []string) (map[int]uint64, error) {
+// Users returns the processes that hold memory of the GPUs with these UUIDs, by UUID and by their PIDs
+// on the host, and how many bytes. NVML is open only during the call, as in Sick.
+func (d Driver) Users(uuids []string) (map[string]map[int]uint64, error) {
 	library, err := d.NVML()
 	if err != nil {
 		return nil, err
@@ -18,12 +18,12 @@ func (d Driver) Users(uuids []string) (map[int]uint64, error) {
 	return users(nvml.New(nvml.WithLibraryPath(library)), uuids)
 }
 
-func users(library nvml.Interface, uuids []string) (map[int]uint64, error) {
+func users(library nvml.Interface, uuids []string) (map[string]map[int]uint64, error) {
 	if ret := library.Init(); ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("starting NVML: %v (try nvidia-smi on the node)", ret)
 	}
 	defer func() { _ = library.Shutdown() }()
-	out := map[int]uint64{}
+	out := map[string]map[int]uint64{}
 	for _, uuid := range uuids {
 		device, ret := library.DeviceGetHandleByUUID(uuid)
 		if ret != nvml.SUCCESS {
@@ -33,9 +33,10 @@ func users(library nvml.Interface, uuids []string) (map[int]uint64, error) {
 		if ret != nvml.SUCCESS {
 			return nil, fmt.Errorf("asking GPU %s for its processes: %v (try nvidia-smi on the node)", uuid, ret)
 		}
+		out[uuid] = map[int]uint64{}
 		for _, p := range processes {
 			if p.UsedGpuMemory != noValue {
-				out[int(p.Pid)] += p.UsedGpuMemory
+				out[uuid][int(p.Pid)] += p.UsedGpuMemory
 			}
 		}
 	}

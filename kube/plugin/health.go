@@ -7,7 +7,7 @@ import (
 	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 )
 
-// How often the kubelet gets the health of the GPUs, and when it must treat the last report as
+// How often the kubelet gets the health of the GPUs if it does not change, and when it must treat the last report as
 // outdated.
 const (
 	healthPeriod  = time.Minute
@@ -20,11 +20,13 @@ func (p *Plugin) NodeWatchResources(_ *health.NodeWatchResourcesRequest, stream 
 	ticker := time.NewTicker(healthPeriod)
 	defer ticker.Stop()
 	for {
-		if err := stream.Send(&health.NodeWatchResourcesResponse{Devices: p.health(time.Now())}); err != nil {
+		_, _, changed := p.gpus.get()
+		if err := stream.Send(&health.NodeWatchResourcesResponse{Devices: p.health()}); err != nil {
 			return err
 		}
 		select {
 		case <-ticker.C:
+		case <-changed:
 		case <-stream.Context().Done():
 			return nil
 		}
@@ -32,18 +34,12 @@ func (p *Plugin) NodeWatchResources(_ *health.NodeWatchResourcesRequest, stream 
 }
 
 // health returns the health of all GPUs.
-func (p *Plugin) health(now time.Time) (out []*health.DeviceHealth) {
-	var uuids []string
-	for _, g := range p.Node.GPUs {
-		uuids = append(uuids, g.UUID)
-	}
-	var sick map[string]string
-	if p.Sick != nil {
-		sick = p.Sick(uuids)
-	}
+func (p *Plugin) health() (out []*health.DeviceHealth) {
+	sick, _, _ := p.gpus.get()
+	checked := p.gpus.checkedAt().Unix()
 	for _, g := range p.Node.GPUs {
 		d := &health.DeviceHealth{Device: &health.DeviceIdentifier{PoolName: p.NodeName, DeviceName: g.Name()}, Health: health.HealthStatus_HEALTHY,
-			LastUpdatedTime: now.Unix(), HealthCheckTimeoutSeconds: int64(healthTimeout / time.Second)}
+			LastUpdatedTime: checked, HealthCheckTimeoutSeconds: int64(healthTimeout / time.Second)}
 		if why, ok := sick[g.UUID]; ok {
 			d.Health, d.Message = health.HealthStatus_UNHEALTHY, short(why)
 		}

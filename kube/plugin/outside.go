@@ -19,7 +19,8 @@ const ReasonOutside = "GPUOutsideRation"
 
 // A process of a claim's pod that holds memory of a GPU, as the driver says, and is in no job of the
 // claim, has not loaded the library: it is static, of another C library, or its pod has changed the
-// list of preloads. Its limit does not hold. The pod gets one event for each such process.
+// list of preloads. Its limit does not hold. The pod gets one event for each such process. The
+// metrics count it, and its GPUs get a taint while it runs, if the operator wants that.
 
 // outsider identifies a process.
 type outsider struct {
@@ -35,11 +36,7 @@ type outsiders map[outsider]bool
 // check has to know.
 func (p *Plugin) tellOutside(ctx context.Context, before outsiders, now time.Time) (outsiders, error) {
 	found := outsiders{}
-	var uuids []string
-	for _, g := range p.Node.GPUs {
-		uuids = append(uuids, g.UUID)
-	}
-	users, err := p.Users(uuids)
+	users, err := p.Users(p.uuids())
 	if err != nil {
 		return before, err
 	}
@@ -47,7 +44,14 @@ func (p *Plugin) tellOutside(ctx context.Context, before outsiders, now time.Tim
 	if err != nil {
 		return before, err
 	}
-	for pid, bytes := range users {
+	held := map[int]uint64{} // of all GPUs
+	for _, processes := range users {
+		for pid, bytes := range processes {
+			held[pid] += bytes
+		}
+	}
+	confirmed := map[int]bool{}
+	for pid, bytes := range held {
 		namespace, pod, jobs := podOf(p.cgroup(pid), records)
 		if len(jobs) == 0 || inJob(pid, jobs) {
 			continue
@@ -58,6 +62,7 @@ func (p *Plugin) tellOutside(ctx context.Context, before outsiders, now time.Tim
 		}
 		key := outsider{pid, started}
 		told, again := before[key]
+		confirmed[pid] = again
 		if again && !told {
 			text := fmt.Sprintf("Process %d (on the node) holds %d MiB of GPU memory without the ration's library, so its limit does not hold "+
 				"(is the program static, or was /etc/ld.so.preload changed?)", pid, bytes>>20)
@@ -69,7 +74,25 @@ func (p *Plugin) tellOutside(ctx context.Context, before outsiders, now time.Tim
 		}
 		found[key] = told
 	}
+	p.gpus.setOutside(outsideOf(users, confirmed))
 	return found, nil
+}
+
+// outsideOf returns what some processes hold of each GPU.
+func outsideOf(users map[string]map[int]uint64, confirmed map[int]bool) map[string]outsideUse {
+	out := map[string]outsideUse{}
+	for uuid, processes := range users {
+		var use outsideUse
+		for pid, bytes := range processes {
+			if confirmed[pid] {
+				use.processes, use.bytes = use.processes+1, use.bytes+bytes
+			}
+		}
+		if use.processes > 0 {
+			out[uuid] = use
+		}
+	}
+	return out
 }
 
 // podOf returns the pod that a process belongs to by its cgroup, which no program in a container can

@@ -37,7 +37,8 @@ func TestOutside(t *testing.T) {
 	inside := in("/kubepods.slice/kubepods-pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice/cri-containerd-0.scope")
 	foreign := in("/kubepods/besteffort/pod33333333-0000-4000-8000-000000000001/0")
 	users := map[int]uint64{inside: 3 << 30, foreign: 1 << 30}
-	c.plugin.Users = func([]string) (map[int]uint64, error) { return users, nil }
+	gpu := c.config.Node.GPUs[1].UUID
+	c.plugin.Users = func([]string) (map[string]map[int]uint64, error) { return map[string]map[int]uint64{gpu: users}, nil }
 	events := func() (out []corev1.Event) {
 		list, err := c.client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
 		expect.OK(t, err)
@@ -53,7 +54,11 @@ func TestOutside(t *testing.T) {
 	got := events()
 	expect.Must(t, len(got) == 1, len(got), "events")
 	expect.True(t, got[0].Reason == ReasonOutside && string(got[0].InvolvedObject.UID) == podUID && strings.Contains(got[0].Message, "holds 3072 MiB"), got[0])
+	_, outside, _ := c.plugin.gpus.get()
+	expect.True(t, len(outside) == 1 && outside[gpu] == outsideUse{1, 3 << 30}, outside)
 	delete(users, inside)
 	seen, err = c.plugin.tellOutside(t.Context(), seen, time.Now())
 	expect.True(t, err == nil && len(seen) == 0, seen, err)
+	_, outside, _ = c.plugin.gpus.get()
+	expect.Equal(t, len(outside), 0)
 }

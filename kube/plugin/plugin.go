@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,9 +50,17 @@ type Config struct {
 	// Sick returns the GPUs that do not work, by UUID, and why. With nil, all work.
 	Sick func(uuids []string) map[string]string
 
-	// Users returns the processes that hold memory of these GPUs, by their PIDs on the host, and how
-	// many bytes. With nil, nothing is known of them.
-	Users func(uuids []string) (map[int]uint64, error)
+	// Faults calls found for each fault that the driver reports from now on, with the UUID of the GPU,
+	// until the context ends. With nil, none is reported.
+	Faults func(ctx context.Context, found func(uuid, why string)) error
+
+	// Users returns the processes that hold memory of these GPUs, by UUID and by their PIDs on the
+	// host, and how many bytes. With nil, nothing is known of them.
+	Users func(uuids []string) (map[string]map[int]uint64, error)
+
+	// Effects of the taints of a GPU that does not work, and of one that a process of a pod uses
+	// without the library. If empty, it gets no taint.
+	TaintUnhealthy, TaintOutside resourceapi.DeviceTaintEffect
 
 	Pods         bool          // it may read pods, to find their containers
 	EventsPeriod time.Duration // how often to check for refusals; 0 for never
@@ -68,6 +77,8 @@ type Plugin struct {
 	work    sync.WaitGroup // background goroutines
 	sweep   chan struct{}  // has an element if Sweep should be called
 	seen    refusals
+	gpus    gpuStates
+	metrics metrics
 	cgroup  func(pid int) string // the cgroup of a process; tests replace it
 
 	registered atomic.Bool // the kubelet has accepted the plugin
@@ -78,7 +89,7 @@ type Plugin struct {
 // ends if the driver cannot continue; context.Cause says why.
 func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
-	p := &Plugin{Config: c, running: ctx, stop: stop, sweep: make(chan struct{}, 1), cgroup: cgroupOf}
+	p := &Plugin{Config: c, running: ctx, stop: stop, sweep: make(chan struct{}, 1), cgroup: cgroupOf, metrics: newMetrics()}
 	defer func() {
 		if err != nil {
 			stop(err)
@@ -94,10 +105,11 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 			return nil, nil, fmt.Errorf("making the folder of a socket: %w (is %s the kubelet's root?)", err, c.KubeletRoot)
 		}
 	}
+	p.checkGPUs(ctx, time.Now()) // before anything is published
 	if err := p.waitForAPI(ctx, registry); err != nil {
 		return nil, nil, err
 	}
-	// Several claims may be prepared at a time: package node takes the locks that it needs.
+	// Several claims are prepared at a time: package node takes the locks that it needs.
 	p.helper, err = kubeletplugin.Start(ctx, p, kubeletplugin.DriverName(slices.Driver), kubeletplugin.KubeClient(c.Client), kubeletplugin.NodeName(c.NodeName),
 		kubeletplugin.PluginDataDirectoryPath(sockets), kubeletplugin.RegistrarDirectoryPath(registry), kubeletplugin.RollingUpdate(types.UID(c.PodUID)),
 		kubeletplugin.Serialize(false), kubeletplugin.GRPCInterceptor(p.noticeRegistration))
@@ -105,6 +117,7 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 		return nil, nil, fmt.Errorf("serving the kubelet: %w", err)
 	}
 	p.background(ctx, p.publish)
+	p.background(ctx, p.watchGPUs)
 	p.background(ctx, p.sweepWhenAsked)
 	if c.EventsPeriod > 0 {
 		p.background(ctx, p.watchJobs)
@@ -112,14 +125,22 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	return p, ctx, nil
 }
 
-// publish publishes the GPUs. It waits for the API server; meanwhile running pods can still be
-// ended.
+// publish publishes the GPUs, and again whenever their taints change. It waits for the API server;
+// meanwhile running pods can still be ended.
 func (p *Plugin) publish(ctx context.Context) {
-	err := p.helper.PublishResources(ctx, p.Options.Resources(p.NodeName, p.Node.GPUs))
-	if err != nil && ctx.Err() == nil {
-		p.stop(fmt.Errorf("publishing the GPUs: %w", err))
+	p.background(ctx, p.noticePublished)
+	for {
+		_, _, changed := p.gpus.get()
+		err := p.helper.PublishResources(ctx, p.Options.Resources(p.NodeName, p.publishable()))
+		if err != nil && ctx.Err() == nil {
+			p.stop(fmt.Errorf("publishing the GPUs: %w", err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
 	}
-	p.noticePublished(ctx)
 }
 
 func (p *Plugin) background(ctx context.Context, work func(context.Context)) {
@@ -144,7 +165,9 @@ func (p *Plugin) Stop() {
 func (p *Plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	out := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, c := range claims {
+		begun := time.Now()
 		devices, err := p.prepare(c)
+		p.metrics.prepared(time.Since(begun), err)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Not prepared", "claim", klog.KObj(c), "uid", c.UID)
 		} else {
@@ -211,6 +234,9 @@ var ErrGate = errors.New("the API server dropped fields of the ResourceSlice: tu
 func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 	var dropped *resourceslice.DroppedFieldsError
 	switch {
+	case errors.As(err, &dropped) && strings.Join(dropped.DisabledFeatures(), " ") == "DRADeviceTaints":
+		klog.FromContext(ctx).Info("The API server does not have the feature gate DRADeviceTaints: GPUs with a taint are not published")
+		p.gpus.withhold()
 	case errors.As(err, &dropped):
 		// Slices that were published without these fields would allocate each device as a whole.
 		p.stop(fmt.Errorf("%w: %w", ErrGate, err))
@@ -285,10 +311,10 @@ func (p *Plugin) gone(ctx context.Context, c claim.Plan) (bool, error) {
 const podsWithin = 5 * time.Second
 
 // containers returns the containers of pods that use a claim, by the pods' UIDs.
-func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) map[string][]string {
+func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) map[string][]node.Container {
 	ctx, cancel := context.WithTimeout(p.running, podsWithin)
 	defer cancel()
-	out := map[string][]string{}
+	out := map[string][]node.Container{}
 	for _, pod := range pods {
 		now, err := p.Client.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if ctx.Err() != nil {
@@ -302,7 +328,7 @@ func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) map[s
 }
 
 // containersOf returns the containers of a pod that use a claim.
-func containersOf(pod *corev1.Pod, claimName string) (out []string) {
+func containersOf(pod *corev1.Pod, claimName string) (out []node.Container) {
 	uses := map[string]bool{} // the pod's names for the claim
 	for _, c := range pod.Spec.ResourceClaims {
 		uses[c.Name] = c.ResourceClaimName != nil && *c.ResourceClaimName == claimName
@@ -310,13 +336,38 @@ func containersOf(pod *corev1.Pod, claimName string) (out []string) {
 	for _, s := range pod.Status.ResourceClaimStatuses {
 		uses[s.Name] = uses[s.Name] || s.ResourceClaimName != nil && *s.ResourceClaimName == claimName
 	}
+	if s := pod.Status.ExtendedResourceClaimStatus; s != nil && s.ResourceClaimName == claimName {
+		return extendedContainersOf(s)
+	}
 	for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+		own, all := node.Container{Name: c.Name}, false
 		for _, r := range c.Resources.Claims {
 			if uses[r.Name] {
-				out = append(out, c.Name)
-				break
+				own.Requests, all = append(own.Requests, r.Request), all || r.Request == ""
 			}
 		}
+		if len(own.Requests) == 0 {
+			continue
+		}
+		if all {
+			own.Requests = nil
+		}
+		out = append(out, own)
+	}
+	return out
+}
+
+// extendedContainersOf returns the containers of a claim that the scheduler has made for the extended
+// resources of a pod.
+func extendedContainersOf(s *corev1.PodExtendedResourceClaimStatus) (out []node.Container) {
+	at := map[string]int{}
+	for _, m := range s.RequestMappings {
+		i, ok := at[m.ContainerName]
+		if !ok {
+			i, at[m.ContainerName] = len(out), len(out)
+			out = append(out, node.Container{Name: m.ContainerName})
+		}
+		out[i].Requests = append(out[i].Requests, m.RequestName)
 	}
 	return out
 }

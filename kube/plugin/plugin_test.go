@@ -247,34 +247,6 @@ func TestMaxPriority(t *testing.T) {
 	}
 }
 
-// Two claims of one container are refused, since only one would count; two claims of two containers are not.
-func TestTwoClaimsOfOnePod(t *testing.T) {
-	for _, same := range []bool{true, false} {
-		one, two := "claim1", "claim2"
-		uses := func(names ...string) (out corev1.ResourceRequirements) {
-			for _, name := range names {
-				out.Claims = append(out.Claims, corev1.ResourceClaim{Name: name})
-			}
-			return out
-		}
-		containers := []corev1.Container{{Name: "a", Resources: uses("one")}, {Name: "b", Resources: uses("two")}}
-		if same {
-			containers = []corev1.Container{{Name: "a", Resources: uses("one", "two")}}
-		}
-		c := newCluster(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", UID: "pod-uid"}, Spec: corev1.PodSpec{Containers: containers,
-			ResourceClaims: []corev1.PodResourceClaim{{Name: "one", ResourceClaimName: &one}, {Name: "two", ResourceClaimName: &two}}}})
-		c.start()
-		first, second := newClaim(c, 1, "1Gi"), newClaim(c, 2, "1Gi")
-		c.add(first, second)
-		for range 2 { // the kubelet tries again
-			got := c.prepare(first, second)
-			expect.Equal(t, got[string(first.UID)].Error, "")
-			expect.Equal(t, strings.Contains(got[string(second.UID)].Error, "a container can have one claim"), same, got[string(second.UID)].Error)
-		}
-		c.unprepare(first, second)
-	}
-}
-
 // Claims that were deleted, deallocated, replaced or allocated to another node while no plugin ran are removed at its start; others
 // are not.
 func TestOrphans(t *testing.T) {
@@ -330,7 +302,17 @@ func TestGateOff(t *testing.T) {
 	c := newCluster(t)
 	ctx, stop := context.WithCancelCause(t.Context())
 	p := &Plugin{Config: c.config, stop: stop}
-	p.HandleError(ctx, &resourceslice.DroppedFieldsError{PoolName: nodeName}, "publishing")
+	gpus := slices.Clone(c.config.Node.GPUs)
+	gpus[0].Taints = []resourceapi.DeviceTaint{{Key: kubeslices.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	wanted := &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: c.config.Options.Resources(nodeName, gpus).Pools[nodeName].Slices[0].Devices}}
+	got := wanted.DeepCopy()
+	got.Spec.Devices[0].Taints = nil
+	p.HandleError(ctx, &resourceslice.DroppedFieldsError{PoolName: nodeName, DesiredSlice: wanted, ActualSlice: got}, "publishing")
+	expect.OK(t, context.Cause(ctx)) // what is handed out is right
+	for i := range got.Spec.Devices {
+		got.Spec.Devices[i].AllowMultipleAllocations = nil
+	}
+	p.HandleError(ctx, &resourceslice.DroppedFieldsError{PoolName: nodeName, DesiredSlice: wanted, ActualSlice: got}, "publishing")
 	err := context.Cause(ctx)
 	expect.True(t, errors.Is(err, ErrGate) && strings.Contains(err.Error(), "DRAConsumableCapacity"), err)
 }

@@ -83,7 +83,7 @@ func (p *Plugin) noticePublished(ctx context.Context) {
 	for {
 		have, err := p.ownDevices(ctx)
 		missing := err != nil
-		for _, g := range p.Node.GPUs {
+		for _, g := range p.publishable() {
 			missing = missing || !have[g.Name()]
 		}
 		if !missing {

@@ -11,6 +11,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 )
 
@@ -32,6 +33,13 @@ const (
 	DriverVersion     resourceapi.QualifiedName = "driverVersion"
 	CUDAVersion       resourceapi.QualifiedName = "cudaDriverVersion"
 	Index             resourceapi.QualifiedName = "index"
+	NUMANode          resourceapi.QualifiedName = "numaNode"
+)
+
+// The keys of a device's taints. A claim gets a device with a taint only if its request tolerates it.
+const (
+	TaintUnhealthy = Driver + "/unhealthy" // it does not work
+	TaintOutside   = Driver + "/outside"   // a process of a pod uses it without the library
 )
 
 const (
@@ -45,6 +53,13 @@ const (
 	MaxDevices = 16
 )
 
+// Location is where a device is in the machine. Parts that are unknown are empty.
+type Location struct {
+	PCI  string // bus ID, as in 0000:3b:00.0
+	Root string // of the PCIe hierarchy, as in pci0000:3a
+	NUMA string // number of the memory node that it is near
+}
+
 // GPU is a device of the machine.
 type GPU struct {
 	Index         int // NVML's index
@@ -55,6 +70,9 @@ type GPU struct {
 	CUDA          int    // the newest version that the driver supports, as in 13000
 	Memory        uint64 // bytes that all programs together can have, with their contexts
 	MIG           bool   // divided into MIG instances; not published
+	Location      Location
+
+	Taints []resourceapi.DeviceTaint // what keeps claims away now
 }
 
 // Name returns the device name of a GPU. It is derived from the UUID, because indexes change when a
@@ -80,6 +98,7 @@ func (o Options) Device(g GPU) resourceapi.Device {
 		Name:                     g.Name(),
 		AllowMultipleAllocations: &multiple,
 		Attributes:               g.attributes(),
+		Taints:                   g.Taints,
 		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
 			Memory:  o.memory(g.Capacity()),
 			Compute: compute(),
@@ -130,6 +149,11 @@ func (g GPU) attributes() map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 	text(UUID, g.UUID)
 	text(Model, g.Model)
 	text(Architecture, architecture(g.Capability))
+	text(deviceattribute.StandardDeviceAttributePCIBusID, g.Location.PCI)
+	text(deviceattribute.StandardDeviceAttributePCIeRoot, g.Location.Root)
+	if node, err := strconv.ParseInt(g.Location.NUMA, 10, 64); err == nil && node >= 0 {
+		out[NUMANode] = resourceapi.DeviceAttribute{IntValue: &node}
+	}
 	version(DriverVersion, semantic(g.DriverVersion))
 	if g.CUDA > 0 {
 		version(CUDAVersion, fmt.Sprintf("%d.%d.0", g.CUDA/1000, g.CUDA%1000/10))

@@ -111,10 +111,12 @@ func TestChart(t *testing.T) {
 
 func TestValues(t *testing.T) {
 	objects := render(t, map[string]any{"fakeGPU": "h200x2", "readPods": false, "eventsPeriod": "0s", "policies": map[string]any{"maxMemory": "40Gi", "maxCompute": 50},
-		"api": map[string]any{"qps": 5}, "readyPort": 99})
+		"api": map[string]any{"qps": 5}, "readyPort": 99, "taints": map[string]any{"outside": "NoExecute"}, "deviceClass": map[string]any{"extendedResourceName": "nvidia.com/gpu"}})
+	class := find[*resourceapi.DeviceClass](objects)[0]
+	expect.True(t, class.Spec.ExtendedResourceName != nil && *class.Spec.ExtendedResourceName == "nvidia.com/gpu", class.Spec)
 	args := find[*apps.DaemonSet](objects)[0].Spec.Template.Spec.Containers[0].Args
 	expect.True(t, slices.Contains(args, "--fake-gpu=h200x2") && !slices.Contains(args, "--driver-root=/driver-root"), args)
-	for _, want := range []string{"--max-memory=40Gi", "--max-priority=normal", "--api-qps=5", "--api-burst=100", "--ready-address=:99"} {
+	for _, want := range []string{"--max-memory=40Gi", "--max-priority=normal", "--api-qps=5", "--api-burst=100", "--ready-address=:99", "--taint-unhealthy=NoSchedule", "--taint-outside=NoExecute"} {
 		expect.True(t, slices.Contains(args, want), args)
 	}
 	has := rights(objects)
@@ -123,11 +125,39 @@ func TestValues(t *testing.T) {
 	expect.True(t, len(find[*admission.ValidatingAdmissionPolicy](bare)) == 0 && len(find[*resourceapi.DeviceClass](bare)) == 0,
 		len(bare), "objects")
 	for _, values := range []map[string]any{
-		{"fakegpu": "h200"}, {"driverRoot": "run"}, {"defaultMemory": "8 GB"}, {"policies": map[string]any{"maxCompute": 101}}, {"policies": map[string]any{"maxPriority": "low"}}, {"eventsPeriod": "often"}, {"image": map[string]any{"repository": ""}},
+		{"fakegpu": "h200"}, {"driverRoot": "run"}, {"defaultMemory": "8 GB"}, {"policies": map[string]any{"maxCompute": 101}}, {"policies": map[string]any{"maxPriority": "low"}}, {"eventsPeriod": "often"}, {"taints": map[string]any{"outside": "Evict"}}, {"image": map[string]any{"repository": ""}},
 	} {
 		_, err := Render(folder, values)
 		expect.True(t, err != nil, values, "is allowed")
 	}
+}
+
+// The PodMonitor selects the plugin's pods and the port that the plugin listens on.
+func TestPodMonitor(t *testing.T) {
+	objects, err := Render(folder, map[string]any{"podMonitor": map[string]any{"create": true, "labels": map[string]any{"release": "prometheus"}}})
+	expect.OK(t, err)
+	var daemon, monitor *unstructured.Unstructured
+	for _, o := range objects {
+		switch o.GetKind() {
+		case "DaemonSet":
+			daemon = o
+		case "PodMonitor":
+			monitor = o
+		}
+	}
+	expect.Must(t, daemon != nil && monitor != nil, len(objects), "objects")
+	own, _, _ := unstructured.NestedStringMap(daemon.Object, "spec", "template", "metadata", "labels")
+	selects, _, _ := unstructured.NestedStringMap(monitor.Object, "spec", "selector", "matchLabels")
+	expect.True(t, len(selects) > 0, "it selects all pods")
+	for name, value := range selects {
+		expect.Equal(t, own[name], value, name)
+	}
+	expect.Equal(t, monitor.GetLabels()["release"], "prometheus")
+	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "podMetricsEndpoints")
+	expect.Must(t, len(endpoints) == 1, endpoints)
+	port := endpoints[0].(map[string]any)["port"]
+	ports := find[*apps.DaemonSet](typed(t, []*unstructured.Unstructured{daemon}))[0].Spec.Template.Spec.Containers[0].Ports
+	expect.True(t, slices.ContainsFunc(ports, func(p core.ContainerPort) bool { return p.Name == port }), port, ports)
 }
 
 func TestExamples(t *testing.T) {

@@ -9,10 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/kube/cluster"
 )
 
 // insideVariable is set in the first process of the namespaces, to the name of its cgroups.
@@ -27,10 +30,23 @@ var ErrCannot = errors.New("this machine cannot have a node of Kubernetes")
 // Inside reports whether this process is in the namespaces of Isolate.
 func Inside() bool { return os.Getenv(insideVariable) != "" }
 
-// Check returns an error that says what is missing for a node.
+// Check returns an error that says what is missing for a node, before anything is started.
 func Check() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: only root can start containers as the kubelet does (sudo make e2e-node)", ErrCannot)
+	}
+	for _, name := range []string{"busybox", "ip"} {
+		if _, err := exec.LookPath(name); err != nil {
+			return fmt.Errorf("%w: %w (make e2e-node installs it)", ErrCannot, err)
+		}
+	}
+	for _, name := range slices.Concat(cluster.Components, Programs) {
+		if _, err := cluster.Program(name); err != nil {
+			return fmt.Errorf("%w: %w", ErrCannot, err)
+		}
+	}
+	if _, err := os.Stat(os.Getenv(PluginVariable)); err != nil {
+		return fmt.Errorf("%w: %s does not name the plugin: %w (make e2e-node builds it)", ErrCannot, PluginVariable, err)
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return nil

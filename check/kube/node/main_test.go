@@ -30,11 +30,11 @@ func TestMain(m *testing.M) {
 		fmt.Println("node: skipped by -short")
 		return
 	}
-	if err := Check(); err != nil {
-		fmt.Println("node: skipped:", err)
-		return
-	}
 	if !Inside() {
+		if err := Check(); err != nil {
+			fmt.Fprintln(os.Stderr, "node:", err)
+			os.Exit(1)
+		}
 		code, err := Isolate()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "node:", err)
@@ -68,6 +68,9 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	if here, err = Start(ctx, kubeconfig); err != nil {
+		return 1, err
+	}
+	if err := AwaitReady(ctx, control.Client); err != nil {
 		return 1, err
 	}
 	if err := prepare(ctx); err != nil {

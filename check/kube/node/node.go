@@ -9,6 +9,11 @@ import (
 	"path/filepath"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
 	"ration/check/harness"
 	"ration/check/kube/cluster"
 	"ration/check/kube/image"
@@ -24,14 +29,22 @@ const (
 // is made of, too.
 const Image = "localhost/ration-e2e:1"
 
-// startWithin bounds the start of a program.
-const startWithin = 3 * time.Minute
+// Programs are the parts of Kubernetes that run on the node.
+var Programs = []string{"containerd", "containerd-shim-runc-v2", "runc", "ctr", "kubelet"}
+
+// startWithin bounds the start of a program, and readyWithin how long the kubelet may report that the node is not
+// ready.
+const (
+	startWithin = 3 * time.Minute
+	readyWithin = 10 * time.Second
+)
 
 var (
 	containerdFolder = filepath.Join(Folder, "containerd")
 	containerdSocket = filepath.Join(containerdFolder, "containerd.sock")
 	kubeletFolder    = filepath.Join(Folder, "kubelet")
 	cdiFolder        = filepath.Join(Folder, "cdi")
+	cniFolder        = filepath.Join(Folder, "cni")
 )
 
 const containerdText = `version = 3
@@ -51,6 +64,9 @@ disabled_plugins = ['io.containerd.nri.v1.nri']
   enable_unprivileged_icmp = false
   enable_cdi = true
   cdi_spec_dirs = ['%[4]s']
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ['%[7]s']
+    conf_dir = '%[7]s'
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = 'io.containerd.runc.v2'
     runtime_path = '%[5]s'
@@ -58,6 +74,11 @@ disabled_plugins = ['io.containerd.nri.v1.nri']
       BinaryName = '%[6]s'
       Root = '%[1]s/runc'
       SystemdCgroup = false
+`
+
+// networkText is a network for containerd, without which the kubelet does not report the node as ready. All pods
+// of the tests are in the node's network, so that its plugin is never executed.
+const networkText = `{"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "never-executed"}]}
 `
 
 const kubeletText = `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -104,18 +125,23 @@ func Start(ctx context.Context, kubeconfig string) (*Node, error) {
 
 func (n *Node) startContainerd(ctx context.Context) error {
 	var paths []string
-	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "runc", "ctr"} {
+	for _, name := range Programs[:4] {
 		path, err := cluster.Program(name)
 		if err != nil {
 			return err
 		}
 		paths = append(paths, path)
 	}
-	if err := os.MkdirAll(containerdFolder, 0o755); err != nil {
+	for _, folder := range []string{containerdFolder, cniFolder} {
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(cniFolder, "none.conflist"), []byte(networkText), 0o644); err != nil {
 		return err
 	}
 	config := filepath.Join(Folder, "containerd.toml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, containerdText, containerdFolder, containerdSocket, Image, cdiFolder, paths[1], paths[2]), 0o644); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, containerdText, containerdFolder, containerdSocket, Image, cdiFolder, paths[1], paths[2], cniFolder), 0o644); err != nil {
 		return err
 	}
 	if err := n.run("containerd", paths[0], "-c", config); err != nil {
@@ -171,6 +197,37 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// AwaitReady waits until the kubelet reports that pods can run on the node. If the kubelet reports for readyWithin
+// that something is missing, AwaitReady returns that as an error.
+func AwaitReady(ctx context.Context, client kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	for since := time.Now(); ; {
+		why := "the kubelet has not registered it"
+		now, err := client.CoreV1().Nodes().Get(ctx, Name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("waiting for the node: %w", err)
+		}
+		reported := false
+		for _, c := range now.Status.Conditions {
+			if c.Type != corev1.NodeReady {
+				continue
+			}
+			if c.Status == corev1.ConditionTrue {
+				return nil
+			}
+			reported, why = true, c.Message
+		}
+		if !reported {
+			since = time.Now()
+		}
+		if time.Since(since) > readyWithin || ctx.Err() != nil {
+			return fmt.Errorf("the node does not become ready: %s", why)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // Kill ends a program at once, as a crash would.

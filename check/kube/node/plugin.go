@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -20,15 +19,11 @@ const FakeGPU = "h100x2"
 
 // StartPlugin starts ration's kubelet plugin, with a kubeconfig, and waits until it listens.
 func (n *Node) StartPlugin(ctx context.Context, kubeconfig string) error {
-	path := os.Getenv(PluginVariable)
-	if path == "" {
-		return fmt.Errorf("%s does not name the plugin (make e2e-node builds it)", PluginVariable)
-	}
 	socket := filepath.Join(kubeletFolder, "plugins", slices.Driver, "dra.sock")
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := n.run(pluginName, path, "--kubeconfig="+kubeconfig, "--node-name="+Name, "--kubelet-root="+kubeletFolder, "--cdi-dir="+cdiFolder,
+	if err := n.run(pluginName, os.Getenv(PluginVariable), "--kubeconfig="+kubeconfig, "--node-name="+Name, "--kubelet-root="+kubeletFolder, "--cdi-dir="+cdiFolder,
 		"--fake-gpu="+FakeGPU, "--events=1s"); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ration/check/expect"
@@ -121,6 +122,43 @@ func TestPluginRestarted(t *testing.T) {
 	w.gone("a")
 	w.ask("g", want{memory: "11Gi"})
 	w.refused("g")
+}
+
+// A GPU with the taint of one that does not work gets no claims, and keeps those that it has. Without the taint it gets claims
+// again.
+func TestSickGPU(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	node := w.name + "-0"
+	w.ask("before", want{memory: "10Gi"})
+	w.runs("before")
+	sick := w.has("before", ours.Memory, 10*gib)
+	gpus := slices.Clone(w.gpus[node])
+	for i := range gpus {
+		if gpus[i].Name() == sick {
+			gpus[i].Taints = []resourceapi.DeviceTaint{{Key: ours.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		}
+	}
+	update := func(gpus []ours.GPU) {
+		before := w.slices(node)[0].Generation
+		resources := ours.Options{}.Resources(node, gpus)
+		w.publishers[node].Update(&resources)
+		w.eventually("the taints to be published", func() error {
+			if now := w.slices(node); len(now) != 1 || now[0].Generation == before {
+				return fmt.Errorf("the slices are %v", now)
+			}
+			return nil
+		})
+	}
+	update(gpus)
+	w.ask("whole", want{memory: "80Gi"})
+	w.runs("whole")
+	expect.True(t, w.has("whole", ours.Memory, 80*gib) != sick, "a pod was given a GPU that does not work")
+	w.ask("small", want{memory: "1Gi"})
+	w.refused("small")
+	w.runs("before") // still
+	update(w.gpus[node])
+	w.runs("small")
+	expect.Equal(t, w.has("small", ours.Memory, gib), sick)
 }
 
 // The scheduler is killed in the middle of a burst. The next one goes on, and no device has more than it can hold.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -43,6 +44,7 @@ type flags struct {
 	driver                          nvidia.Driver
 	defaultMemory, maxMemory        string
 	maxPriority                     string
+	taintUnhealthy, taintOutside    string
 	ready                           string
 	qps                             float32
 	burst                           int
@@ -79,7 +81,9 @@ It runs as root on each node with GPUs; the Helm chart starts it.`,
 	flags.StringVar(&f.maxPriority, "max-priority", "normal", "highest `priority` that a claim may ask for: high, normal or low; its device class may give any")
 	flags.BoolVar(&f.config.Pods, "read-pods", false, "ask the API server for pods, to know which container uses a claim")
 	flags.DurationVar(&f.config.EventsPeriod, "events", 10*time.Second, "how often refused requests are looked for, which become events of the pod; 0: never")
-	flags.StringVar(&f.ready, "ready-address", "", "`address` of the readiness probe, like :8086; it answers 200 on /readyz when the kubelet has registered the plugin and the API server has the GPUs")
+	flags.StringVar(&f.ready, "ready-address", "", "`address` of the readiness probe, like :8086; it answers 200 on /readyz when the kubelet has registered the plugin and the API server has the GPUs, and /metrics has the plugin's own metrics")
+	flags.StringVar(&f.taintUnhealthy, "taint-unhealthy", string(resourceapi.DeviceTaintEffectNoSchedule), "`effect` of the taint of a GPU that does not work: NoSchedule, NoExecute or none")
+	flags.StringVar(&f.taintOutside, "taint-outside", noTaint, "`effect` of the taint of a GPU that a process of a pod uses without the library: NoSchedule, NoExecute or none")
 	flags.Float32Var(&f.qps, "api-qps", 50, "requests to the API server in a second; a pod takes two")
 	flags.IntVar(&f.burst, "api-burst", 100, "requests to the API server at once")
 	flags.StringVar(&f.fakeGPU, "fake-gpu", "", "a stand-in `machine`, like h200x2, for tests without a GPU")
@@ -103,6 +107,7 @@ func (f *flags) run(ctx context.Context) error {
 		defer listener.Close()
 		mux := http.NewServeMux()
 		mux.Handle("/readyz", p)
+		mux.Handle("/metrics", p.Metrics())
 		server := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second}
 		go func() { _ = server.Serve(listener) }()
 	}
@@ -131,6 +136,12 @@ func (f *flags) complete() error {
 		return err
 	}
 	if f.config.MaxPriority, err = limit.ParsePriority("--max-priority", f.maxPriority); err != nil {
+		return err
+	}
+	if f.config.TaintUnhealthy, err = effect("--taint-unhealthy", f.taintUnhealthy); err != nil {
+		return err
+	}
+	if f.config.TaintOutside, err = effect("--taint-outside", f.taintOutside); err != nil {
 		return err
 	}
 	n := &node.Node{FakeGPU: f.fakeGPU, State: f.state, CDI: f.cdi}
@@ -169,6 +180,20 @@ func size(flag, value string) (uint64, error) {
 	return uint64(q.Value()), nil
 }
 
+// noTaint is the value of a flag for no taint.
+const noTaint = "none"
+
+// effect parses the effect of a taint.
+func effect(flag, value string) (resourceapi.DeviceTaintEffect, error) {
+	switch e := resourceapi.DeviceTaintEffect(value); e {
+	case noTaint:
+		return "", nil
+	case resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute:
+		return e, nil
+	}
+	return "", fmt.Errorf("%s %q is not an effect (use NoSchedule, NoExecute or none)", flag, value)
+}
+
 // gpus returns the machine's GPUs, and tells the node how to find them.
 func (f *flags) gpus(n *node.Node) ([]slices.GPU, error) {
 	if f.fakeGPU != "" {
@@ -188,8 +213,12 @@ func (f *flags) gpus(n *node.Node) ([]slices.GPU, error) {
 	defer d.Close()
 	// A copy without NVML: jobs need only the list of devices.
 	n.Driver = &gpu.Driver{Version: d.Version, CUDA: d.CUDA, Devices: d.Devices}
-	n.Hardware, f.config.Sick, f.config.Users = f.driver.Edits, f.driver.Sick, f.driver.Users
-	return node.GPUs(d), nil
+	n.Hardware, f.config.Sick, f.config.Faults, f.config.Users = f.driver.Edits, f.driver.Sick, f.driver.Faults, f.driver.Users
+	gpus := node.GPUs(d)
+	if err := f.driver.Locate(gpus); err != nil {
+		klog.Background().Error(err, "Published without their places in the machine")
+	}
+	return gpus, nil
 }
 
 func (f *flags) connect() error {

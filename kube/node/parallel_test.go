@@ -1,0 +1,100 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ration/check/expect"
+	"ration/kube/claim"
+)
+
+// Two claims are prepared, and unprepared, at the same time: both reach the middle before either
+// ends.
+func TestClaimsInParallel(t *testing.T) {
+	n := newNode(t)
+	var arrived atomic.Int32
+	both := make(chan struct{})
+	meet := func(at string) func(string) {
+		return func(point string) {
+			if point != at {
+				return
+			}
+			if arrived.Add(1) == 2 {
+				close(both)
+			}
+			select {
+			case <-both:
+			case <-time.After(30 * time.Second):
+				t.Errorf("%s: the other claim waits", at)
+			}
+		}
+	}
+	each := func(work func(uid string) error) {
+		var all sync.WaitGroup
+		for _, u := range []string{uid, other} {
+			all.Go(func() { expect.Equal(t, work(u), nil) })
+		}
+		all.Wait()
+		arrived.Store(0)
+		both = make(chan struct{})
+	}
+	n.Reached = meet(PointJob)
+	each(func(uid string) error {
+		_, err := n.Prepare(n.plan(uid, gib))
+		return err
+	})
+	n.Reached = meet(PointSpecRemoved)
+	each(n.Unprepare)
+	n.Reached = nil
+}
+
+// A burst of claims is prepared as far as the device goes, to the byte. Half of the callers are
+// another process' as far as the locks are concerned: they have a Node of their own. Each claim is
+// requested twice, and a sweep runs beside them.
+func TestBurst(t *testing.T) {
+	n := newNode(t)
+	next := nodeAt(t, strings.TrimSuffix(n.State, "/state"))
+	const claims, fit = 108, 100
+	size := n.GPUs[0].Capacity() / fit / gib * gib
+	expect.Must(t, size > 0)
+	n.GPUs[0].Memory, next.GPUs[0].Memory = fit*size, fit*size
+	uidOf := func(i int) string { return fmt.Sprintf("6b0e6a3c-8d53-4a76-9d0e-%012d", i) }
+	var all sync.WaitGroup
+	var prepared, overbooked atomic.Int32
+	for i := range 2 * claims {
+		by := n
+		if i%2 == 1 {
+			by = next
+		}
+		all.Go(func() {
+			p := by.plan(uidOf(i/2), size)
+			p.Rations[0].Shares[0].Compute = 0
+			_, err := by.Prepare(p)
+			switch {
+			case err == nil:
+				prepared.Add(1)
+			case errors.Is(err, ErrOverbooked):
+				overbooked.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	_, err := next.Sweep(func(claim.Plan) (bool, error) { return false, nil })
+	expect.Equal(t, err, nil)
+	all.Wait()
+	records, err := n.Records()
+	expect.True(t, err == nil && len(records) == fit, len(records), err)
+	expect.True(t, prepared.Load() == 2*fit && overbooked.Load() == 2*(claims-fit), prepared.Load(), overbooked.Load())
+	for _, r := range records {
+		all.Go(func() { expect.Equal(t, n.Unprepare(r.Plan.UID), nil) })
+	}
+	all.Wait()
+	left, err := n.look()
+	expect.True(t, err == nil && len(left) == 0, left, err)
+}

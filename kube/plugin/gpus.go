@@ -1,0 +1,199 @@
+package plugin
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/klog/v2"
+
+	"ration/kube/slices"
+)
+
+// checkPeriod is how often the GPUs are checked.
+const checkPeriod = 10 * time.Second
+
+// faultHold is how long a GPU counts as sick after the driver reported a fault, although NVML finds
+// nothing wrong.
+const faultHold = 5 * time.Minute
+
+// outsideUse is what processes without the library have of a GPU.
+type outsideUse struct {
+	processes int
+	bytes     uint64
+}
+
+type fault struct {
+	why   string
+	until time.Time
+}
+
+// gpuStates has what is known of the GPUs, by UUID. It is safe for concurrent use.
+type gpuStates struct {
+	lock     sync.Mutex
+	sick     map[string]string // why, for those that do not work
+	faults   map[string]fault
+	checked  time.Time // when sick was found
+	outside  map[string]outsideUse
+	withheld bool          // the API server has no taints: leave GPUs with a taint out of the slices
+	changed  chan struct{} // is closed at the next change; nil until someone waits for it
+}
+
+// get returns which GPUs do not work and why, what processes without the library have of them, and
+// a channel that is closed when this changes. The maps must not be changed.
+func (s *gpuStates) get() (sick map[string]string, outside map[string]outsideUse, changed <-chan struct{}) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.sick, s.outside, s.changed
+}
+
+// change wakes those that wait for a change. The lock must be held.
+func (s *gpuStates) change() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// setSick records the result of a check. Faults that are not over are added to it.
+func (s *gpuStates) setSick(sick map[string]string, now time.Time) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.checked = now
+	all := maps.Clone(sick)
+	if all == nil {
+		all = map[string]string{}
+	}
+	for uuid, f := range s.faults {
+		if !now.Before(f.until) {
+			delete(s.faults, uuid)
+		} else if _, ok := all[uuid]; !ok {
+			all[uuid] = f.why
+		}
+	}
+	if !maps.Equal(all, s.sick) {
+		s.sick = all
+		s.change()
+	}
+}
+
+// addFault records a fault that the driver has reported.
+func (s *gpuStates) addFault(uuid, why string, now time.Time) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.faults == nil {
+		s.faults = map[string]fault{}
+	}
+	s.faults[uuid] = fault{why, now.Add(faultHold)}
+	if _, ok := s.sick[uuid]; !ok {
+		s.sick = maps.Clone(s.sick)
+		if s.sick == nil {
+			s.sick = map[string]string{}
+		}
+		s.sick[uuid] = why
+		s.change()
+	}
+}
+
+func (s *gpuStates) setOutside(outside map[string]outsideUse) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if !maps.Equal(outside, s.outside) {
+		s.outside = outside
+		s.change()
+	}
+}
+
+func (s *gpuStates) withhold() {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if !s.withheld {
+		s.withheld = true
+		s.change()
+	}
+}
+
+func (s *gpuStates) checkedAt() time.Time {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return s.checked
+}
+
+func (s *gpuStates) isWithheld() bool {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return s.withheld
+}
+
+// uuids returns the UUIDs of the node's GPUs.
+func (p *Plugin) uuids() (out []string) {
+	for _, g := range p.Node.GPUs {
+		out = append(out, g.UUID)
+	}
+	return out
+}
+
+// checkGPUs checks once which GPUs do not work.
+func (p *Plugin) checkGPUs(ctx context.Context, now time.Time) {
+	before, _, _ := p.gpus.get()
+	var sick map[string]string
+	if p.Sick != nil {
+		sick = p.Sick(p.uuids())
+	}
+	p.gpus.setSick(sick, now)
+	after, _, _ := p.gpus.get()
+	for uuid, why := range after {
+		if _, ok := before[uuid]; !ok {
+			klog.FromContext(ctx).Info("A GPU does not work", "uuid", uuid, "why", why)
+		}
+	}
+	for uuid := range before {
+		if _, ok := after[uuid]; !ok {
+			klog.FromContext(ctx).Info("A GPU works again", "uuid", uuid)
+		}
+	}
+}
+
+// watchGPUs checks the GPUs every checkPeriod, and follows the faults that the driver reports.
+func (p *Plugin) watchGPUs(ctx context.Context) {
+	if p.Faults != nil {
+		p.background(ctx, func(ctx context.Context) {
+			err := p.Faults(ctx, func(uuid, why string) {
+				klog.FromContext(ctx).Info("The driver reports a fault", "uuid", uuid, "why", why)
+				p.gpus.addFault(uuid, why, time.Now())
+			})
+			if err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Following the driver's faults: only the checks find them now")
+			}
+		})
+	}
+	for pause(ctx, checkPeriod) {
+		p.checkGPUs(ctx, time.Now())
+	}
+}
+
+// publishable returns the GPUs to publish, with their taints.
+func (p *Plugin) publishable() (out []slices.GPU) {
+	sick, outside, _ := p.gpus.get()
+	withheld := p.gpus.isWithheld()
+	for _, g := range p.Node.GPUs {
+		add := func(is bool, key string, effect resourceapi.DeviceTaintEffect) {
+			if is && effect != "" {
+				g.Taints = append(g.Taints, resourceapi.DeviceTaint{Key: key, Effect: effect})
+			}
+		}
+		_, isSick := sick[g.UUID]
+		_, isOutside := outside[g.UUID]
+		add(isSick, slices.TaintUnhealthy, p.TaintUnhealthy)
+		add(isOutside, slices.TaintOutside, p.TaintOutside)
+		if len(g.Taints) == 0 || !withheld {
+			out = append(out, g)
+		}
+	}
+	return out
+}

@@ -1,0 +1,145 @@
+package plugin
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"ration/check/expect"
+	kubeslices "ration/kube/slices"
+)
+
+// published returns the taints of the devices that the API server has of the node, as KEY:EFFECT.
+func (c *cluster) published() map[string]string {
+	c.t.Helper()
+	list, err := c.client.ResourceV1().ResourceSlices().List(c.t.Context(), metav1.ListOptions{})
+	expect.OK(c.t, err)
+	out := map[string]string{}
+	for _, s := range list.Items {
+		for _, d := range s.Spec.Devices {
+			var taints []string
+			for _, taint := range d.Taints {
+				taints = append(taints, taint.Key+":"+string(taint.Effect))
+			}
+			out[d.Name] = strings.Join(taints, " ")
+		}
+	}
+	return out
+}
+
+// A GPU that does not work is published with a taint from the first slice on, without it when it works again, and with it at once
+// when the driver reports a fault, until that is over. A process outside its ration adds a taint of its own.
+func TestTaints(t *testing.T) {
+	c := newCluster(t)
+	gpus := c.config.Node.GPUs
+	var sick atomic.Bool
+	sick.Store(true)
+	c.config.Sick = func([]string) map[string]string {
+		if sick.Load() {
+			return map[string]string{gpus[1].UUID: "it fell off the bus"}
+		}
+		return nil
+	}
+	report := make(chan string)
+	c.config.Faults = func(ctx context.Context, found func(uuid, why string)) error {
+		for {
+			select {
+			case uuid := <-report:
+				found(uuid, "Xid 79")
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+	c.config.TaintUnhealthy, c.config.TaintOutside = resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute
+	watch, err := c.client.ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{})
+	expect.OK(t, err)
+	c.start()
+	first := (<-watch.ResultChan()).Object.(*resourceapi.ResourceSlice)
+	watch.Stop()
+	expect.True(t, len(first.Spec.Devices) == 2 && len(first.Spec.Devices[0].Taints) == 0 && len(first.Spec.Devices[1].Taints) == 1, first.Spec.Devices)
+	const unhealthy, outside = kubeslices.TaintUnhealthy + ":NoSchedule", kubeslices.TaintOutside + ":NoExecute"
+	has := func(a, b string) {
+		t.Helper()
+		until(t, "taints "+a+" and "+b, func() bool {
+			got := c.published()
+			return len(got) == 2 && got[gpus[0].Name()] == a && got[gpus[1].Name()] == b
+		})
+	}
+	has("", unhealthy)
+	p := c.plugin
+	sick.Store(false)
+	p.checkGPUs(t.Context(), time.Now())
+	has("", "")
+	report <- gpus[0].UUID
+	has(unhealthy, "")
+	p.checkGPUs(t.Context(), time.Now())
+	expect.Equal(t, len(p.publishable()[0].Taints), 1, "a check ends a fault")
+	p.gpus.setOutside(map[string]outsideUse{gpus[0].UUID: {1, 1 << 30}})
+	has(unhealthy+" "+outside, "")
+	p.checkGPUs(t.Context(), time.Now().Add(faultHold))
+	has(outside, "")
+	p.gpus.setOutside(nil)
+	has("", "")
+}
+
+// Where the API server drops taints, a GPU that does not work is not published until it works.
+func TestTaintsGateOff(t *testing.T) {
+	c := newCluster(t)
+	gpus := c.config.Node.GPUs
+	for _, verb := range []string{"create", "update"} {
+		c.client.PrependReactor(verb, "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			slice := action.(interface{ GetObject() runtime.Object }).GetObject().(*resourceapi.ResourceSlice)
+			for i := range slice.Spec.Devices {
+				slice.Spec.Devices[i].Taints = nil
+			}
+			return false, nil, nil
+		})
+	}
+	c.config.TaintUnhealthy = resourceapi.DeviceTaintEffectNoSchedule
+	c.start()
+	until(t, "both GPUs", func() bool { return len(c.published()) == 2 })
+	c.plugin.gpus.addFault(gpus[0].UUID, "Xid 79", time.Now())
+	until(t, "one GPU", func() bool {
+		got := c.published()
+		_, ok := got[gpus[1].Name()]
+		return len(got) == 1 && ok
+	})
+	c.plugin.checkGPUs(t.Context(), time.Now().Add(faultHold))
+	until(t, "both GPUs again", func() bool { return len(c.published()) == 2 })
+	expect.OK(t, context.Cause(c.plugin.running))
+}
+
+// The metrics have the claims, the GPUs' health and the processes outside.
+func TestMetrics(t *testing.T) {
+	c := newCluster(t)
+	gpus := c.config.Node.GPUs
+	c.config.Users = func([]string) (map[string]map[int]uint64, error) { return nil, nil }
+	c.config.MaxMemory = 2 << 30
+	c.start()
+	within, beyond := newClaim(c, 1, "1Gi"), newClaim(c, 2, "3Gi")
+	c.add(within, beyond)
+	c.prepare(within, beyond)
+	c.plugin.gpus.addFault(gpus[0].UUID, "Xid 79", time.Now())
+	c.plugin.gpus.setOutside(map[string]outsideUse{gpus[1].UUID: {2, 3 << 30}})
+	w := httptest.NewRecorder()
+	c.plugin.Metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for _, line := range []string{
+		"claims 1", "prepare_errors_total 1", "prepare_seconds_count 1",
+		`gpu_healthy{uuid="` + gpus[0].UUID + `"} 0`, `gpu_healthy{uuid="` + gpus[1].UUID + `"} 1`,
+		`outside_processes{uuid="` + gpus[0].UUID + `"} 0`, `outside_processes{uuid="` + gpus[1].UUID + `"} 2`,
+		`outside_memory_bytes{uuid="` + gpus[1].UUID + `"} 3.221225472e+09`,
+	} {
+		expect.True(t, strings.Contains(w.Body.String(), "\n"+metricsPrefix+line+"\n"), "no line", line, w.Body.String())
+	}
+	c.unprepare(within)
+}
