@@ -72,16 +72,16 @@ is no such job.`,
 		Args:              argCount(1, -1, "a job"),
 		ValidArgsFunction: completeJobs(1 << 10),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if f.wake != "auto" && f.wake != "manual" {
-				return usageError("--wake %s: not auto or manual", f.wake)
+			if err := checkWake(f.wake); err != nil {
+				return err
 			}
 			return a.eachSleeper(args, "asleep", []string{"sleep", "--wake", f.wake, "--busy", f.busy.String()}, f.busy+ownerTime, func(r *region.Region, _ job.Job) (sleep.Result, error) {
 				defer job.QueueChanged()
-				return sleep.Sleep(r, sleep.Options{Manual: f.wake == "manual", Busy: f.busy})
+				return sleep.Sleep(r, sleep.Options{Manual: f.wake == wakeManual, Busy: f.busy})
 			})
 		},
 	}
-	cmd.Flags().StringVar(&f.wake, "wake", "auto", "`how` the job wakes: auto, by its next call to the GPU, or manual")
+	cmd.Flags().StringVar(&f.wake, "wake", wakeAuto, "`how` the job wakes: auto, by its next call to the GPU, or manual")
 	cmd.Flags().DurationVar(&f.busy, "busy", 2*time.Second, "the `time` that work on the GPU may still take")
 	return cmd
 }
