@@ -47,16 +47,19 @@ type watcher struct {
 
 // WhenIdle puts a job to sleep each time it has done nothing on its devices for the rule's time, until the context
 // ends or the job does. tell is called with why the job cannot sleep, once for each reason. folder is the job's,
-// or that of the command that is counted in it.
+// or that of the command that is counted in it; empty if the user cannot write there.
 //
 // Several processes may watch one job: the sleep lock lets one of them act.
 func WhenIdle(ctx context.Context, j job.Job, folder string, rule Rule, tell func(string)) {
 	w := &watcher{job: j, rule: rule, tell: tell, idle: node.NewIdleness(0)}
 	defer w.reader.Close()
-	if rest, err := job.WatchRest(folder); err == nil { // without it others do not know that the job may sleep
-		w.rest = rest
-		defer rest.Close()
+	if folder != "" {
+		if rest, err := job.WatchRest(folder); err == nil { // without it others do not know that the job may sleep
+			w.rest = rest
+			defer rest.Close()
+		}
 	}
+	w.restartWaiter()
 	tick := time.NewTicker(rule.lookEvery())
 	defer tick.Stop()
 	for {
@@ -69,6 +72,22 @@ func WhenIdle(ctx context.Context, j job.Job, folder string, rule Rule, tell fun
 			return
 		}
 	}
+}
+
+// restartWaiter starts the process that wakes a job that sleeps, which may have been killed. A second one does no harm.
+func (w *watcher) restartWaiter() {
+	_ = withRegion(w.job, func(r *region.Region) error { // ration wake works without it
+		s, end, err := begin(r)
+		if err != nil {
+			return err
+		}
+		defer end()
+		word, err := r.Sleep()
+		if err == nil && word.State() == abi.Asleep {
+			err = s.startWaiter()
+		}
+		return err
+	})
 }
 
 // look puts the job to sleep if it is time. It returns false when the job has ended.

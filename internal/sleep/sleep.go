@@ -228,6 +228,9 @@ func (s *sleeper) check() error {
 		}
 		pids, sum = append(pids, all[i].PID), sum+all[i].Shows()
 	}
+	if err := checkBound(s.r.Path(), sum); err != nil {
+		return err
+	}
 	return checkHost(pids, sum)
 }
 
