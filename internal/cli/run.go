@@ -98,8 +98,8 @@ the queue. --mem 1=10g waits for GPU 1 alone, --mem 10g for all GPUs.
 --sleep-after 10m puts the job to sleep each time its processes have done nothing
 on the GPU for ten minutes (ration sleep --help). What they do elsewhere does not
 count, nor do keyboard and network. The next call to the GPU wakes it, or only
-ration wake with --wake manual. Such a job may be put to sleep earlier for a
-command that waits for room. With --join the job's own setting counts.
+ration wake with --wake manual. With --join the job's own setting counts. Under
+a policy it needs --mem.
 
 Where a policy is in force (ration policy show), the command is in the job of
 all your programs. With --mem it has that much of your ration for itself, until
