@@ -137,8 +137,16 @@ type Job struct {
 	Priority  string            `json:"priority,omitempty"`       // high or low; empty for normal
 	Sleep     string            `json:"sleep,omitempty"`          // FallingAsleep, Asleep or Waking; empty if the job is awake
 	Sleeps    uint64            `json:"sleeps,omitempty"`         // how often it has begun to fall asleep
-	WaitAlloc uint64            `json:"wait_alloc_ms,omitempty"`  // milliseconds that a request waits for memory of the job at most; 0 if it does not wait
-	Claims    uint64            `json:"claims"`                   // processes that joined since the region was created
+	// SleepAfter is for how many milliseconds the job does nothing on its devices before it falls asleep; 0 if it does
+	// not fall asleep by itself, or if no process watches it.
+	SleepAfter uint64 `json:"sleep_after_ms,omitempty"`
+	// UnusedSince is since when a job that may fall asleep has done nothing on its devices, as the process that watches
+	// it says; zero if it works, or if that is unknown.
+	UnusedSince time.Time `json:"unused_since,omitzero"`
+	// CannotSleep is why a job that should have fallen asleep could not, as the process that watches it says.
+	CannotSleep string `json:"cannot_sleep,omitempty"`
+	WaitAlloc   uint64 `json:"wait_alloc_ms,omitempty"` // milliseconds that a request waits for memory of the job at most; 0 if it does not wait
+	Claims      uint64 `json:"claims"`                  // processes that joined since the region was created
 	// Kubernetes describes the claim that the job was made for, and its pods; nil for other jobs.
 	Kubernetes *Kubernetes `json:"kubernetes,omitempty"`
 

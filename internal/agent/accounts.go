@@ -66,7 +66,7 @@ func (a *accounts) begin(why error) (*usage.Store, error) {
 }
 
 // run asks the driver and writes the accounts, until the context ends.
-func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *idleness) {
+func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *node.Idleness) {
 	var driver node.Reader
 	defer driver.Close()
 	ask, write := time.NewTicker(timesInterval), time.NewTicker(usage.Step)
@@ -87,7 +87,7 @@ func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *idlenes
 			m := read().Machine.Clone()
 			driver.AddTimes(m.Jobs, now)
 			a.meter.Times(&m, now.Sub(last), now)
-			idle.look(&m, now)
+			idle.Look(&m, now)
 			last = now
 		case <-write.C:
 			a.write(&failed)

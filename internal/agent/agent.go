@@ -86,7 +86,7 @@ type Agent struct {
 	stopper *stopper
 	history *history
 	usage   *accounts
-	idle    *idleness
+	idle    *node.Idleness
 	events  *eventRing
 	feed    *feed.Feed // its version advances with each snapshot or event
 
@@ -138,7 +138,7 @@ func New(opts Options) (*Agent, error) {
 	if a.journal, err = openJournal(opts.Folder); err != nil {
 		opts.Log.Warn("events that were logged before may be logged again", "error", err)
 	}
-	a.usage, a.idle = openAccounts(opts.Usage, opts.Log), newIdleness(opts.IdleAfter)
+	a.usage, a.idle = openAccounts(opts.Usage, opts.Log), node.NewIdleness(opts.IdleAfter)
 	a.reaper = newReaper(opts.Reap, hint, opts.Log)
 	a.stopper = newStopper(opts.Stop, opts.Grace, hint, opts.Log)
 	a.snapshot.Store(&snapshot{})
@@ -236,7 +236,7 @@ func (a *Agent) scan() error {
 		a.pids.set(r.Machine.Jobs)
 	}
 	before, now := a.snapshot.Load(), *r.Machine
-	now.Jobs = a.idle.mark(r.Machine.Jobs, began)
+	now.Jobs = a.idle.Mark(r.Machine.Jobs, began)
 	changed := r.Changed || !slices.EqualFunc(before.Jobs, now.Jobs, func(a, b machine.Job) bool { return a.IdleSince.Equal(b.IdleSince) })
 	if changed {
 		a.snapshot.Store(newSnapshot(now, before))

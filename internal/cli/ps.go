@@ -300,6 +300,9 @@ func (a *app) printJob(s machine.Job) {
 	if s.Sleep == machine.Asleep {
 		a.out.paragraph(plain, 2, "asleep: %s of GPU memory is in host memory (wake it: ration wake %s)", humanfmt.Bytes(s.Aside()), argumentOf(&s))
 	}
+	if text := sleepsAfter(&s, time.Now()); text != "" {
+		a.out.paragraph(plain, 2, "%s", text)
+	}
 	for _, p := range s.Processes {
 		if p.CannotSleep != "" {
 			a.out.paragraph(dim, 2, "cannot sleep: pid %s %s", humanfmt.Claim(fmt.Sprint(p.PID), p.Verified), p.CannotSleep)

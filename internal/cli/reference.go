@@ -8,6 +8,7 @@ import (
 	"ration/internal/doctor"
 	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/sleep"
 	"ration/internal/usage"
 	"ration/machine"
 )
@@ -48,6 +49,7 @@ var variablesOfRun = []Entry{
 	{limit.EnvComputeMax + ", " + limit.EnvComputeMax + "_<i>", "A cap on a device's time in per cent. --compute-max comes first."},
 	{limit.EnvPriority, "high, normal or low: which jobs come first on a GPU. --priority comes first."},
 	{limit.EnvWaitAlloc, "For how long a request that does not fit waits for memory of the job: 30s. --wait-alloc comes first."},
+	{sleep.EnvMemory, "How much host memory your sleeping jobs may take together: 100g, or 50% of all, which it is without it. With a policy, sleep_memory of its file comes first."},
 	{"CUDA_TASK_PRIORITY", "HAMi-core's: 0 is high, 1 is low. " + limit.EnvPriority + " comes first."},
 	{limit.EnvRound, "The time that shares divide: 10ms. --compute-round comes first."},
 	{limit.EnvMode, "strict: a program whose share cannot be kept gets an error."},

@@ -163,7 +163,7 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRunCommand(a), newCreateCommand(a), newCDICommand(a), newMountCommand(), newKubeCommand(a), newDoctorCommand(a), newLibraryCommand(a), newPsCommand(a), newInspectCommand(a), newWaitCommand(a), newQueueCommand(a), newStopCommand(a), newSignalCommand(a), newSleepCommand(a), newWakeCommand(a), newTopCommand(a), newWebCommand(a), newLimitCommand(a),
 		newWhyCommand(a), newRmCommand(a), newAgentCommand(a), newEventsCommand(a), newReportCommand(a), newMetricsCommand(a), newPolicyCommand(a), newNotifyCommand(a), newDemoCommand(a), newLearnCommand(a), newSelftestCommand(a), newBenchCommand(a), newSchemaCommand(a), newVersionCommand(a),
-		newWorkerCommand(), newInsideCommand(), newReapCommand(), newCallsCommand(), newSleepWaiterCommand(), newDeliverCommand())
+		newWorkerCommand(), newInsideCommand(), newReapCommand(), newCallsCommand(), newSleepWaiterCommand(), newSleepWhenIdleCommand(), newDeliverCommand())
 	root.SetHelpCommand(newHelpCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/sleep"
 )
 
 type runFlags struct {
@@ -22,6 +24,7 @@ type runFlags struct {
 	labels  []string
 	summary string // file for the summary; empty for none
 	wait    string // how long to wait for room, as a duration; empty for no wait
+	wake    string // how a job that fell asleep by itself wakes: auto or manual
 }
 
 // waitForever is the value of --wait without a time.
@@ -92,6 +95,12 @@ memory that other programs hold, and until then it waits in a queue, first come,
 first served (ration queue). --wait=30m gives up after that time. Ctrl-C leaves
 the queue. --mem 1=10g waits for GPU 1 alone, --mem 10g for all GPUs.
 
+--sleep-after 10m puts the job to sleep each time its processes have done nothing
+on the GPU for ten minutes (ration sleep --help). What they do elsewhere does not
+count, nor do keyboard and network. The next call to the GPU wakes it, or only
+ration wake with --wake manual. With --join the job's own setting counts. Under
+a policy it needs --mem.
+
 Where a policy is in force (ration policy show), the command is in the job of
 all your programs. With --mem it has that much of your ration for itself, until
 it ends: your other programs have the rest.
@@ -124,6 +133,8 @@ has passed.`,
 	flags.StringArrayVar(&f.labels, "label", nil, "record a label `KEY=VALUE` of the job; ration report --by project adds up by the label project")
 	flags.StringVar(&f.wait, "wait", "", "wait until the GPU has room for --mem; at most this `time`, as --wait=30m")
 	flags.Lookup("wait").NoOptDefVal = waitForever
+	flags.DurationVar(&f.plan.SleepAfter, "sleep-after", 0, "put the job to sleep when it has done nothing on the GPU for this `time`, as 10m")
+	flags.StringVar(&f.wake, "wake", wakeAuto, "`how` it wakes then: auto, by its next call to the GPU, or manual, by ration wake")
 	flags.StringVar(&f.summary, "summary", "", "print what was used when the command has ended, to standard error or to this `file`; - is standard output")
 	flags.Lookup("summary").NoOptDefVal = summaryStderr
 	return cmd
@@ -167,6 +178,9 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 		return err
 	}
 	if err := f.readWait(a.warn); err != nil {
+		return err
+	}
+	if err := f.readSleep(cmd); err != nil {
 		return err
 	}
 	to, err := a.openSummary(f.summary)
@@ -256,9 +270,54 @@ func (f *runFlags) readWait(tell func(string)) error {
 	return nil
 }
 
+// Values of --wake.
+const (
+	wakeAuto   = "auto"
+	wakeManual = "manual"
+)
+
+// leastSleepAfter is the shortest time of --sleep-after.
+const leastSleepAfter = time.Second
+
+// checkWake returns an error for a value of --wake that does not exist.
+func checkWake(text string) error {
+	if text != wakeAuto && text != wakeManual {
+		return usageError("--wake %s: not auto or manual", text)
+	}
+	return nil
+}
+
+// readSleep completes the plan from --sleep-after and --wake.
+func (f *runFlags) readSleep(cmd *cobra.Command) error {
+	p := &f.plan
+	p.WakeManual = f.wake == wakeManual
+	switch given := cmd.Flags().Changed("sleep-after"); {
+	case checkWake(f.wake) != nil:
+		return checkWake(f.wake)
+	case !given && cmd.Flags().Changed("wake"):
+		return usageError("--wake %s: the job does not fall asleep by itself (add --sleep-after 10m)", f.wake)
+	case given && p.SleepAfter < leastSleepAfter:
+		return usageError("--sleep-after %v: use a time of %v or more", p.SleepAfter, leastSleepAfter)
+	case given && p.FakeGPU != "":
+		return usageError("--sleep-after: a job with a machine of its own (--fake-gpu) cannot be put to sleep (leave it out)")
+	}
+	return nil
+}
+
+// beside returns what runs beside the command of a job that falls asleep by itself; nil for other jobs.
+func (a *app) beside(j *launch.Job) func(context.Context) {
+	info := job.InfoOf(j.Lock.Job)
+	if info.SleepAfter == 0 {
+		return nil
+	}
+	return func(ctx context.Context) {
+		sleep.WhenIdle(ctx, j.Counted(), j.Lock.Folder, sleep.Rule{After: info.SleepAfter, Manual: info.WakeManual}, a.warn)
+	}
+}
+
 // supervise waits for the command and ends with its status. It prints no summary if summary is nil.
 func (a *app) supervise(j *launch.Job, summary *terminal) error {
-	s, err := j.Supervise(summary != nil)
+	s, err := j.Supervise(summary != nil, a.beside(j))
 	if err != nil {
 		return err
 	}

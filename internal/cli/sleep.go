@@ -20,6 +20,8 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
+	"ration/internal/policy"
+	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
 	"ration/internal/sleep"
@@ -72,16 +74,16 @@ is no such job.`,
 		Args:              argCount(1, -1, "a job"),
 		ValidArgsFunction: completeJobs(1 << 10),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if f.wake != "auto" && f.wake != "manual" {
-				return usageError("--wake %s: not auto or manual", f.wake)
+			if err := checkWake(f.wake); err != nil {
+				return err
 			}
 			return a.eachSleeper(args, "asleep", []string{"sleep", "--wake", f.wake, "--busy", f.busy.String()}, f.busy+ownerTime, func(r *region.Region, _ job.Job) (sleep.Result, error) {
 				defer job.QueueChanged()
-				return sleep.Sleep(r, sleep.Options{Manual: f.wake == "manual", Busy: f.busy})
+				return sleep.Sleep(r, sleep.Options{Manual: f.wake == wakeManual, Busy: f.busy})
 			})
 		},
 	}
-	cmd.Flags().StringVar(&f.wake, "wake", "auto", "`how` the job wakes: auto, by its next call to the GPU, or manual")
+	cmd.Flags().StringVar(&f.wake, "wake", wakeAuto, "`how` the job wakes: auto, by its next call to the GPU, or manual")
 	cmd.Flags().DurationVar(&f.busy, "busy", 2*time.Second, "the `time` that work on the GPU may still take")
 	return cmd
 }
@@ -196,7 +198,11 @@ func otherOwner(j job.Job) (uid, gid uint32, other bool, err error) {
 	if err := safepath.StatAt(dir, filepath.Base(j.Path), &st); err != nil {
 		return 0, 0, false, fmt.Errorf("looking for the owner of %s: %w", j.Path, err)
 	}
-	return st.Uid, st.Gid, st.Uid != 0, nil
+	gid = st.Gid
+	if primary, err := proc.PrimaryGroup(int(st.Uid)); err == nil {
+		gid = primary // a region that root made for a user has root's group
+	}
+	return st.Uid, gid, st.Uid != 0, nil
 }
 
 // ownerTime is how long a command that runs as the owner of a job may take, besides a wait that was asked for.
@@ -247,6 +253,25 @@ func asOwner(uid, gid uint32, most time.Duration, path string, args []string) (o
 func newCallsCommand() *cobra.Command {
 	return &cobra.Command{Use: sleep.Calls, Hidden: true, Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return sleep.ServeCalls(os.Stdin, os.Stdout) }}
+}
+
+// newSleepWhenIdleCommand returns the command that the service of a policy starts for a job with sleep_after.
+func newSleepWhenIdleCommand() *cobra.Command {
+	return &cobra.Command{Use: policy.IdleCommand + " PATH AFTER", Hidden: true, Args: argCount(2, 2, "a region and a time"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			after, err := time.ParseDuration(args[1])
+			if err != nil || after < leastSleepAfter {
+				return usageError("%s: not a time", args[1])
+			}
+			jobs, err := lookUpJobs(args[:1])
+			if err != nil {
+				return err
+			}
+			ctx, stop := untilSignal()
+			defer stop()
+			sleep.WhenIdle(ctx, jobs[0], "", sleep.Rule{After: after}, func(string) {})
+			return nil
+		}}
 }
 
 // newSleepWaiterCommand returns the command that wakes a job when a call wants it awake.

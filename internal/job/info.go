@@ -51,6 +51,9 @@ type Info struct {
 	Placed string `json:"placed,omitempty"`
 
 	Labels map[string]string `json:"labels,omitempty"` // chosen by the user
+
+	SleepAfter time.Duration `json:"sleep_after,omitempty"` // the job falls asleep when it has done nothing on its devices for so long; 0 if it does not
+	WakeManual bool          `json:"wake_manual,omitempty"` // then only ration wake wakes it
 }
 
 // End is how a job's command ended.
@@ -115,6 +118,7 @@ type Launch struct {
 	End      *End // nil if it is unknown
 
 	Kubernetes *Kubernetes // nil for a job without a claim
+	Rest       *Rest       // nil if no process watches whether the job works
 }
 
 // ReadLaunch reads how a job was launched from its folder. It trusts nothing in the folder, and
@@ -129,7 +133,7 @@ func ReadLaunch(dir int) Launch {
 		out.Launched, out.Running = true, true
 	}
 	_, out.Standing = standingIn(dir)
-	out.Kubernetes = readKubernetes(dir)
+	out.Kubernetes, out.Rest = readKubernetes(dir), readRest(dir)
 	if fd, err = safepath.OpenAt(dir, infoName, unix.O_RDONLY, 0); err == nil {
 		defer unix.Close(fd)
 		out.UID, out.Info, out.End = readInfo(fd)
@@ -137,14 +141,14 @@ func ReadLaunch(dir int) Launch {
 	return out
 }
 
-// PlacedWhy returns Info.Placed of a job; empty if there is none.
-func PlacedWhy(j Job) string {
+// InfoOf returns what was recorded about a job; empty if nothing was.
+func InfoOf(j Job) Info {
 	dir, err := safepath.OpenFolder(filepath.Dir(j.Path))
 	if err != nil {
-		return ""
+		return Info{}
 	}
 	defer unix.Close(dir)
-	return ReadLaunch(dir).Info.Placed
+	return ReadLaunch(dir).Info
 }
 
 // readInfo reads the file, and gets its owner from the kernel.
@@ -182,7 +186,7 @@ func parseInfo(text []byte) (info Info, end *End) {
 	}
 	info.Command, info.Started = cutCommand(info.Command), max(0, info.Started)
 	info.Placed = termtext.Printable(info.Placed[:min(len(info.Placed), maxPlaced)])
-	info.Labels = boundLabels(info.Labels)
+	info.Labels, info.SleepAfter = boundLabels(info.Labels), max(0, info.SleepAfter)
 	for whole && (end == nil || end.Status == 0) {
 		var line []byte
 		if line, rest, whole = bytes.Cut(rest, []byte("\n")); !whole {

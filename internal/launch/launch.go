@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"ration/internal/embedded"
 	"ration/internal/gpu"
@@ -59,7 +60,11 @@ type Plan struct {
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
 	Labels   map[string]string
-	Placed   string // why the job is on its devices; see job.Info
+	// SleepAfter is for how long the job does nothing on its devices before it falls asleep; 0 if it does not.
+	// WakeManual lets only ration wake wake it then.
+	SleepAfter time.Duration
+	WakeManual bool
+	Placed     string // why the job is on its devices; see job.Info
 
 	standing bool           // made by Create, without a command
 	owner    int            // the only user whose programs are in it (CreateForUser); 0 for all users
@@ -86,6 +91,9 @@ type Job struct {
 	warn    func(string)   // called with warnings for the user
 	costs   []region.Costs // measured sizes of contexts, from earlier jobs
 }
+
+// Counted returns the job that the command is counted in: its own, or under a policy a run or its user's job.
+func (j *Job) Counted() job.Job { return job.Job{Name: j.Lock.Job.Name, Path: j.region} }
 
 // Prepare creates or joins the job; then the command can be started. On an error it removes
 // everything that it has made.
@@ -349,8 +357,8 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		}
 	}
 	j.created = r.Created()
-	_ = j.Lock.WriteInfo(job.Info{Command: p.Command, Placed: p.Placed, Labels: p.Labels}) // a job works without it
-	_ = r.OfferCosts(mergeCosts(j.costs, driver))                                          // without it a process measures
+	_ = j.Lock.WriteInfo(job.Info{Command: p.Command, Placed: p.Placed, Labels: p.Labels, SleepAfter: p.SleepAfter, WakeManual: p.WakeManual}) // a job works without it
+	_ = r.OfferCosts(mergeCosts(j.costs, driver))                                                                                              // without it a process measures
 	return j.Lock.Share()
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/gpu"
+	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
 )
@@ -130,6 +131,9 @@ func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 	}
 	defer r.Close()
 	j.created = r.Created()
+	if theirs := job.InfoOf(j.Lock.Job); p.SleepAfter != 0 && (theirs.SleepAfter != p.SleepAfter || theirs.WakeManual != p.WakeManual) {
+		p.Warn(fmt.Sprintf("job %s was started with another --sleep-after or --wake, which counts", j.Lock.Job.Name))
+	}
 	devices, err := r.Differences(own)
 	if err != nil || len(devices) == 0 {
 		return err

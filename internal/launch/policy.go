@@ -69,6 +69,8 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, ruledError("a share of its own and no --mem")
 	case !limited && p.Settings.Priority != 0:
 		return nil, ruledError("a priority of its own and no --mem")
+	case !limited && p.SleepAfter != 0:
+		return nil, fmt.Errorf("%w: this machine's policy puts all your programs into one job, which sleeps as the policy says (leave --sleep-after out; with --mem the command has a job of its own)", ErrNested)
 	case !limited && p.Settings.Devices.IsSet():
 		return nil, ruledError("a number of devices and no --mem")
 	}
@@ -185,7 +187,7 @@ func (p Plan) record(j *Job) (err error) {
 	if err := p.lockJob(j); err != nil {
 		return err
 	}
-	if err = j.Lock.WriteInfo(job.Info{Command: p.Command, Region: j.region, Placed: p.Placed, Labels: p.Labels}); err == nil {
+	if err = j.Lock.WriteInfo(job.Info{Command: p.Command, Region: j.region, Placed: p.Placed, Labels: p.Labels, SleepAfter: p.SleepAfter, WakeManual: p.WakeManual}); err == nil {
 		err = j.Lock.Share()
 	}
 	if err != nil {

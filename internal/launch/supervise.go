@@ -1,12 +1,14 @@
 package launch
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/signal"
 	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -15,11 +17,12 @@ import (
 )
 
 // Supervise starts the command, waits for it, and records how it ended in the job. With sample it also
-// samples the job's resource use; otherwise the summary has only the end.
+// samples the job's resource use; otherwise the summary has only the end. beside, unless it is nil, runs while the
+// command does: its context ends with the command, and Supervise waits for its return.
 //
 // This process stays the command's parent, because the kernel tells only a parent how a process ended. The
 // kernel kills the command if this process is killed, as if both were one.
-func (j *Job) Supervise(sample bool) (Summary, error) {
+func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, error) {
 	runtime.LockOSThread() // the kernel kills the command when the thread that started it ends
 	stop, err := j.inherit()
 	if err != nil {
@@ -54,7 +57,15 @@ func (j *Job) Supervise(sample bool) (Summary, error) {
 			_ = child.Signal(s) // it may have just ended
 		}
 	}()
+	// It may start processes, so it begins after the command has inherited the job's lock, which they must not.
+	ctx, cancel := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	if beside != nil {
+		watching.Go(func() { beside(ctx) })
+	}
 	state, err := child.Wait()
+	cancel()
+	watching.Wait()
 	signal.Stop(signals)
 	close(signals)
 	var s Summary

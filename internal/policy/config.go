@@ -20,6 +20,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pelletier/go-toml/v2/unstable"
 
@@ -27,6 +28,7 @@ import (
 	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/proc"
+	"ration/internal/sleep"
 )
 
 // Paths of the operator's files.
@@ -48,6 +50,9 @@ const (
 	WhenFullWait   = "wait"   // they wait until there is room
 )
 
+// leastSleepAfter is the shortest sleep_after.
+const leastSleepAfter = time.Second
+
 // Rule is the ration of a user, of each user of a group, or of everybody else.
 type Rule struct {
 	Source  string // users.anna, groups.students or everybody
@@ -57,6 +62,8 @@ type Rule struct {
 	// Projects are the projects that the user's jobs may be accounted to; if it is empty, what the user says is a claim.
 	Projects []string
 	Waits    bool // with no room for the ration, the user's programs wait
+	// SleepAfter is for how long the user's jobs do nothing on their devices before they fall asleep; 0 if they do not.
+	SleepAfter time.Duration
 
 	line int // line where the rule begins: the first of a user's groups applies
 }
@@ -122,6 +129,11 @@ func Parse(file string, text []byte) (*Policy, error) {
 	if c.Missing != nil {
 		if p.Missing = *c.Missing; p.Missing != MissingClosed && p.Missing != MissingOpen {
 			r.problem("missing", "%q: neither closed nor open", p.Missing)
+		}
+	}
+	if c.Memory != nil {
+		if _, err := sleep.ParseBound(*c.Memory, 0); err != nil {
+			r.problem("sleep_memory", "%q: %v (as \"100g\", or \"50%%\" of the host's memory)", *c.Memory, err)
 		}
 	}
 	for name, rule := range c.Users {
@@ -251,7 +263,7 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	out.Default.Priority = r.priority(path, "priority", t.Priority)
 	out.Largest = out.Default
 	switch {
-	case t.Exempt && (t.rationText != rationText{} || t.Devices != nil || t.Priority != nil || t.MaxPriority != nil || t.Largest != nil || t.Projects != nil || t.WhenFull != nil):
+	case t.Exempt && (t.rationText != rationText{} || t.Devices != nil || t.Priority != nil || t.MaxPriority != nil || t.Largest != nil || t.Projects != nil || t.WhenFull != nil || t.SleepAfter != nil):
 		r.problem(path, "%s: exempt, and a ration as well (leave one of them out)", source)
 	case t.Exempt:
 	case t.Memory == nil && r.incomplete[path]:
@@ -271,6 +283,12 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	for _, project := range t.Projects {
 		if _, err := job.ParseLabels([]string{job.Project + "=" + project}); err != nil || project == "" {
 			r.problem(path+"\x00projects", "%s: %q is not the name of a project (letters, digits, and ._- between them)", source, project)
+		}
+	}
+	if t.SleepAfter != nil {
+		var err error
+		if out.SleepAfter, err = time.ParseDuration(*t.SleepAfter); err != nil || out.SleepAfter < leastSleepAfter {
+			r.problem(path+"\x00sleep_after", "%s: sleep_after = %q: not a time of %v or more (as \"30m\")", source, *t.SleepAfter, leastSleepAfter)
 		}
 	}
 	if t.WhenFull != nil {

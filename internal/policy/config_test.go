@@ -26,7 +26,7 @@ func TestParseProblems(t *testing.T) {
 		{"[everybody]\nmemory = 5\n", []string{`2:1: memory = 5: a unit and quotes are missing (as memory = "5g")`}},
 		{"[everybody]\nmemory = 8\ncompute = 30\nexempt = \"no\"\ncolor = 1\n[users.anna]\nmemory = \"lots\"\n[groups]\nstaff = 3\n[users.bob]\n", []string{
 			`2:1: memory = 8: a unit and quotes are missing (as memory = "8g")`, `3:1: compute = 30: a unit and quotes are missing (as compute = "30%")`,
-			`4:1: exempt = "no": true or false is needed, without quotes`, "5:1: everybody.color: no such key (compute, compute_max, devices, exempt, largest, max_priority, memory, priority, projects, when_full)",
+			`4:1: exempt = "no": true or false is needed, without quotes`, "5:1: everybody.color: no such key (compute, compute_max, devices, exempt, largest, max_priority, memory, priority, projects, sleep_after, when_full)",
 			`7:1: memory="lots": not a size`, "9:1: staff = 3: a section is needed (as [groups.staff], and below it memory", "10:8: users.bob: no memory"}},
 		{"[everybody]\nmemory = 1g\n[users.anna\nmemory = \"lots\"\n[users.bob]\nmemory = \"more\"\n", []string{"2:11: strings must be quoted", "3:12: ", `6:1: memory="more": not a size`}},
 		{"missing = 3\neverybody = \"8g\"\n", []string{`1:1: missing = 3: text in quotes is needed (as missing = "closed")`, `2:1: everybody = "8g": a section is needed (as [everybody]`}},

@@ -27,6 +27,7 @@ type ruleText struct {
 	MaxPriority *string     `toml:"max_priority"`
 	Projects    []string    `toml:"projects"`
 	WhenFull    *string     `toml:"when_full"`
+	SleepAfter  *string     `toml:"sleep_after"`
 	Exempt      bool        `toml:"exempt"`
 	Largest     *rationText `toml:"largest"`
 }
@@ -34,6 +35,7 @@ type ruleText struct {
 type configText struct {
 	Overbook  bool                 `toml:"overbook"`
 	Missing   *string              `toml:"missing"`
+	Memory    *string              `toml:"sleep_memory"`
 	Everybody *ruleText            `toml:"everybody"`
 	Users     map[string]*ruleText `toml:"users"`
 	Groups    map[string]*ruleText `toml:"groups"`
@@ -41,7 +43,7 @@ type configText struct {
 }
 
 // examples has a value for each key with text, for messages.
-var examples = map[string]string{"memory": "8g", "compute": "30%", "compute_max": "50%", "missing": MissingClosed, "priority": "low", "max_priority": "high", "projects": "vision", "when_full": WhenFullWait,
+var examples = map[string]string{"memory": "8g", "compute": "30%", "compute_max": "50%", "missing": MissingClosed, "priority": "low", "max_priority": "high", "projects": "vision", "when_full": WhenFullWait, "sleep_after": "30m", "sleep_memory": "50%",
 	"events": notify.GPUFailed, "format": notify.Slack, "command": "/usr/local/bin/page", "url": "https://example.com/hook", "url_file": "/etc/ration/slack.url",
 	"to": "admin@example.com", "from": "ration@example.com", "sendmail": sendmail}
 

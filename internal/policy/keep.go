@@ -121,6 +121,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	k.publishQueue()
 	k.reload() // the file may have changed earlier
 	go k.serve(listener)
+	go k.sleepIdle(ctx)
 	ready()
 	flush := time.NewTicker(logSpan)
 	defer flush.Stop()

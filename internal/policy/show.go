@@ -76,7 +76,7 @@ func (p *Policy) Show(uid int) Standing {
 		return out
 	}
 	if at := has.Visible(); at.Count() < abi.Devices {
-		out.GPUs, out.Placed = at.Devices(), job.PlacedWhy(jobOf(uid))
+		out.GPUs, out.Placed = at.Devices(), job.InfoOf(jobOf(uid)).Placed
 	}
 	for d := range abi.Devices {
 		if has.Hidden[d] != 0 {

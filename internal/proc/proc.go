@@ -128,6 +128,17 @@ func UserNamed(name string) (uid int, err error) {
 // Home returns a user's home, or "". It uses the cache of UserName.
 func Home(uid int) string { return lookUp(uid).home }
 
+// PrimaryGroup returns the primary group of a user, which its processes usually have. The kernel lets a process look
+// into another one only if user and group are the same.
+func PrimaryGroup(uid int) (gid uint32, err error) {
+	u, err := user.LookupId(strconv.Itoa(uid))
+	if err != nil {
+		return 0, fmt.Errorf("looking up user %d: %w", uid, err)
+	}
+	n, err := strconv.ParseUint(u.Gid, 10, 32)
+	return uint32(n), err
+}
+
 type userEntry struct{ name, home string }
 
 // lookUp queries without the lock, because a directory service may not respond.

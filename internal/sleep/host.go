@@ -2,13 +2,21 @@ package sleep
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
+	"github.com/pelletier/go-toml/v2"
+
 	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/limit"
+	"ration/internal/node"
+	"ration/machine"
 )
 
 // What is put aside becomes memory of the process. A machine that swaps is worse than a full GPU, so that must fit, with
@@ -17,9 +25,12 @@ import (
 // spareFraction is the part of the host's memory that is left for others.
 const spareFraction = 20
 
+// memoryFile is where the kernel says how much memory the host has.
+var memoryFile = "/proc/meminfo"
+
 // hostRoom returns how much memory a process can take on the host, and which bound that is.
 func hostRoom(pid int) (bytes uint64, bound string, err error) {
-	info, err := meminfo("/proc/meminfo")
+	info, err := meminfo(memoryFile)
 	if err != nil {
 		return 0, "", fmt.Errorf("reading the host's memory: %w", err)
 	}
@@ -55,15 +66,15 @@ func meminfo(path string) (map[string]uint64, error) {
 	return out, nil
 }
 
-// cgroupFolder is where version 2 of cgroups is mounted.
-var cgroupFolder = "/sys/fs/cgroup"
+// cgroupFolder is where version 2 of cgroups is mounted, and procFolder where processes are.
+var cgroupFolder, procFolder = "/sys/fs/cgroup", "/proc"
 
 // cgroupRoom returns how much the cgroups of a process have left, by folder, where they have a limit. A limit that cannot
 // be read does not count: the kernel enforces it, and the process that is put to sleep is then the one that it ends. (With
 // version 1 of cgroups, none is read.)
 func cgroupRoom(pid int) map[string]uint64 {
 	out := map[string]uint64{}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	text, err := os.ReadFile(filepath.Join(procFolder, strconv.Itoa(pid), "cgroup"))
 	if err != nil {
 		return out
 	}
@@ -94,6 +105,100 @@ func readBytes(path string) (uint64, bool) {
 	}
 	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64) // "max" is no number
 	return n, err == nil
+}
+
+// EnvMemory bounds how much host memory the sleeping jobs of a user may take together, as 100g or 50%. With a policy,
+// sleep_memory of the operator's file comes first.
+const EnvMemory = "RATION_SLEEP_MEMORY"
+
+// defaultMemory is the bound without a setting, in per cent of the host's memory.
+const defaultMemory = 50
+
+// policyFile is the policy in force, which every user can read.
+var policyFile = job.InForceFile
+
+// Bound returns how much host memory sleeping jobs may take together, and where that was set.
+func Bound() (bytes uint64, source string, err error) {
+	info, err := meminfo(memoryFile)
+	if err != nil {
+		return 0, "", fmt.Errorf("reading the host's memory: %w", err)
+	}
+	total := info["MemTotal"]
+	var policy struct {
+		Memory *string `toml:"sleep_memory"`
+	}
+	text, err := os.ReadFile(policyFile)
+	switch {
+	case err == nil:
+		if err := toml.Unmarshal(text, &policy); err != nil {
+			return 0, "", fmt.Errorf("reading %s: %w", policyFile, err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return 0, "", err
+	}
+	value, source := os.Getenv(EnvMemory), EnvMemory
+	if policy.Memory != nil {
+		value, source = *policy.Memory, "sleep_memory of the policy"
+	}
+	if value == "" {
+		return total / 100 * defaultMemory, fmt.Sprintf("half of the host's memory, without %s", EnvMemory), nil
+	}
+	bytes, err = ParseBound(value, total)
+	if err != nil {
+		return 0, "", fmt.Errorf("%s %q: %w", source, value, err)
+	}
+	return bytes, source, nil
+}
+
+// ParseBound reads a bound: a size, or per cent of the host's memory.
+func ParseBound(text string, total uint64) (uint64, error) {
+	if number, is := strings.CutSuffix(text, "%"); is {
+		n, err := strconv.ParseUint(number, 10, 64)
+		if err != nil || n > 100 {
+			return 0, errors.New("not a size, nor 0% to 100%")
+		}
+		return total / 100 * n, nil
+	}
+	size, err := limit.ParseSize(text)
+	return uint64(size), err
+}
+
+// aside returns how many bytes of host memory the other jobs that this process can read have there, or are about to.
+var aside = func(except string) (bytes uint64, err error) {
+	m, err := node.Jobs()
+	if err != nil {
+		return 0, err
+	}
+	for i := range m.Jobs {
+		j := &m.Jobs[i]
+		if j.Path == except || j.Sleep == "" {
+			continue
+		}
+		bytes += min(j.Aside(), ^bytes)
+		if j.Sleep == machine.FallingAsleep {
+			for n := range j.Devices {
+				bytes += min(j.Devices[n].Used, ^bytes)
+			}
+		}
+	}
+	return bytes, nil
+}
+
+// checkBound returns an error if the sleeping jobs together would take more host memory than they may.
+func checkBound(path string, bytes uint64) error {
+	most, source, err := Bound()
+	if err != nil {
+		return err
+	}
+	others, err := aside(path)
+	if err != nil {
+		return fmt.Errorf("counting what sleeping jobs have in the host's memory: %w", err)
+	}
+	if left := most - min(most, others); bytes > left {
+		return fmt.Errorf("%w: %s would go to the host's memory, where sleeping jobs may have %s (%s) and others have %s (wake or end one of them)", ErrCannotSleep,
+			humanfmt.Bytes(bytes), humanfmt.Bytes(most), source, humanfmt.Bytes(others))
+	}
+	return nil
 }
 
 // checkHost returns an error if the host has no room for what processes hold. Processes of one cgroup share its room.

@@ -15,11 +15,12 @@ import (
 
 // Errors.
 var (
-	ErrCannotSleep = errors.New("it cannot sleep")                    // the job is awake, as it was
-	ErrNoRoom      = errors.New("there is no room on the GPU")        // the job sleeps on
-	ErrOverLimit   = errors.New("its limit is too low")               // the job sleeps on
-	ErrLost        = errors.New("the driver could not bring it back") // the process is of no use any more
-	ErrUnfinished  = errors.New("it is neither awake nor asleep")     // the next ration wake continues
+	ErrCannotSleep = errors.New("it cannot sleep")                     // the job is awake, as it was
+	ErrInUse       = fmt.Errorf("%w: it uses the GPU", ErrCannotSleep) // of a job that should sleep only if it does not
+	ErrNoRoom      = errors.New("there is no room on the GPU")         // the job sleeps on
+	ErrOverLimit   = errors.New("its limit is too low")                // the job sleeps on
+	ErrLost        = errors.New("the driver could not bring it back")  // the process is of no use any more
+	ErrUnfinished  = errors.New("it is neither awake nor asleep")      // the next ration wake continues
 )
 
 // Times.
@@ -54,6 +55,7 @@ type Result struct {
 type Options struct {
 	Manual bool          // no process waits for a call that wants the job awake
 	Busy   time.Duration // how long work that is under way may take
+	Unused bool          // a call to the GPU while the job falls asleep keeps it awake
 }
 
 // sleeper does the steps. It has the sleep lock.
@@ -62,6 +64,7 @@ type sleeper struct {
 	calls  calls
 	gpus   *gpu.Driver
 	manual bool
+	unused bool         // Options.Unused
 	wanted uint64       // the region's count before the job fell asleep
 	sure   map[int]bool // by PID: no call of another helper is under way
 }
@@ -106,7 +109,7 @@ func Sleep(r *region.Region, o Options) (out Result, err error) {
 	if err != nil {
 		return out, err
 	}
-	s.manual = o.Manual
+	s.manual, s.unused = o.Manual, o.Unused
 	if word.State() == abi.Falling || word.State() == abi.Restoring {
 		if done, err := s.finishFall(word.State()); done || err != nil {
 			return s.result(true), errors.Join(err, s.startWaiter())
@@ -225,6 +228,9 @@ func (s *sleeper) check() error {
 		}
 		pids, sum = append(pids, all[i].PID), sum+all[i].Shows()
 	}
+	if err := checkBound(s.r.Path(), sum); err != nil {
+		return err
+	}
 	return checkHost(pids, sum)
 }
 
@@ -262,6 +268,9 @@ func (s *sleeper) putAside(busy time.Duration) error {
 	if err := s.check(); err != nil {
 		return err
 	}
+	if err := s.checkUnused(); err != nil {
+		return err
+	}
 	for i := range all {
 		atStep("sleep-aside")
 		if err := s.calls.call(gpu.PutAsideCall, all[i].PID, 0, moveTimeOf(&all[i])); err != nil && s.r.Lives(&all[i]) {
@@ -270,6 +279,18 @@ func (s *sleeper) putAside(busy time.Duration) error {
 	}
 	atStep("sleep-moved")
 	return s.unlisted(all)
+}
+
+// checkUnused returns ErrInUse if a call has asked for the job to be awake since it began to fall asleep.
+func (s *sleeper) checkUnused() error {
+	if !s.unused {
+		return nil
+	}
+	now, err := s.r.Wanted()
+	if err == nil && now != s.wanted {
+		return ErrInUse
+	}
+	return err
 }
 
 func moveTimeOf(p *region.Sleeper) time.Duration {

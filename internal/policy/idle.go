@@ -1,0 +1,130 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"ration/internal/agent/privsep"
+	"ration/internal/job"
+	"ration/internal/proc"
+)
+
+// IdleCommand is the command that puts a job to sleep when it has done nothing: PATH AFTER. The service starts it for
+// users with sleep_after, with their rights. Root itself reads no region of a user for that.
+const IdleCommand = "sleep-when-idle"
+
+// Intervals of the watch for jobs that need such a process.
+const (
+	idleEvery = 5 * time.Second
+	// idlePause is how long a job is left alone after its process has ended. A user can end it at will.
+	idlePause = time.Minute
+)
+
+// idleEnviron are the variables that these processes get, or how their names begin.
+var idleEnviron = []string{"LD_LIBRARY_PATH=", "FAKEGPU_", "CUDA_", "NVIDIA_"}
+
+// idleJob is a job that may fall asleep.
+type idleJob struct {
+	uid   int
+	after time.Duration
+}
+
+// sleepIdle keeps a process running for each job with processes whose user has sleep_after, until the context ends.
+func (k *keeper) sleepIdle(ctx context.Context) {
+	running := map[string]context.CancelFunc{} // by region
+	ended := make(chan string)
+	later := map[string]time.Time{}
+	rule := map[string]idleJob{}
+	tick := time.NewTicker(idleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			for range running { // their contexts have ended as well
+				<-ended
+			}
+			return
+		case path := <-ended:
+			delete(running, path)
+			delete(rule, path)
+			later[path] = time.Now().Add(idlePause)
+			continue
+		case <-tick.C:
+		}
+		now, want := time.Now(), k.idleJobs()
+		for path, cancel := range running {
+			if want[path] != rule[path] { // the policy has changed, or the job has no process
+				cancel()
+			}
+		}
+		for path, j := range want {
+			if running[path] != nil || now.Before(later[path]) {
+				continue
+			}
+			one, cancel := context.WithCancel(ctx)
+			running[path], rule[path] = cancel, j
+			go func() {
+				if err := watchIdle(one, path, j); err != nil && one.Err() == nil && k.mayLog(j.uid) {
+					k.log.Warn("the process that puts an idle job to sleep has ended", "user", proc.UserName(j.uid), "error", err)
+				}
+				cancel()
+				ended <- path
+			}()
+		}
+		for path, at := range later {
+			if now.After(at) {
+				delete(later, path)
+			}
+		}
+	}
+}
+
+// idleJobs returns the jobs and runs with processes that may fall asleep, by the path of their region.
+func (k *keeper) idleJobs() map[string]idleJob {
+	k.turn.lock()
+	p := k.policy
+	k.turn.unlock()
+	out := map[string]idleJob{}
+	if !p.sleeps() {
+		return out
+	}
+	for _, uid := range Users() {
+		rule, err := p.For(uid)
+		if err != nil || rule == nil || rule.SleepAfter == 0 {
+			continue
+		}
+		for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
+			if errors.Is(job.CheckRemovable(j, true), job.ErrLiving) {
+				out[j.Path] = idleJob{uid, rule.SleepAfter}
+			}
+		}
+	}
+	return out
+}
+
+// sleeps reports whether a rule has sleep_after.
+func (p *Policy) sleeps() bool {
+	has := func(r *Rule) bool { return r != nil && r.SleepAfter > 0 }
+	return has(p.Everybody) || slices.ContainsFunc(byLine(p.Users), has) || slices.ContainsFunc(byLine(p.Groups), has)
+}
+
+// watchIdle runs the process for one job.
+func watchIdle(ctx context.Context, path string, j idleJob) error {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args, cmd.Env = []string{"ration", IdleCommand, path, j.after.String()}, []string{"PATH=/usr/bin:/bin"}
+	for _, entry := range os.Environ() {
+		if slices.ContainsFunc(idleEnviron, func(name string) bool { return strings.HasPrefix(entry, name) }) {
+			cmd.Env = append(cmd.Env, entry)
+		}
+	}
+	gid, err := proc.PrimaryGroup(j.uid)
+	if err != nil {
+		return err
+	}
+	return privsep.RunAs(ctx, cmd, uint32(j.uid), gid)
+}
