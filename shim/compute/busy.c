@@ -3,10 +3,14 @@
 #include "attach.h"
 #include "compute/slice.h"
 
+/* By the region's index of a device: how many contexts of this process were counted there. Atomic. */
+static uint32_t busy_contexts[RATION_DEVICES];
+
 void busy_begin(struct busy *b, const struct device *d)
 {
 	b->device = d;
 	b->count = 0;
+	__atomic_fetch_add(&busy_contexts[d->index], 1, __ATOMIC_RELAXED);
 }
 
 uint64_t busy_tell(struct busy *b, uint64_t *turn_ns)
@@ -18,12 +22,15 @@ uint64_t busy_tell(struct busy *b, uint64_t *turn_ns)
 }
 
 /* busy_add claims the ns nanoseconds that end at the CPU time until. The first in_turn of them were in
- * the context's own turn: no other context had the device then, so they count whatever the job's other
- * processes have claimed. The clocks of contexts are too far apart to tell. */
+ * the context's own turn: no other context had the device then. In a process with several contexts
+ * they count whatever was claimed before: contexts that work by turns have little else, and their
+ * clocks are too far apart to tell that they do not overlap. With one context in each process that
+ * would count the turns of others twice, which are within what each has claimed. */
 static void busy_add(struct busy *b, uint64_t until, uint64_t ns, uint64_t in_turn)
 {
 	uint64_t found = ns ? region_cap_claim(attach_region(), b->device->index, until > ns ? until - ns : 0, until) : 0;
-	b->found_ns += found > in_turn ? found : in_turn;
+	bool several = __atomic_load_n(&busy_contexts[b->device->index], __ATOMIC_RELAXED) > 1;
+	b->found_ns += several && found < in_turn ? in_turn : found;
 	b->turn_ns += in_turn;
 }
 

@@ -91,6 +91,7 @@ int main(void)
 		[LOCK_RESERVE] = LOCK_LOGS,
 		[LOCK_IMPORT] = LOCK_LOGS,
 		[LOCK_ATTACH] = LOCK_LOGS,
+		[LOCK_CANNOT] = LOCK_LOGS,
 	};
 	for (int first = 1; first < LOCK_LEVELS; first++) {
 		for (int second = 1; second < LOCK_LEVELS; second++) {
