@@ -176,7 +176,7 @@ var unused = []string{
 	"Slot.Start", "Slot.PIDNS", "Account.Pend", "Account.Used", "Account.Done",
 	"Device.Fences", "LedgerWord.Slot", "LedgerWord.Seq", "Pend.Seq", "Pend.Delta", "Used.Seq", "Used.Units", "ContextCost.Hash",
 	"NVMLPIDs.Namespace", "NVMLPIDs.Own", "Phase.Count",
-	"Limits.Round", "DeviceLimits.ComputeMax", "DeviceLimits.Hidden", "Limits.Priority", "PriorityHigh", "PriorityLow", "PriorityNormal", "Compute.Due", "Compute.Clock", "Compute.Parts", "Compute.Used", "Compute.Waited",
+	"Limits.Round", "DeviceLimits.ComputeMax", "DeviceLimits.Hidden", "Limits.Priority", "PriorityHigh", "PriorityLow", "PriorityNormal", "Compute.Due", "Compute.Clock", "Compute.Parts", "Compute.Used", "Compute.Waited", "Compute.InTurn",
 	"Account.Work", "Account.Slice", "Account.TimeUsed", "Account.TimeWaited", "Account.Uncharged",
 	"Account.Exported", "Account.ExportLock", "Exported.Units", "Exported.File", "ExportLockUnknown", "ExportLockFirst", "ExportFiles",
 	"Due.Time", "Due.Cap", "TimePart.Number", "TimePart.Used", "Work.Time", "Work.Contexts", "Work.Waiting", "Slice.Time", "Slice.State",

@@ -151,26 +151,6 @@ func mayChangeConfig(e inotify.Event) bool {
 	return e.Name == filepath.Base(ConfigFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
 }
 
-// listen makes the socket, which every user can connect to.
-func listen() (net.Listener, error) {
-	if c, err := net.Dial("unix", Socket); err == nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("%w: a process answers at %s", ErrKept, Socket)
-	}
-	if err := os.Remove(Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("making %s: %w", Socket, err)
-	}
-	l, err := net.Listen("unix", Socket)
-	if err != nil {
-		return nil, fmt.Errorf("making %s: %w", Socket, err)
-	}
-	if err := os.Chmod(Socket, 0o666); err != nil {
-		_ = l.Close()
-		return nil, fmt.Errorf("opening %s to all users: %w", Socket, err)
-	}
-	return l, nil
-}
-
 // watchFolder watches the folder of the operator's file, and sends its events. stop closes the
 // channel.
 func watchFolder(path string) (changes <-chan []inotify.Event, stop func(), err error) {

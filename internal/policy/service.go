@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -36,4 +38,24 @@ func serviceUp(inForce, socket string) *bool {
 	}
 	up := err == nil
 	return &up
+}
+
+// listen makes the socket, which every user can connect to.
+func listen() (net.Listener, error) {
+	if c, err := net.Dial("unix", Socket); err == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("%w: a process answers at %s", ErrKept, Socket)
+	}
+	if err := os.Remove(Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("making %s: %w", Socket, err)
+	}
+	l, err := net.Listen("unix", Socket)
+	if err != nil {
+		return nil, fmt.Errorf("making %s: %w", Socket, err)
+	}
+	if err := os.Chmod(Socket, 0o666); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("opening %s to all users: %w", Socket, err)
+	}
+	return l, nil
 }
