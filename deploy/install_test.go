@@ -110,7 +110,7 @@ func shownInstall(t *testing.T, prefix string) (lines []string) {
 	_, block, found := strings.Cut(string(page), "```text install\n")
 	block, _, _ = strings.Cut(block, "```")
 	expect.Must(t, found, "docs/install.md does not show what the script prints")
-	replace := strings.NewReplacer("/home/anna/.local", prefix, "(region version 4, go1.26.8, amd64)", "(a stand-in)", "https://…", "", "try it    ration", "try it    "+prefix+"/bin/ration")
+	replace := strings.NewReplacer("/home/anna/.local", prefix, "(region version 5, go1.26.8, amd64)", "(a stand-in)", "https://…", "", "try it    ration", "try it    "+prefix+"/bin/ration")
 	for line := range strings.Lines(block) {
 		line = replace.Replace(strings.TrimSuffix(line, "\n"))
 		if from, name, is := strings.Cut(line, "/ration-0.2.0-linux-"); is {

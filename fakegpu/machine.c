@@ -443,7 +443,7 @@ int machine_share_open(uint64_t serial)
 {
 	unsigned number;
 	bool locked = machine_begin(WAIT_EVER);
-	bool found = locked && share_open(&machine_file, serial, &number) && share_import(&machine_file, number, machine_own_slot);
+	bool found = locked && share_open(&machine_file, serial, machine_own_slot, &number);
 	machine_end(locked);
 	return found ? (int)number : -1;
 }

@@ -90,13 +90,17 @@ bool share_import(struct state_file *f, unsigned number, unsigned slot)
 	return true;
 }
 
-bool share_open(struct state_file *f, uint64_t serial, unsigned *number)
+bool share_open(struct state_file *f, uint64_t serial, unsigned slot, unsigned *number)
 {
 	for (unsigned i = 0; i < f->map->shares; i++) {
 		const struct share *s = &f->map->share[i];
 		*number = i;
-		if (s->bytes != 0 && s->serial == serial)
-			return share_alive(f, &s->holder[0]);
+		if (s->bytes != 0 && s->serial == serial) {
+			struct share_holder *h = share_find(f, i, slot);
+			if (h != NULL && h->count > 0)
+				return ++h->count;
+			return share_alive(f, &s->holder[0]) && share_import(f, i, slot);
+		}
 	}
 	return false;
 }

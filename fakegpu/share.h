@@ -26,8 +26,9 @@ int share_make(struct state_file *f, unsigned slot, unsigned device, uint64_t by
 /* Adds a handle of the process in a slot. Returns false if too many processes have one. */
 bool share_import(struct state_file *f, unsigned number, unsigned slot);
 
-/* Finds the record with a serial, if its maker has the memory. */
-bool share_open(struct state_file *f, uint64_t serial, unsigned *number);
+/* Opens the memory with a serial by its IPC handle, if its maker has it, or the process in the slot has it
+ * open already. Such a process is not the last importer by that. */
+bool share_open(struct state_file *f, uint64_t serial, unsigned slot, unsigned *number);
 
 /* Drops the maker's handles and mappings, or one import with its mappings. */
 void share_drop(struct state_file *f, unsigned number, unsigned slot, bool maker);

@@ -19,7 +19,8 @@ struct ticket ticket_new(enum ticket_kind kind, unsigned device, uint64_t addres
 
 bool ticket_good(const struct ticket *t, enum ticket_kind kind, CUdevice *ordinal)
 {
-	if (t->magic != TICKET_MAGIC || t->kind != kind || !machine_alive(t->slot, t->identity))
+	/* Memory of an IPC handle can outlive its maker: share_open looks. */
+	if (t->magic != TICKET_MAGIC || t->kind != kind || (kind != TICKET_IPC && !machine_alive(t->slot, t->identity)))
 		return false;
 	for (unsigned i = 0; i < visible_devices(); i++)
 		if (device_index((CUdevice)i) == t->device) {

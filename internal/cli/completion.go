@@ -40,6 +40,7 @@ func completeFlags(cmd *cobra.Command) {
 		"name": completeNames, "device": completeDevices,
 		"device-memory": completeWords("16Gi", "24Gi", "40Gi", "80Gi"), "device-class": completeWords("gpu.ration"),
 		"kind": completeWords(machine.EventKinds...), "by": completeWords(usage.Ways...), "listen": completeListen, "on-escape": completeWords(onEscapeReport, onEscapeStop),
+		"sleep-after": completeWords("10m", "30m", "1h"), "wake": completeWords("auto", "manual"), "busy": completeWords("2s", "10s", "1m"),
 		"grace": completeWords("5s", "10s", "30s", "1m"), "timeout": completeWords("10m", "1h", "8h", "24h"), "since": completeWords("10m", "1h", "24h", "all"),
 		"until": completeWords("10m", "1h", "24h", "today", "monday"), "idle-after": completeWords("10m", "30m", "1h", "0"), "devices": completeWords("1", "2", "all"),
 		"label": completeWords("project="), "priority": completeWords("high", "normal", "low"), "wait": completeWords("10m", "30m", "1h", "8h"), "wait-alloc": completeWords("10s", "30s", "5m", "none"),

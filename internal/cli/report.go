@@ -39,9 +39,10 @@ agent keeps for a year. Root's report is of all users; others see their own
 jobs.
 
   GPU TIME  hours of a device's time in which kernels ran. A job with a cap is
-            measured, and the turns of other such jobs are taken out. Marked
-            ≤ it is an upper bound: turns of others may be in it. Of jobs
-            without a cap the driver's samples are added up, marked ~
+            measured, and the turns of other such jobs are taken out. With
+            a mark before it (less or equal) it is an upper bound: turns of
+            others may be in it. Of jobs without a cap the driver's samples
+            are added up, marked ~
   HELD      memory held over time: 10 GiB for 2 hours are 20 GiB·h
   IDLE      the part of HELD in which the job did no work on the device
   RESERVED  limits over time, while their jobs had not ended

@@ -95,11 +95,11 @@ memory that other programs hold, and until then it waits in a queue, first come,
 first served (ration queue). --wait=30m gives up after that time. Ctrl-C leaves
 the queue. --mem 1=10g waits for GPU 1 alone, --mem 10g for all GPUs.
 
---sleep-after 10m puts the job to sleep each time its processes have done nothing
-on the GPU for ten minutes (ration sleep --help). What they do elsewhere does not
-count, nor do keyboard and network. The next call to the GPU wakes it, or only
-ration wake with --wake manual. With --join the job's own setting counts. Under
-a policy it needs --mem.
+--sleep-after 10m puts the job to sleep each time its processes have done
+nothing on the GPU for ten minutes (ration sleep --help). What they do elsewhere
+does not count, nor do keyboard and network. The next call to the GPU wakes it,
+or only ration wake with --wake manual. With --join the job's own setting
+counts. Under a policy it needs --mem.
 
 Where a policy is in force (ration policy show), the command is in the job of
 all your programs. With --mem it has that much of your ration for itself, until

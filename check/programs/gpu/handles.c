@@ -97,6 +97,15 @@ static void next(struct partner *p, const char *name)
 	partner_at(p, name);
 }
 
+/* An importer that has the memory open opens it once more. */
+static void open_late(void)
+{
+	CUdeviceptr late;
+	board->late = cuIpcOpenMemHandle_v2(&late, board->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	if (board->late == CUDA_SUCCESS)
+		MUST(cuIpcCloseMemHandle, late);
+}
+
 static CUresult read_byte(CUdeviceptr at)
 {
 	char byte;
@@ -105,7 +114,7 @@ static CUresult read_byte(CUdeviceptr at)
 
 static void share(void)
 {
-	CUdeviceptr at, late;
+	CUdeviceptr at;
 	partner_at(&other, "ready");
 	partner_at(&maker, "made");
 	report("made", true);
@@ -115,9 +124,7 @@ static void share(void)
 	next(&other, "imported");
 	report("imported", true);
 	next(&maker, "released");
-	board->late = cuIpcOpenMemHandle_v2(&late, board->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-	if (board->late == CUDA_SUCCESS)
-		MUST(cuIpcCloseMemHandle, late);
+	open_late();
 	board->read = read_byte(at);
 	report("released", true);
 	next(&other, "closed");
@@ -128,7 +135,7 @@ static void share(void)
 	at = import();
 	next(&other, "kept");
 	partner_end(&maker);
-	board->late = cuIpcOpenMemHandle_v2(&late, board->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	open_late();
 	board->read = read_byte(at);
 	reap();
 	report("kept", true);
