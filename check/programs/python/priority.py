@@ -1,7 +1,7 @@
-"""priority.py serve|train SECONDS: requests through a small transformer, or steps of training, for so long.
+"""priority.py serve|graph|train SECONDS: requests through a small transformer, or steps of training, for so long.
 
-serve prints how long a request took, and train how many steps a second were done. docs/compute.md has figures of both side
-by side.
+serve prints how long a request took, graph the same for a CUDA graph that takes half a millisecond alone, and train how many
+steps a second were done. docs/compute.md has figures of both side by side.
 """
 
 import sys
@@ -13,23 +13,64 @@ kind, seconds = sys.argv[1], float(sys.argv[2])
 torch.manual_seed(0)
 
 
-def serve():
+def small_model():
     layer = torch.nn.TransformerEncoderLayer(256, 4, 512, batch_first=True)
-    model = torch.nn.TransformerEncoder(layer, 2).cuda().half().eval()
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).cuda().half().eval()
     x = torch.randn(1, 32, 256, device="cuda", dtype=torch.half)
-    took = []
     with torch.inference_mode():
         for _ in range(20):
             model(x)
-        torch.cuda.synchronize()
-        end = time.time() + seconds
+    torch.cuda.synchronize()
+    return model, x
+
+
+def answer(request, pause):
+    """Answers requests, and prints what they took."""
+    took = []
+    end = time.time() + seconds
+    with torch.inference_mode():
         while time.time() < end:
             begin = time.perf_counter()
-            model(x).float().sum().item()
+            request()
             took.append(1e3 * (time.perf_counter() - begin))
-            time.sleep(0.005)
+            time.sleep(pause)
     took.sort()
-    print(f"{len(took)} requests: median {took[len(took) // 2]:.2f} ms, p99 {took[int(0.99 * len(took))]:.2f} ms")
+    print(f"{len(took)} requests: median {took[len(took) // 2]:.2f} ms, p99 {took[int(0.99 * len(took))]:.2f} ms, worst {took[-1]:.2f} ms")
+
+
+def serve():
+    model, x = small_model()
+    answer(lambda: model(x).float().sum().item(), 0.005)
+
+
+def capture(model, x, times):
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        for _ in range(times):
+            model(x)
+    return graph
+
+
+def graph():
+    model, x = small_model()
+    one = capture(model, x, 1)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    took = []
+    for _ in range(50):
+        begin.record()
+        one.replay()
+        end.record()
+        end.synchronize()
+        took.append(begin.elapsed_time(end))
+    request = capture(model, x, max(1, round(0.5 / min(took))))
+
+    def replay():
+        request.replay()
+        torch.cuda.synchronize()
+
+    for _ in range(20):
+        replay()
+    answer(replay, 0.002)
 
 
 def train():
@@ -53,4 +94,4 @@ def train():
     print(f"{steps / (time.time() - begin):.2f} steps/s")
 
 
-{"serve": serve, "train": train}[kind]()
+{"serve": serve, "graph": graph, "train": train}[kind]()
