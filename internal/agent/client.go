@@ -136,7 +136,7 @@ func (c *Client) History() (h node.History, err error) {
 
 // Report returns a report of usage, with a plot if that is wanted and the agent knows plots.
 func (c *Client) Report(from, to time.Time, by string, plot bool) (r usage.Report, err error) {
-	query := url.Values{"from": {from.Format(time.RFC3339)}, "to": {to.Format(time.RFC3339)}, "by": {by}}
+	query := url.Values{"from": {from.Format(time.RFC3339Nano)}, "to": {to.Format(time.RFC3339Nano)}, "by": {by}}
 	if plot {
 		query.Set("plot", "")
 	}
