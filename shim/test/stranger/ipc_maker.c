@@ -4,6 +4,7 @@
 #include "stranger.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #define SIZE (300 * MIB)
 #define CONTEXT (100 * MIB)
@@ -116,6 +117,24 @@ static uint64_t charged(void)
 	return region_used(region_here(), 0) - CONTEXT;
 }
 
+/* shows_life returns whether a process has a record lock in the region, beside the lock of the region's
+ * mapping at the same byte, which has no PID. */
+static bool shows_life(pid_t pid)
+{
+	char line[256], inode[32];
+	int at;
+	struct stat st;
+	bool found = false;
+	EQ(stat(getenv("RATION_REGION"), &st), 0);
+	snprintf(inode, sizeof inode, ":%llu ", (unsigned long long)st.st_ino);
+	FILE *f = fopen("/proc/locks", "re");
+	while (f && fgets(line, sizeof line, f))
+		found = found || (sscanf(line, "%*s POSIX %*s %*s %d", &at) == 1 && at == pid && strstr(line, inode));
+	if (f)
+		fclose(f);
+	return found;
+}
+
 static uint64_t on_device(void) { return in_use(0) - CONTEXT; }
 
 /* The maker frees it. It cannot have as much again while the importer, which makes no call, has it. */
@@ -125,6 +144,7 @@ static void freed(void)
 	start();
 	OK(tell(&maker, MAKE));
 	OK(tell(&importer, OPEN));
+	CHECK(shows_life(importer.pid));
 	EQ(charged(), 2 * CONTEXT + SIZE);
 	OK(tell(&maker, FREE));
 	EQ(on_device(), 2 * CONTEXT + SIZE);
