@@ -64,6 +64,7 @@ func staysAwake(t *testing.T, name string, long time.Duration) {
 
 // A job with --sleep-after sleeps when its processes have done nothing on the device, and never while they work there.
 func TestSleepAfter(t *testing.T) {
+	slow(t)
 	jobs, working := idleMachine(t)
 	p := startSleeper(t, 500, "--mem", "4g", "--name", "naps", "--sleep-after", "2s")
 	second := startSleeper(t, 100, "--mem", "4g", "--name", "never")
@@ -101,6 +102,7 @@ func TestSleepAfterManual(t *testing.T) {
 // Every run of a shared job watches it, so it also sleeps after the first one has ended; and a second process that
 // works keeps all awake.
 func TestSleepAfterShared(t *testing.T) {
+	slow(t)
 	jobs, working := idleMachine(t)
 	first := startSleeper(t, 500, "--mem", "4g", "--name", "pair", "--sleep-after", "1s")
 	working(pidOf(t, jobs, "pair"))
@@ -131,6 +133,7 @@ func TestSleepAfterCannot(t *testing.T) {
 
 // A process that is killed while it puts the job to sleep leaves it halfway. The run that watches the job finishes that.
 func TestSleepAfterKilled(t *testing.T) {
+	slow(t)
 	idleMachine(t)
 	p := startSleeper(t, 500, "--mem", "4g", "--name", "halfway", "--sleep-after", "30s")
 	_, before := readSleeper(t, "halfway")
@@ -142,6 +145,7 @@ func TestSleepAfterKilled(t *testing.T) {
 
 // A call that comes while an idle job falls asleep keeps it awake.
 func TestSleepUnused(t *testing.T) {
+	slow(t)
 	jobs, _ := idleMachine(t)
 	t.Setenv("RATION_TEST_DIE", "sleep-falling:1:stop") // the process that puts it to sleep is stopped there
 	p := startSleeper(t, 100, "--mem", "1g", "--name", "used", "--sleep-after", "1s")

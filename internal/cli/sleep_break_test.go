@@ -137,6 +137,7 @@ func TestStartsAfterEndAsleep(t *testing.T) {
 // Several commands put one job to sleep, wake it and change its limit at once, and are killed at random, while a process
 // of the job works, and others join it and end.
 func TestSleepCrowd(t *testing.T) {
+	slow(t)
 	sleepMachine(t, "4000:4000")
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)

@@ -25,6 +25,13 @@ import (
 	"ration/machine"
 )
 
+// slow leaves a test out of make test.
+func slow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds: make test-slow runs it")
+	}
+}
+
 // sleepMachine is a stand-in GPU of 8 GiB whose driver puts memory aside, at so many bytes in a microsecond.
 func sleepMachine(t *testing.T, speed string) (jobs string) {
 	jobs = queueMachine(t)
@@ -315,6 +322,7 @@ func TestSleepMakesRoom(t *testing.T) {
 
 // A helper is killed at each step, of sleep and of wake, and the next one finishes its work.
 func TestSleepKilledAtEachStep(t *testing.T) {
+	slow(t)
 	sleepMachine(t, "0")
 	first := startSleeper(t, 200, "--mem", "4g", "--name", "pair")
 	second := startSleeper(t, 100, "--join", "--name", "pair")
@@ -369,6 +377,7 @@ func TestSleepKilledAndUsed(t *testing.T) {
 
 // Helpers are killed at random, in the middle of the driver's calls, by two users of the same job.
 func TestSleepChaos(t *testing.T) {
+	slow(t)
 	sleepMachine(t, "4000:4000")
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
