@@ -38,12 +38,12 @@ func TestSleep(t *testing.T) {
 		{"launches", 16 * gib, nil, func(t *trial) { t.sleepLaunching(short(t, 3, 6), short(t, 2, 17)) }},
 		{"threads", 16 * gib, nil, func(t *trial) { t.sleepMixing(6, short(t, 3, 15)) }},
 		{"full-device", 16 * gib, nil, (*trial).sleepFullDevice},
-		{"killed-helper", 8 * gib, nil, func(t *trial) { t.sleepKilledHelper(20) }},
+		{"killed-helper", 8 * gib, nil, func(t *trial) { t.sleepKilledHelper(short(t, 6, 20)) }},
 		{"refused", 16 * gib, nil, (*trial).sleepRefused},
 		{"mps", 8 * gib, nil, (*trial).sleepMPS},
 		{"manual", 8 * gib, nil, (*trial).sleepManual},
 		{"end-asleep", 16 * gib, nil, (*trial).sleepEnd},
-		{"eight-in-turn", 0, nil, func(t *trial) { t.sleepInTurn(8, short(t, 128*mib, 8*gib)) }},
+		{"eight-in-turn", 0, nil, func(t *trial) { t.sleepInTurn(short(t, 4, 8), short(t, 128*mib, 8*gib)) }},
 		{"cycles", 49 * gib, nil, func(t *trial) { t.sleepCycles(short(t, 3, 24), 1000, short(t, 3*time.Second, time.Minute)) }},
 	} {
 		check(t, c.name, c.room, c.needs, func(t *trial) {
