@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/internal/job"
 	"ration/internal/proc"
+	"ration/internal/sleep"
 )
 
 // startStopped starts a command that stops at a step, and returns when it has.
@@ -174,4 +178,34 @@ func TestSleepCrowd(t *testing.T) {
 	first.does("freeall")
 	first.does(fmt.Sprint("alloc ", 200<<20))
 	awakeAndWhole(t, "crowd", before.Used, first)
+}
+
+// waiters returns the processes that wait to wake the job of a region.
+func waiters(path string) (out []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range all {
+		if text, err := os.ReadFile(name); err == nil && strings.Contains(string(text), sleep.Waiter+"\x00"+path+"\x00") {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// The process that waits to wake a job ends with it, also if it cannot reach the driver any more.
+func TestWaiterEndsWithItsJob(t *testing.T) {
+	slow(t)
+	jobs := sleepMachine(t, "0")
+	p := startSleeper(t, 100, "--mem", "1g", "--name", "nb")
+	driver := filepath.Join(t.TempDir(), "driver")
+	expect.OK(t, os.Symlink(os.Getenv("LD_LIBRARY_PATH"), driver))
+	out, err := rationOutput([]string{"LD_LIBRARY_PATH=" + driver}, "sleep", "nb")
+	expect.OK(t, err, out)
+	path := filepath.Join(jobs, "nb", job.RegionName)
+	expect.Equal(t, len(waiters(path)), 1, "processes that wait to wake it")
+	expect.OK(t, os.Remove(driver))
+	expect.OK(t, p.command.Process.Kill())
+	for end := time.Now().Add(time.Minute); len(waiters(path)) > 0; time.Sleep(10 * time.Millisecond) {
+		expect.Must(t, time.Now().Before(end), "it waits for ever:", waiters(path))
+	}
 }

@@ -154,7 +154,7 @@ func WaitToWake(r *region.Region, j job.Job, count, wanted uint64) error {
 			_, err = WakeInTurn(r, j, launch.Wait{Tell: func(string) {}})
 		}
 		switch {
-		case err == nil || errors.Is(err, ErrLost) || errors.Is(err, region.ErrDamaged):
+		case err == nil || len(all) == 0 || errors.Is(err, ErrLost) || errors.Is(err, region.ErrDamaged):
 			return err
 		case errors.Is(err, errNeedsTurn):
 			wanted = now // it sleeps until ration wake
