@@ -161,7 +161,7 @@ race: race-go sanitizers ## the Go tests under the race detector, the C library 
 
 .PHONY: race-go sanitizers
 race-go: native
-	GORACE=atexit_sleep_ms=0 go test -race -short ./internal/... ./machine $$(go list ./check/... | grep -v /processes) # or each command of a test sleeps for a second at its end
+	GORACE=atexit_sleep_ms=0 go test -race -short -timeout 17m ./internal/... ./machine $$(go list ./check/... | grep -v /processes) # or each command of a test sleeps for a second at its end
 
 sanitizers:
 	@set -e; for san in thread address undefined; do $(MAKE) --no-print-directory -j$(CORES) -C shim test SAN=$$san; done
