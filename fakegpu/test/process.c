@@ -67,7 +67,7 @@ static int exporter(void)
 	return checks_failed > 0;
 }
 
-/* Frees what it has exported when it is told to, and says so. */
+/* Exports memory; frees it at a byte from its parent, and answers with one. */
 static int exporter_frees(void)
 {
 	CUipcMemHandle h;
@@ -84,7 +84,7 @@ static int exporter_frees(void)
 	return checks_failed > 0;
 }
 
-/* Opens a handle that it is sent, and says so. */
+/* Opens the handle that its parent sends, and answers with a byte. */
 static int importer(void)
 {
 	CUipcMemHandle h;

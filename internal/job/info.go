@@ -185,7 +185,7 @@ func parseInfo(text []byte) (info Info, end *End) {
 		return Info{}, nil
 	}
 	info.Command, info.Started = cutCommand(info.Command), max(0, info.Started)
-	info.Placed = termtext.Printable(info.Placed[:min(len(info.Placed), maxPlaced)])
+	info.Placed = cutText(info.Placed, maxPlaced)
 	info.Labels, info.SleepAfter = boundLabels(info.Labels), max(0, info.SleepAfter)
 	for whole && (end == nil || end.Status == 0) {
 		var line []byte

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/safepath"
-	"ration/internal/termtext"
 )
 
 // The file `kubernetes` in a job's folder has the claim that the job was made for and the pods that may use
@@ -103,4 +102,4 @@ func parseKubernetes(text []byte) *Kubernetes {
 	return &k
 }
 
-func kubeName(s string) string { return termtext.Printable(s[:min(len(s), maxKubeName)]) }
+func kubeName(s string) string { return cutText(s, maxKubeName) }

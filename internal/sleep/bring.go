@@ -18,24 +18,24 @@ var errNeedsTurn = errors.New("it sleeps, and others may wait for room before it
 // others until this returns; without, it wakes only a job that has its room. With ErrNoRoom the job sleeps on.
 func Wake(r *region.Region, turn bool) (out Result, err error) {
 	began := time.Now()
-	s, end, err := begin(r)
+	s, word, end, err := begin(r)
 	if err != nil {
 		return out, err
 	}
 	defer end()
 	defer func() { out.Took = time.Since(began) }()
-	word, err := r.Sleep()
-	if err != nil {
+	state := word.State()
+	if state == abi.Awake {
+		return s.result(false), nil
+	}
+	hasRoom := state == abi.Falling || state == abi.Restoring
+	if !hasRoom && !turn {
+		return out, errNeedsTurn
+	}
+	if err := s.openDriver(); err != nil {
 		return out, err
 	}
-	switch word.State() {
-	case abi.Awake:
-		return s.result(false), nil
-	case abi.Falling, abi.Restoring:
-	default:
-		if !turn {
-			return out, errNeedsTurn
-		}
+	if !hasRoom {
 		if err := s.charge(); err != nil {
 			return out, err
 		}

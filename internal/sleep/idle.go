@@ -77,13 +77,12 @@ func WhenIdle(ctx context.Context, j job.Job, folder string, rule Rule, tell fun
 // restartWaiter starts the process that wakes a job that sleeps, which may have been killed. A second one does no harm.
 func (w *watcher) restartWaiter() {
 	_ = withRegion(w.job, func(r *region.Region) error { // ration wake works without it
-		s, end, err := begin(r)
+		s, word, end, err := begin(r)
 		if err != nil {
 			return err
 		}
 		defer end()
-		word, err := r.Sleep()
-		if err == nil && word.State() == abi.Asleep {
+		if word.State() == abi.Asleep {
 			err = s.startWaiter()
 		}
 		return err
@@ -162,7 +161,8 @@ func (w *watcher) finish(count uint64) {
 		}
 		unlock()
 		word, err := r.Sleep()
-		if err != nil || word.State() == abi.Waking { // the waiter's, or that of ration wake: there may be no room
+		// It may be asleep by now. Waking is left to the waiter or ration wake: there may be no room.
+		if state := word.State(); err != nil || state != abi.Falling && state != abi.Restoring {
 			return err
 		}
 		_, err = WakeInTurn(r, w.job, launch.Wait{Most: -1, Tell: func(string) {}})

@@ -69,44 +69,48 @@ type sleeper struct {
 	sure   map[int]bool // by PID: no call of another helper is under way
 }
 
-func begin(r *region.Region) (*sleeper, func(), error) {
+// begin takes the sleep lock, which end drops, and returns the state that it found.
+func begin(r *region.Region) (s *sleeper, word abi.Sleep, end func(), err error) {
 	unlock, err := r.LockSleep(lockTime)
 	if err != nil {
-		return nil, nil, err
+		return nil, 0, nil, err
 	}
-	s := &sleeper{r: r, sure: map[int]bool{}}
-	if s.gpus, err = gpu.Open(""); err != nil {
-		unlock()
-		return nil, nil, err
+	s = &sleeper{r: r, sure: map[int]bool{}}
+	if word, err = r.Sleep(); err == nil {
+		s.wanted, err = r.Wanted()
 	}
-	word, err := r.Sleep()
 	if err != nil {
-		s.gpus.Close()
 		unlock()
-		return nil, nil, err
+		return nil, 0, nil, err
 	}
 	s.manual = word.Manual() != 0
-	if s.wanted, err = r.Wanted(); err != nil {
-		s.gpus.Close()
-		unlock()
-		return nil, nil, err
-	}
 	atStep("sleep-locked")
-	return s, func() { s.calls.close(); s.gpus.Close(); unlock() }, nil
+	return s, word, func() {
+		s.calls.close()
+		if s.gpus != nil {
+			s.gpus.Close()
+		}
+		unlock()
+	}, nil
+}
+
+// openDriver must have been called before anything is changed.
+func (s *sleeper) openDriver() (err error) {
+	s.gpus, err = gpu.Open("")
+	return err
 }
 
 // Sleep puts a job to sleep, and starts the process that wakes it. With an error the job is as it was, unless it is
 // ErrUnfinished.
 func Sleep(r *region.Region, o Options) (out Result, err error) {
 	began := time.Now()
-	s, end, err := begin(r)
+	s, word, end, err := begin(r)
 	if err != nil {
 		return out, err
 	}
 	defer end()
 	defer func() { out.Took = time.Since(began) }()
-	word, err := r.Sleep()
-	if err != nil {
+	if err := s.openDriver(); err != nil {
 		return out, err
 	}
 	s.manual, s.unused = o.Manual, o.Unused

@@ -56,8 +56,8 @@ func takeTurn(r *region.Region, j job.Job, wait launch.Wait) (*job.Ticket, error
 }
 
 // wants returns what a job that sleeps needs, by the machine's numbers of devices: its limit, or what it has aside
-// where it has no limit, or one that the device can never have room for. What it has aside is the word of its
-// processes. If that can never be brought back, this is an error: the job would keep its place in the queue for ever.
+// where it has no limit, or one that the device can never have room for. Its processes say
+// what they have aside. If that can never be brought back, this is an error: the job would keep its place in the queue for ever.
 func wants(r *region.Region) (map[int]uint64, error) {
 	gpus, err := gpu.Open("")
 	if err != nil {
