@@ -428,8 +428,8 @@ func (s *scanner) findLocked(known map[job.FileID]bool) (gone bool) {
 	}
 	if !all {
 		s.notes = append(s.notes, Finding{Kind: Unanswering, Device: -1,
-			Text:   "the kernel's list of locks is too long to be read; jobs outside the folders of jobs may be missing",
-			Remedy: "look in /proc/locks for the process that has so many"})
+			Text:   "the kernel's list of locks is too long to be read, or changes all the time; jobs outside the folders of jobs may be missing",
+			Remedy: "look in /proc/locks for the process that takes so many"})
 	}
 	locked := map[job.FileID]bool{}
 	s.lockers = map[int][]job.FileID{}

@@ -28,6 +28,8 @@ const (
 	maxLockedFile = 1024 // files that may be regions
 	maxLockers    = 4096 // processes per file that are named
 	maxLockedPIDs = 4    // processes per file whose descriptors are searched for it
+	maxReadings   = 16   // of a list that changes all the time
+	lockPage      = 2048 // bytes: a list below that is read at once
 )
 
 // FileID identifies a file, which may have several paths.
@@ -51,15 +53,35 @@ type LockedFile struct {
 // LockedFiles returns the files with locks, of all visible processes, that may be regions. all is
 // true if there are no others. It stops reading at end: many locks make the kernel's list long, and
 // the time to read it grows faster than its length.
+//
+// The kernel gives a page of the list with each read, and continues at a number of the list, not at an
+// entry. If locks before that number are dropped meanwhile, entries are left out, also of locks that
+// are held all the time. So the list is read until two readings are equal. All that was found in
+// any of them is returned.
 func LockedFiles(end <-chan struct{}) (files []LockedFile, all bool, err error) {
+	var text, last []byte
+	for n := range maxReadings {
+		next, whole, err := readLocks(end)
+		if err != nil {
+			return nil, false, err
+		}
+		text = append(text, next...)
+		if all = whole && (len(next) < lockPage || n > 0 && bytes.Equal(next, last)); all || !whole {
+			break
+		}
+		last = next
+	}
+	files, whole := divideLocked(parseLocks(text), maxLockedFile, ownerOf)
+	return files, all && whole, nil
+}
+
+func readLocks(end <-chan struct{}) (text []byte, all bool, err error) {
 	f, err := os.Open("/proc/locks")
 	if err != nil {
 		return nil, false, err
 	}
 	defer f.Close()
-	text, all, err := readUntil(f, maxLockList, end)
-	files, whole := divideLocked(parseLocks(text), maxLockedFile, ownerOf)
-	return files, all && whole, err
+	return readUntil(f, maxLockList, end)
 }
 
 // readUntil reads at most most bytes, until end is closed. all is false if there is more.

@@ -2,9 +2,11 @@ package job
 
 import (
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -111,5 +113,63 @@ func TestParseUID(t *testing.T) {
 	for text, want := range map[string]bool{"0": true, "65534": true, "065534": false, "+65534": false, "-1": false, "": false, "x": false} {
 		_, is := parseUID(text)
 		expect.Equal(t, is, want, "parseUID(", text, ") is")
+	}
+}
+
+// A lock that is held all the time is found, however many others come and go. The kernel's list takes several reads then,
+// and it continues each at a number of the list, not at an entry.
+func TestLockedFilesWhileOthersChange(t *testing.T) {
+	at := slotOffset(t, 0)
+	lock := func(f *os.File, kind int16, at int64) {
+		err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: kind, Start: at, Len: 1})
+		expect.OK(t, err)
+	}
+	file := func() *os.File {
+		f, err := os.CreateTemp(t.TempDir(), "")
+		expect.OK(t, err)
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	const held, others = 20, 400 // some 60 bytes each: the others are several pages
+	want := map[FileID]bool{}
+	for range held {
+		f := file()
+		var st unix.Stat_t
+		expect.OK(t, unix.Fstat(int(f.Fd()), &st))
+		lock(f, unix.F_WRLCK, at)
+		want[FileOf(&st)] = true
+	}
+	var group sync.WaitGroup
+	stop := make(chan struct{})
+	defer group.Wait()
+	defer close(stop)
+	change := file()
+	group.Go(func() {
+		for n := int64(0); ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for i := range int64(others) {
+				lock(change, unix.F_WRLCK, 2*i)
+			}
+			lock(change, unix.F_UNLCK, 2*(n%others))
+			lock(change, unix.F_WRLCK, 2*(n%others))
+			for i := range int64(others) {
+				lock(change, unix.F_UNLCK, 2*i)
+			}
+		}
+	})
+	for range 200 {
+		files, all, err := LockedFiles(nil)
+		expect.OK(t, err)
+		found := 0
+		for _, f := range files {
+			if want[f.ID] {
+				found++
+			}
+		}
+		expect.True(t, found == held || !all, found, "of", held, "files that were locked all the time were found")
 	}
 }
