@@ -21,7 +21,7 @@ import (
 )
 
 // TestSleep puts jobs to sleep and wakes them. What their programs hold is compared each time. The checks together take
-// about six minutes on an H200, and up to 60 GiB of host memory.
+// about twelve minutes on an H200, and up to 60 GiB of host memory.
 func TestSleep(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -44,7 +44,7 @@ func TestSleep(t *testing.T) {
 		{"manual", 8 * gib, nil, (*trial).sleepManual},
 		{"end-asleep", 16 * gib, nil, (*trial).sleepEnd},
 		{"eight-in-turn", 0, nil, func(t *trial) { t.sleepInTurn(short(t, 4, 8), short(t, 128*mib, 8*gib)) }},
-		{"cycles", 49 * gib, nil, func(t *trial) { t.sleepCycles(short(t, 3, 24), 1000, short(t, 3*time.Second, time.Minute)) }},
+		{"cycles", 49 * gib, nil, func(t *trial) { t.sleepCycles(short(t, 3, 24), 1000, short(t, 3*time.Second, 8*time.Minute)) }},
 	} {
 		check(t, c.name, c.room, c.needs, func(t *trial) {
 			t.checkpoints("1700:4500")
@@ -67,10 +67,10 @@ func (t *trial) sleepSpeed(bytes uint64, rounds int) {
 		out[0], back[0], bareHuge = append(out[0], o), append(back[0], b), max(bareHuge, h)
 		o, b, h = calls.outAndBack(ours)
 		out[1], back[1], huge = append(out[1], o), append(back[1], b), max(huge, h)
+		out[2] = append(out[2], t.moved("sleep", "--wake", "manual", ours.job.Name))
+		ours.asleep()
+		back[2] = append(back[2], t.moved("wake", ours.job.Name))
 	}
-	out[2] = append(out[2], t.moved("sleep", "--wake", "manual", ours.job.Name))
-	ours.asleep()
-	back[2] = append(back[2], t.moved("wake", ours.job.Name))
 	bare.whole()
 	ours.whole()
 	ours.awake()
@@ -84,11 +84,11 @@ func (t *trial) sleepSpeed(bytes uint64, rounds int) {
 			median[i] = spread(samples).Median
 		}
 		verdict := kept
-		if median[1] > way.target*median[0] {
+		if median[2] > way.target*median[0] {
 			verdict = missed
 		}
-		t.note("%s: bare %.2f s, in a job %.2f s (%.2f of it, target ≤ %.2f: %s), by ration %.2f s (%.2f)", way.name, median[0], median[1], median[1]/median[0],
-			way.target, verdict, median[2], median[2]/median[0])
+		t.note("%s: bare %.2f s, in a job %.2f s (%.2f of it), by ration %.2f s (%.2f, target ≤ %.2f: %s)", way.name, median[0], median[1], median[1]/median[0],
+			median[2], median[2]/median[0], way.target, verdict)
 	}
 	t.note("%s in huge pages in a job, %s without", humanfmt.Bytes(huge), humanfmt.Bytes(bareHuge))
 }

@@ -14,11 +14,11 @@ import (
 // errNeedsTurn is returned for a job that sleeps, if the caller has no turn.
 var errNeedsTurn = errors.New("it sleeps, and others may wait for room before it")
 
-// Wake wakes a job. turn: the caller has made sure that the limits of other jobs leave room for it, and keeps it from
+// wake wakes a job, with calls of the driver by c, which it closes. turn: the caller has made sure that the limits of other jobs leave room for it, and keeps it from
 // others until this returns; without, it wakes only a job that has its room. With ErrNoRoom the job sleeps on.
-func Wake(r *region.Region, turn bool) (out Result, err error) {
+func wake(r *region.Region, turn bool, c *calls) (out Result, err error) {
 	began := time.Now()
-	s, word, end, err := begin(r)
+	s, word, end, err := begin(r, c)
 	if err != nil {
 		return out, err
 	}

@@ -26,6 +26,7 @@ var errTimeout = errors.New("the driver does not answer")
 // continues, whatever its timeout. The child is killed then, and the next call starts another.
 type calls struct {
 	child *exec.Cmd
+	ready bool // the child has started the driver
 	in    io.WriteCloser
 	out   chan string // lines, closed at the child's end
 }
@@ -33,7 +34,11 @@ type calls struct {
 // startTime is how long the child may take to start the driver.
 const startTime = 30 * time.Second
 
+// start starts the child. It does not wait until the child has started the driver: the first call does.
 func (c *calls) start() error {
+	if c.child != nil {
+		return nil
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -64,7 +69,15 @@ func (c *calls) start() error {
 		}
 		close(lines)
 	}()
-	c.child, c.in, c.out = child, in, lines
+	c.child, c.ready, c.in, c.out = child, false, in, lines
+	return nil
+}
+
+// started returns when the child has started the driver.
+func (c *calls) started() error {
+	if err := c.start(); err != nil || c.ready {
+		return err
+	}
 	text, err := c.line(startTime)
 	if err != nil {
 		return fmt.Errorf("starting CUDA: %w", err)
@@ -73,6 +86,7 @@ func (c *calls) start() error {
 		c.close()
 		return errors.New(text)
 	}
+	c.ready = true
 	return nil
 }
 
@@ -106,10 +120,8 @@ func (c *calls) close() {
 
 // ask sends a request and returns the value of the answer.
 func (c *calls) ask(request string, most time.Duration) (int, error) {
-	if c.child == nil {
-		if err := c.start(); err != nil {
-			return 0, err
-		}
+	if err := c.started(); err != nil {
+		return 0, err
 	}
 	if _, err := io.WriteString(c.in, request+"\n"); err != nil {
 		c.close()

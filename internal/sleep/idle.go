@@ -77,7 +77,7 @@ func WhenIdle(ctx context.Context, j job.Job, folder string, rule Rule, tell fun
 // restartWaiter starts the process that wakes a job that sleeps, which may have been killed. A second one does no harm.
 func (w *watcher) restartWaiter() {
 	_ = withRegion(w.job, func(r *region.Region) error { // ration wake works without it
-		s, word, end, err := begin(r)
+		s, word, end, err := begin(r, &calls{})
 		if err != nil {
 			return err
 		}

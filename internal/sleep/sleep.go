@@ -61,7 +61,7 @@ type Options struct {
 // sleeper does the steps. It has the sleep lock.
 type sleeper struct {
 	r      *region.Region
-	calls  calls
+	calls  *calls
 	gpus   *gpu.Driver
 	manual bool
 	unused bool         // Options.Unused
@@ -70,12 +70,12 @@ type sleeper struct {
 }
 
 // begin takes the sleep lock, which end drops, and returns the state that it found.
-func begin(r *region.Region) (s *sleeper, word abi.Sleep, end func(), err error) {
+func begin(r *region.Region, c *calls) (s *sleeper, word abi.Sleep, end func(), err error) {
 	unlock, err := r.LockSleep(lockTime)
 	if err != nil {
 		return nil, 0, nil, err
 	}
-	s = &sleeper{r: r, sure: map[int]bool{}}
+	s = &sleeper{r: r, calls: c, sure: map[int]bool{}}
 	if word, err = r.Sleep(); err == nil {
 		s.wanted, err = r.Wanted()
 	}
@@ -86,7 +86,7 @@ func begin(r *region.Region) (s *sleeper, word abi.Sleep, end func(), err error)
 	s.manual = word.Manual() != 0
 	atStep("sleep-locked")
 	return s, word, func() {
-		s.calls.close()
+		c.close()
 		if s.gpus != nil {
 			s.gpus.Close()
 		}
@@ -94,8 +94,11 @@ func begin(r *region.Region) (s *sleeper, word abi.Sleep, end func(), err error)
 	}, nil
 }
 
-// openDriver must have been called before anything is changed.
+// openDriver must have been called before anything is changed. The child that calls CUDA starts meanwhile.
 func (s *sleeper) openDriver() (err error) {
+	if err := s.calls.start(); err != nil {
+		return err
+	}
 	s.gpus, err = gpu.Open("")
 	return err
 }
@@ -104,7 +107,7 @@ func (s *sleeper) openDriver() (err error) {
 // ErrUnfinished.
 func Sleep(r *region.Region, o Options) (out Result, err error) {
 	began := time.Now()
-	s, word, end, err := begin(r)
+	s, word, end, err := begin(r, &calls{})
 	if err != nil {
 		return out, err
 	}

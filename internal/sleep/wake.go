@@ -24,10 +24,17 @@ const askFirst, askLast = 100 * time.Millisecond, 2 * time.Second
 // policy its limits are its own also while it sleeps.
 func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 	began, turn := time.Now(), launch.Ruled()
+	c := &calls{}
+	defer c.close()
 	for pause := (job.Backoff{First: askFirst, Last: askLast}); ; {
-		out, err := Wake(r, turn)
+		out, err := wake(r, turn, c)
 		if errors.Is(err, errNeedsTurn) {
-			t, err := takeTurn(r, j, wait)
+			gpus, err := gpu.Open("") // kept open: to start NVML again takes long
+			if err != nil {
+				return out, err
+			}
+			defer gpus.Close()
+			t, err := takeTurn(r, j, gpus, c, wait)
 			if err != nil {
 				return out, fmt.Errorf("waking %s: %w (it sleeps on)", j.Title(), err)
 			}
@@ -46,11 +53,19 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 }
 
 // takeTurn returns when there is room for a job that sleeps, and this process is the first of those that wait. A job that
-// has nothing aside needs no ticket.
-func takeTurn(r *region.Region, j job.Job, wait launch.Wait) (*job.Ticket, error) {
-	wants, err := wants(r)
+// has nothing aside needs no ticket. c starts CUDA meanwhile; if others hold the room, it is not kept until they leave.
+func takeTurn(r *region.Region, j job.Job, gpus *gpu.Driver, c *calls, wait launch.Wait) (*job.Ticket, error) {
+	wants, err := wants(r, gpus)
 	if err != nil || len(wants) == 0 {
 		return nil, err
+	}
+	if err := c.start(); err != nil {
+		return nil, err
+	}
+	tell := wait.Tell
+	wait.Tell = func(text string) {
+		c.close()
+		tell(text)
 	}
 	return wait.Room(j.Name, wants)
 }
@@ -58,12 +73,7 @@ func takeTurn(r *region.Region, j job.Job, wait launch.Wait) (*job.Ticket, error
 // wants returns what a job that sleeps needs, by the machine's numbers of devices: its limit, or what it has aside
 // where it has no limit, or one that the device can never have room for. Its processes say
 // what they have aside. If that can never be brought back, this is an error: the job would keep its place in the queue for ever.
-func wants(r *region.Region) (map[int]uint64, error) {
-	gpus, err := gpu.Open("")
-	if err != nil {
-		return nil, err
-	}
-	defer gpus.Close()
+func wants(r *region.Region, gpus *gpu.Driver) (map[int]uint64, error) {
 	s := sleeper{r: r, gpus: gpus}
 	all, err := s.holding()
 	if err != nil {
@@ -149,7 +159,7 @@ func WaitToWake(r *region.Region, j job.Job, count, wanted uint64) error {
 			continue
 		}
 		if word.Manual() != 0 && len(all) > 0 {
-			_, err = Wake(r, false)
+			_, err = wake(r, false, &calls{})
 		} else {
 			_, err = WakeInTurn(r, j, launch.Wait{Tell: func(string) {}})
 		}
