@@ -15,11 +15,11 @@
  * asked for the list: /proc need not be there, and a process may have no descriptor left for it. */
 enum { LENT_DESCRIPTORS = 1024 };
 
-/* How often the kernel's list of locks is read before a lock that is not in it is taken for dropped. A
- * reading of several pieces leaves out one lock if another is dropped between two of them. A list of more
- * than LENT_PIECES pieces (some 8,000 locks) is not read: the kernel looks for the place of each piece from
- * the beginning. */
-enum { LENT_READINGS = 3, LENT_PIECES = 256 };
+/* A reading of the kernel's list of locks in several pieces leaves out a lock if others are dropped between
+ * two of them. So a lock that is not in it is taken for dropped when two readings are equal; of a list that
+ * changes all the time, LENT_READINGS are made. A list of more than LENT_PIECES pieces (some 8,000 locks) is
+ * not read: the kernel looks for the place of each piece from the beginning. */
+enum { LENT_READINGS = 8, LENT_PIECES = 256 };
 
 uint64_t region_export_file(int fd)
 {
@@ -91,8 +91,9 @@ static int lent_descriptor(uint64_t file)
 
 /* lent_search searches the kernel's list of locks for a lock. Locks of open files are in it, whichever
  * process or PID namespace they are of. *listed becomes true if there is any such lock in it: this
- * process has one itself, so a list without one is not to be trusted. */
-static enum lent_answer lent_search(uint64_t lock, bool *listed)
+ * process has one itself, so a list without one is not to be trusted. *sum becomes a checksum of the
+ * list. */
+static enum lent_answer lent_search(uint64_t lock, bool *listed, uint64_t *sum)
 {
 	static const char kind[] = ": OFDLCK ";
 	char line[64], text[2048];
@@ -101,8 +102,11 @@ static enum lent_answer lent_search(uint64_t lock, bool *listed)
 	unsigned pieces = 0;
 	bool found = false;
 	int list = region_open_fd("/proc/locks", O_RDONLY, 0);
+	*sum = 14695981039346656037u;
 	while (list >= 0 && !found && pieces++ < LENT_PIECES && (n = read(list, text + rest, sizeof text - rest)) > 0) {
 		size_t have = rest + (size_t)n;
+		for (size_t i = rest; i < have; i++)
+			*sum = (*sum ^ (unsigned char)text[i]) * 1099511628211u;
 		found = memmem(text, have, line, size);
 		*listed = *listed || memmem(text, have, kind, sizeof kind - 1);
 		/* What is found may begin in this piece and end in the next. */
@@ -119,10 +123,16 @@ static enum lent_answer lent_search(uint64_t lock, bool *listed)
 static enum lent_answer lent_ask_list(uint64_t lock)
 {
 	bool listed = false;
-	enum lent_answer answer = LENT_CLOSED;
-	for (unsigned i = 0; i < LENT_READINGS && answer == LENT_CLOSED; i++)
-		answer = lent_search(lock, &listed);
-	return answer == LENT_CLOSED && !listed ? LENT_UNKNOWN : answer;
+	uint64_t sum = 0, last;
+	for (unsigned i = 0; i < LENT_READINGS; i++) {
+		last = sum;
+		enum lent_answer answer = lent_search(lock, &listed, &sum);
+		if (answer != LENT_CLOSED)
+			return answer;
+		if (listed && sum == last)
+			return LENT_CLOSED;
+	}
+	return LENT_UNKNOWN;
 }
 
 /* lent_ask_file asks by a descriptor of the same file, if this process has one. A record lock conflicts

@@ -23,8 +23,18 @@ struct maker {
 
 /* What the library finds as the kernel's list of locks, and whether it finds those of a descriptor. A
  * program's own open comes before the C library's. */
-static const char *list_of_locks = "/proc/locks";
+static const char *list_of_locks = "/proc/locks"; /* NULL: another one each time */
 static bool no_fdinfo;
+
+/* A list that has changed since it was read last. */
+static int another_list(void)
+{
+	static unsigned times;
+	int fd = (int)syscall(SYS_memfd_create, "locks", 0);
+	dprintf(fd, "1: OFDLCK ADVISORY  WRITE -1 00:01:%u 1 1\n", ++times);
+	lseek(fd, 0, SEEK_SET);
+	return fd;
+}
 
 __attribute__((visibility("default"))) int open(const char *path, int flags, ...)
 {
@@ -34,6 +44,8 @@ __attribute__((visibility("default"))) int open(const char *path, int flags, ...
 	va_end(more);
 	if (no_fdinfo && strstr(path, "/fdinfo/"))
 		path = "/nonexistent";
+	if (!list_of_locks && !strcmp(path, "/proc/locks"))
+		return another_list();
 	return (int)syscall(SYS_openat, AT_FDCWD, strcmp(path, "/proc/locks") ? path : list_of_locks, flags, mode);
 }
 
@@ -223,6 +235,7 @@ static void unknown(const char *list)
 static void dma_buf_no_list(void) { unknown("/nonexistent"); }
 static void dma_buf_empty_list(void) { unknown("/dev/null"); }
 static void dma_buf_endless_list(void) { unknown("/dev/zero"); }
+static void dma_buf_changing_list(void) { unknown(NULL); }
 
 /* A process without CUDA has it. It is this process's child, and has no slot. */
 static void by_stranger(void)
@@ -517,6 +530,7 @@ int main(int argc, char **argv)
 					    {"dma_buf_no_list", dma_buf_no_list},
 					    {"dma_buf_empty_list", dma_buf_empty_list},
 					    {"dma_buf_endless_list", dma_buf_endless_list},
+					    {"dma_buf_changing_list", dma_buf_changing_list},
 					    {"by_stranger", by_stranger},
 					    {"repeated", repeated},
 					    {"repeated_dma_bufs", repeated_dma_bufs},
