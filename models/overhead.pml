@@ -4,7 +4,7 @@
  * WORKERS allocate and free one unit OPS times. MAKERS make a context of two units whose cost is not known, which the
  * driver takes one after the other; it is measured afterwards, and undone where the limit has no room for it. Meanwhile
  * the driver takes one unit by itself (OWN), and may give it back, and a reader compares the driver's count with ours READS
- * times. At the end a last reading is made, when nothing else runs: then what is charged is what the driver has.
+ * times. At the end a last reading is due, when nothing else runs: then what is charged is what the driver has.
  *
  * All of them are threads of one process: its death ends all of them, and what they hold is then the reaper's
  * (docs/protocols.md, *The ledger*). A thread that is stopped is one that the search does not run. */
@@ -47,6 +47,7 @@ short unlisted = LENT;		/* what the device has for no process */
 short driver;			/* what the driver has for this process */
 short own, own_max;		/* of that, what it has taken by itself, and the most it had */
 short overhead;			/* what is charged for that */
+short corrected;		/* all that was ever added to it, or returned */
 short unmeasured;		/* what makers have made, and neither charged nor undone */
 short unconfirmed;		/* charged for a context by a reading that was not exact */
 
@@ -59,6 +60,8 @@ byte turns;			/* makers that have taken their turn, and not left */
 byte measured;			/* how many of them have measured */
 short undecided;		/* what they claimed, and have neither charged nor undone */
 #endif
+short read_device, read_counted, read_reported; /* before the last reading: the device's bytes, all that was ever charged or returned; and the driver's count */
+bool settled;			/* which was exact, and the same as the one before it */
 bool locked;
 byte running;
 
@@ -240,12 +243,13 @@ inline sync_overhead()
 	less = arrived0 - leaving1 + overhead - reported;
 	if
 	:: more > 0 ->
-		d_step { overhead = overhead + more; charged = charged + more; assert(overhead <= own_max); check() }
+		d_step { overhead = overhead + more; corrected = corrected + more; charged = charged + more; assert(overhead <= own_max); check() }
 	:: more <= 0 && less > 0 ->
 		/* Overhead first: it is what comes and goes by itself. */
 		d_step {
 			more = (less < overhead -> less : overhead);
 			overhead = overhead - more;
+			corrected = corrected + more;
 			charged = charged - more;
 			less = less - more;
 			more = (less < unconfirmed -> less : unconfirmed);
@@ -273,18 +277,55 @@ inline sync_overhead()
 	}
 }
 
+/* A reading that is due is left out if the device's bytes are those from before the last one, this process has neither been charged nor
+ * returned anything since, and the last one was exact and the same as the one before it: the driver may take something between the two
+ * counts of a reading, and give it back. */
+#define EXACT (added1 - returned0 == arrived0 - leaving1)
+#ifdef UNCHANGED_ONCE
+#define TWICE true
+#else
+#define TWICE (now_device == read_device && now_counted == read_counted && reported == read_reported)
+#endif
+#ifdef UNCHANGED_COUNT
+#define SAME_COUNT true
+#else
+#define SAME_COUNT (now_counted == read_counted)
+#endif
+
+inline due()
+{
+#ifdef UNCHANGED_BALANCE
+	now_counted = charged;
+#else
+	now_counted = added + returned + corrected;
+#endif
+	now_device = driver + unlisted;
+	if
+	:: settled && now_device == read_device && SAME_COUNT && !lent
+	:: else ->
+		settled = false;
+		if
+		:: making == 0 ->
+			sync_overhead();
+			settled = EXACT && TWICE;
+			read_reported = reported
+		:: else
+		fi;
+		read_device = now_device;
+		read_counted = now_counted
+	fi;
+	d_step { now_device = 0; now_counted = 0; returned0 = 0; arrived0 = 0; added1 = 0; leaving1 = 0; reported = 0 }
+}
+
 proctype reader()
 {
-	short returned0, arrived0, added1, leaving1, reported, more, less, seen;
+	short returned0, arrived0, added1, leaving1, reported, more, less, seen, now_device, now_counted;
 	byte n = 0;
 	do
 	:: n < READS ->
 		n++;
 		lock();
-		if
-		:: making == 0 -> sync_overhead()
-		:: else
-		fi;
+		due();
 		unlock()
 	:: else -> break
 	od;
@@ -292,7 +333,7 @@ proctype reader()
 }
 
 init {
-	short returned0, arrived0, added1, leaving1, reported, more, less, seen;
+	short returned0, arrived0, added1, leaving1, reported, more, less, seen, now_device, now_counted;
 	byte n;
 	atomic {
 		running = WORKERS + MAKERS + OWN + LENT + 1;
@@ -306,7 +347,7 @@ init {
 	}
 	running == 0;
 	atomic {
-		sync_overhead();
+		due();
 		assert(unmeasured == 0);
 		assert(charged == driver + unlisted)
 	}

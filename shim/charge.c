@@ -53,6 +53,14 @@ uint64_t charge_held(unsigned device, unsigned kind)
 	return load_acquire(&charge_sums[device].added[kind]) - returned;
 }
 
+uint64_t charge_moved(unsigned device)
+{
+	uint64_t sum = 0; /* of sums that only grow */
+	for (unsigned k = 0; k < RATION_KINDS; k++)
+		sum += load_acquire(&charge_sums[device].added[k]) + load_acquire(&charge_sums[device].returned[k]);
+	return sum;
+}
+
 /* charge_sum_kinds returns the sum over all kinds except overhead: the bounds are used to find
  * the overhead. */
 static uint64_t charge_sum_kinds(const uint64_t *by_kind)

@@ -58,6 +58,9 @@ bool charge_would_refuse(unsigned device, uint64_t bytes);
 /* charge_held returns the bytes of a kind that this process has charged and not returned. */
 uint64_t charge_held(unsigned device, unsigned kind);
 
+/* charge_moved returns a number that changes with each charge and each return. */
+uint64_t charge_moved(unsigned device);
+
 /* Bounds of the bytes that the driver held for this process at some instant between
  * charge_bounds_begin and charge_bounds_end, for all kinds except overhead: at least `least`
  * minus `absent`, at most `most`. shim/PROTOCOLS.md, *The measurement*. */

@@ -45,6 +45,12 @@ struct device {
 	uint64_t corrected_bytes[RATION_KINDS];   /* part of estimated_bytes: returned since, but still in the records */
 	uint64_t lent_bytes;                      /* exported memory that was released here, and may still be used by other processes */
 	uint64_t lent_ipc_bytes;                  /* part of lent_bytes: of which only IPC handles were made */
+	uint64_t read_driver;                     /* the driver's bytes for this process at the last reading */
+	bool exact;                               /* the last reading was exact */
+	uint64_t read_device;                     /* bytes in use on the device, by all processes, at the last reading that was due */
+	uint64_t read_moved;                      /* charge_moved at that reading */
+	bool settled;                             /* that reading was exact, and the same as the one before it */
+	uint32_t unchanged;                       /* readings that were left out since then */
 	uint64_t lowered_bytes;                   /* charged for contexts' stacks that were lowered, which the driver frees at any time */
 };
 

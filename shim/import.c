@@ -22,7 +22,7 @@ static struct {
 static unsigned import_known; /* makers in the arrays */
 static bool import_warned;
 
-static bool import_any(void) { return __atomic_load_n(&import_count, __ATOMIC_RELAXED); }
+bool import_any(void) { return __atomic_load_n(&import_count, __ATOMIC_RELAXED); }
 
 /* import_show shows these makers in the region, and no others. The caller holds LOCK_IMPORT. */
 static void import_show(void)

@@ -13,6 +13,9 @@
 #define OVERHEAD_SOON UINT64_C(50000000)
 #define OVERHEAD_PERIOD UINT64_C(1000000000)
 
+/* How many readings in a row are left out while nothing has changed. */
+#define OVERHEAD_UNCHANGED 60
+
 /* How often a measurement is tried while other threads allocate, so that it is not exact. */
 #define OVERHEAD_TRIES 8
 
@@ -43,15 +46,10 @@ struct overhead_reading {
 	uint64_t least, most, absent; /* see struct charge_bounds */
 };
 
-/* overhead_read takes a reading, and records the driver's bytes in the region. It returns false
- * if the driver does not list this process. The caller holds LOCK_OVERHEAD. */
-static bool overhead_read(struct device *d, struct overhead_reading *r)
+/* overhead_update_all runs the callbacks, and returns false if one of them could not do its work. */
+static bool overhead_update_all(const struct device *d)
 {
-	struct charge_bounds b;
 	bool all = true;
-	charge_bounds_begin(d->index, &b);
-	if (!nvml_own_bytes(&d->nvml, &r->driver))
-		return false;
 	/* Seen on an H200: such a query invalidates a capture that is under way, unless this
 	 * thread's capture mode is relaxed. */
 	int mode = capture_relax();
@@ -60,6 +58,18 @@ static bool overhead_read(struct device *d, struct overhead_reading *r)
 		all = (!update || update(d->index)) && all;
 	}
 	capture_restore(mode);
+	return all;
+}
+
+/* overhead_read takes a reading, and records the driver's bytes in the region. It returns false
+ * if the driver does not list this process. The caller holds LOCK_OVERHEAD. */
+static bool overhead_read(struct device *d, struct overhead_reading *r)
+{
+	struct charge_bounds b;
+	charge_bounds_begin(d->index, &b);
+	if (!nvml_own_bytes(&d->nvml, &r->driver))
+		return false;
+	bool all = overhead_update_all(d);
 	charge_bounds_end(d->index, &b);
 	/* The driver does not list lent bytes with this process. */
 	r->least = all ? overhead_above(b.least, d->lent_bytes) : 0;
@@ -154,6 +164,7 @@ static void overhead_settle_lent(struct device *d, const struct overhead_lent *l
 static bool overhead_sync(struct device *d)
 {
 	struct overhead_reading r;
+	d->exact = false;
 	import_before_reading(d->index);
 	struct overhead_lent lent = overhead_look_lent(d);
 	uint64_t charged = charge_held(d->index, RATION_OVERHEAD);
@@ -161,6 +172,7 @@ static bool overhead_sync(struct device *d)
 		overhead_settle_lent(d, &lent);
 		return false;
 	}
+	d->read_driver = r.driver;
 	if (d->making)
 		return true;
 	/* Deferred memory has come once the driver has all charged bytes except the other
@@ -191,6 +203,7 @@ static bool overhead_sync(struct device *d)
 		region_forget_cost(attach_region(), d->index, d->uuid, unconfirmed);
 	/* A module that was measured beside another may have been charged for both: that shows when the other one is unloaded. */
 	d->unconfirmed_bytes[RATION_CONTEXT] = d->lowered_bytes;
+	d->exact = true;
 	return true;
 }
 
@@ -588,6 +601,32 @@ void overhead_reset(void)
 	charge_on_pressure(RELIEF_OVERHEAD, overhead_relieve);
 }
 
+/* overhead_read_changed takes a reading, unless nothing has changed. NVML's list is more than a thousand
+ * system calls on some machines, in the path of the program's call; the device's bytes in use are a few.
+ * If these bytes are as they were at the last reading, this process has been charged and returned
+ * nothing since, and the last two readings were exact and the same, then the list is not read. But memory
+ * that is imported or lent can move from one process's entry to another's. And the driver may take
+ * here as much as another process frees: therefore some readings are taken all the same. */
+static void overhead_read_changed(struct device *d)
+{
+	uint64_t device, moved, driver;
+	mutex_lock(&overhead_lock, LOCK_OVERHEAD);
+	driver = d->read_driver;
+	overhead_update_all(d); /* what this changes counts as moved */
+	moved = charge_moved(d->index);
+	bool same = nvml_device_bytes(&d->nvml, &device) && device == d->read_device && moved == d->read_moved;
+	if (same && d->settled && d->unchanged < OVERHEAD_UNCHANGED && !d->lent_bytes && !import_any()) {
+		d->unchanged++;
+	} else {
+		overhead_sync(d);
+		d->settled = same && d->exact && d->read_driver == driver;
+		d->read_device = device;
+		d->read_moved = moved;
+		d->unchanged = 0;
+	}
+	mutex_unlock(&overhead_lock);
+}
+
 /* overhead_read_due takes the reading that is due, in the first thread that gets here. If this
  * process does not know its PID in the driver's list, it takes none and does not start NVML. */
 void overhead_read_due(void)
@@ -603,7 +642,7 @@ void overhead_read_due(void)
 	for (unsigned i = 0; readable && i < RATION_DEVICES; i++) {
 		struct device *d = device_at(i);
 		if (d && __atomic_load_n(&d->has_context, __ATOMIC_ACQUIRE))
-			overhead_refresh(d);
+			overhead_read_changed(d);
 	}
 	/* After the reading: this process may have imported memory that a dead process has lent, and the
 	 * driver lists it with this process once there is no descriptor. */

@@ -23,15 +23,18 @@ static const uint64_t *uuid(void) { return region_here()->limits->device[0].uuid
 
 static uint64_t remembered(void) { return context_cost_for(load_acquire(cost()), uuid()); }
 
-/* What the library last read of the driver's count for this process. */
-static uint64_t observed(void)
+/* Where the region has what the library last read of the driver's count for this process. */
+static uint64_t *observed_word(void)
 {
 	struct ration_region *m = region_here()->m;
 	for (unsigned i = 0; i < RATION_SLOTS; i++)
 		if (status_state(load_acquire(&m->status[i])) == RATION_SLOT_ACTIVE && load_acquire(&m->slots[i].pid) == (uint64_t)getpid())
-			return load_acquire(&m->accounts[0][i].driver);
-	return 0;
+			return &m->accounts[0][i].driver;
+	fprintf(stderr, "this process has no slot\n");
+	exit(1);
 }
+
+static uint64_t observed(void) { return load_acquire(observed_word()); }
 
 static void limit(uint64_t bytes) { EQ(region_set_limit(region_here(), 0, bytes ? make_limit(bytes) : LIMIT_NONE), REGION_OK); }
 
@@ -117,20 +120,6 @@ static void waits(void)
 	end();
 }
 
-/* A second context beside the first is measured. */
-static void further(void)
-{
-	CUcontext c;
-	start();
-	OK(cuCtxCreate_v2(&c, 0, 0));
-	CHECK(started());
-	SAME();
-	EQ(held(RATION_CONTEXT), 2 * COST);
-	OK(cuCtxDestroy_v2(c));
-	SAME();
-	end();
-}
-
 /* neighbour is a process that has a context until its pipe is closed. */
 static pid_t neighbour(int *end)
 {
@@ -150,6 +139,79 @@ static pid_t neighbour(int *end)
 	EQ(read(ready[0], &c, 1), 1);
 	*end = done[1];
 	return pid;
+}
+
+static void read_twice(void)
+{
+	OK(cuCtxSynchronize());
+	later();
+	OK(cuCtxSynchronize());
+}
+
+/* The driver's list is not read again while nothing has changed, except now and then. */
+static void unchanged(void)
+{
+	enum { LEFT_OUT = 60, MARK = 4711 };
+	CUdeviceptr p;
+	start();
+	OK(cuMemAlloc_v2(&p, MIB));
+	read_twice();
+	uint64_t driver = observed();
+	for (int round = 0; round < 2; round++) {
+		store_release(observed_word(), MARK);
+		for (int i = 0; i < LEFT_OUT; i++) {
+			later();
+			OK(cuCtxSynchronize());
+			EQ(observed(), MARK);
+		}
+		later();
+		OK(cuCtxSynchronize());
+		EQ(observed(), driver);
+	}
+	/* The device has as many bytes as before, but this process has freed and allocated. */
+	store_release(observed_word(), MARK);
+	OK(cuMemFree_v2(p));
+	OK(cuMemAlloc_v2(&p, MIB));
+	later();
+	OK(cuCtxSynchronize());
+	EQ(observed(), driver);
+	OK(cuMemFree_v2(p));
+	end();
+}
+
+/* The device's bytes have changed, if only by another process: then the list is read. */
+static void changed(void)
+{
+	enum { MARK = 4711 };
+	int end_of_other, status = -1;
+	pid_t other = neighbour(&end_of_other);
+	start();
+	read_twice();
+	store_release(observed_word(), MARK);
+	later();
+	OK(cuCtxSynchronize());
+	EQ(observed(), MARK);
+	close(end_of_other);
+	EQ(waitpid(other, &status, 0), other);
+	EQ(status, 0);
+	later();
+	OK(cuCtxSynchronize());
+	EQ(observed(), mine());
+	end();
+}
+
+/* A second context beside the first is measured. */
+static void further(void)
+{
+	CUcontext c;
+	start();
+	OK(cuCtxCreate_v2(&c, 0, 0));
+	CHECK(started());
+	SAME();
+	EQ(held(RATION_CONTEXT), 2 * COST);
+	OK(cuCtxDestroy_v2(c));
+	SAME();
+	end();
 }
 
 /* FAKEGPU_DIE kills a process that asks the driver for a context. */
@@ -401,6 +463,8 @@ static const struct {
 	{"second", second, NULL, NULL},
 	{"never", never, NULL, NULL},
 	{"waits", waits, NULL, NULL},
+	{"unchanged", unchanged, NULL, NULL},
+	{"changed", changed, NULL, NULL},
 	{"further", further, NULL, NULL},
 	{"locked out", locked_out, NULL, NULL},
 	{"full", full, "FAKEGPU_DIE", "cuDevicePrimaryCtxRetain:1,cuCtxCreate:1"},

@@ -1,16 +1,25 @@
 """priority.py serve|graph|train SECONDS: requests through a small transformer, or steps of training, for so long.
 
 serve prints how long a request took, graph the same for a CUDA graph that takes half a millisecond alone, and train how many
-steps a second were done. docs/compute.md has figures of both side by side.
+steps a second were done, also if it is told to end (SIGTERM). docs/compute.md has figures of both side by side.
+
+priority.py beside RATION SLICER SECONDS: graph beside train, without ration, with slices set by the library SLICER, and with
+priorities of the command RATION. SECONDS is for the rows that have a target, and the others take less. A row for "host" has a
+loop that waits for half a millisecond instead: what the machine itself adds.
 """
 
+import os
+import signal
+import subprocess
 import sys
 import time
 
-import torch
+kind = sys.argv[1]
+seconds = float(sys.argv[-1])
+if kind in ("serve", "graph", "train"):
+    import torch
 
-kind, seconds = sys.argv[1], float(sys.argv[2])
-torch.manual_seed(0)
+    torch.manual_seed(0)
 
 
 def small_model():
@@ -27,20 +36,26 @@ def small_model():
 def answer(request, pause):
     """Answers requests, and prints what they took."""
     took = []
-    end = time.time() + seconds
-    with torch.inference_mode():
-        while time.time() < end:
-            begin = time.perf_counter()
-            request()
-            took.append(1e3 * (time.perf_counter() - begin))
-            time.sleep(pause)
+    long = []  # when requests of 2 ms or more ended, in seconds
+    start = time.time()
+    while time.time() < start + seconds:
+        begin = time.perf_counter()
+        request()
+        took.append(1e3 * (time.perf_counter() - begin))
+        if took[-1] >= 2:
+            long.append(f"{time.time() - start:.2f}")
+        time.sleep(pause)
     took.sort()
-    print(f"{len(took)} requests: median {took[len(took) // 2]:.2f} ms, p99 {took[int(0.99 * len(took))]:.2f} ms, worst {took[-1]:.2f} ms")
+    print(
+        f"{len(took)} requests: median {took[len(took) // 2]:.2f} ms, p99 {took[int(0.99 * len(took))]:.2f} ms, "
+        f"p99.9 {took[int(0.999 * len(took))]:.2f} ms, worst {took[-1]:.2f} ms; {len(long)} of 2 ms or more, at {' '.join(long[:12])} s"
+    )
 
 
 def serve():
     model, x = small_model()
-    answer(lambda: model(x).float().sum().item(), 0.005)
+    with torch.inference_mode():
+        answer(lambda: model(x).float().sum().item(), 0.005)
 
 
 def capture(model, x, times):
@@ -73,6 +88,15 @@ def graph():
     answer(replay, 0.002)
 
 
+def host():
+    def spin():
+        end = time.perf_counter() + 0.0005
+        while time.perf_counter() < end:
+            pass
+
+    answer(spin, 0.002)
+
+
 def train():
     torch.backends.cuda.matmul.allow_tf32 = True
     model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).cuda()
@@ -87,11 +111,51 @@ def train():
 
     for _ in range(5):
         step()
+    ended = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+    print("ready", flush=True)
     steps, begin = 0, time.time()
-    while time.time() - begin < seconds:
+    while not ended and time.time() - begin < seconds:
         step()
         steps += 1
-    print(f"{steps / (time.time() - begin):.2f} steps/s")
+    print(f"{steps / (time.time() - begin):.2f} steps/s", flush=True)
 
 
-{"serve": serve, "graph": graph, "train": train}[kind]()
+def beside():
+    ration, slicer = sys.argv[2:4]
+
+    def command(what, how, length):
+        """how is None, a slice in microseconds, or a priority."""
+        env = dict(os.environ)
+        args = [sys.executable, __file__, what, str(length)]
+        if isinstance(how, int):
+            env.update(LD_PRELOAD=slicer, SLICER_US=str(how))
+        elif how:
+            args = [ration, "run", "--priority", how, "--mem", "20g", "--"] + args
+        return dict(args=args, env=env, stdout=subprocess.PIPE, text=True)
+
+    def row(name, server, trainer, length, what="graph"):
+        trains = None
+        if trainer:
+            trains = subprocess.Popen(**command("train", None if trainer == "plain" else trainer, 600))
+            ready = trains.stdout.readline()
+            if ready != "ready\n":
+                sys.exit(f"{name}: training did not start: {ready}")
+        said = subprocess.run(**command(what, server, length)).stdout.strip()
+        if trains:
+            trains.terminate()
+            said += "; training " + trains.communicate()[0].strip()
+        print(f"{name}: {said}", flush=True)
+
+    short = seconds / 3
+    row("host", None, None, short, "host")
+    row("alone", None, None, short)
+    row("alone, high", "high", None, short)
+    row("both without ration", None, "plain", seconds)
+    row("slices 20000 / 10", 20000, 10, short)
+    row("slices 5000 / 100", 5000, 100, short)
+    row("slices 5000 / 50", 5000, 50, short)
+    row("high / low", "high", "low", seconds)
+
+
+{"serve": serve, "graph": graph, "train": train, "host": host, "beside": beside}[kind]()
