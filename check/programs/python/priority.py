@@ -1,7 +1,8 @@
 """priority.py serve|graph|train SECONDS: requests through a small transformer, or steps of training, for so long.
 
-serve prints how long a request took, graph the same for a CUDA graph that takes half a millisecond alone, and train how many
-steps a second were done, also if it is told to end (SIGTERM). docs/compute.md has figures of both side by side.
+serve prints how long a request took, graph the same for a CUDA graph that takes half a millisecond alone (one every 10 ms
+for rare, and as many as fit for graph), and train how many steps a second were done. If train is told to end (SIGTERM), it
+reads from when to when they count. docs/compute.md has figures of both side by side.
 
 priority.py beside RATION SLICER SECONDS: graph beside train, without ration, with slices set by the library SLICER, and with
 priorities of the command RATION. SECONDS is for the rows that have a target, and the others take less. A row for "host" has a
@@ -16,7 +17,7 @@ import time
 
 kind = sys.argv[1]
 seconds = float(sys.argv[-1])
-if kind in ("serve", "graph", "train"):
+if kind in ("serve", "graph", "rare", "train"):
     import torch
 
     torch.manual_seed(0)
@@ -46,6 +47,7 @@ def answer(request, pause):
             long.append(f"{time.time() - start:.2f}")
         time.sleep(pause)
     took.sort()
+    print(start, time.time())
     print(
         f"{len(took)} requests: median {took[len(took) // 2]:.2f} ms, p99 {took[int(0.99 * len(took))]:.2f} ms, "
         f"p99.9 {took[int(0.999 * len(took))]:.2f} ms, worst {took[-1]:.2f} ms; {len(long)} of 2 ms or more, at {' '.join(long[:12])} s"
@@ -66,7 +68,7 @@ def capture(model, x, times):
     return graph
 
 
-def graph():
+def graph(pause=0.002):
     model, x = small_model()
     one = capture(model, x, 1)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -85,7 +87,7 @@ def graph():
 
     for _ in range(20):
         replay()
-    answer(replay, 0.002)
+    answer(replay, pause)
 
 
 def host():
@@ -114,11 +116,15 @@ def train():
     ended = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
     print("ready", flush=True)
-    steps, begin = 0, time.time()
-    while not ended and time.time() - begin < seconds:
+    first = time.time()
+    steps = []  # when they ended
+    while not ended and time.time() < first + seconds:
         step()
-        steps += 1
-    print(f"{steps / (time.time() - begin):.2f} steps/s", flush=True)
+        steps.append(time.time())
+    last = time.time()
+    if ended:
+        first, last = map(float, sys.stdin.readline().split())
+    print(f"{sum(first < at <= last for at in steps) / (last - first):.2f} steps/s", flush=True)
 
 
 def beside():
@@ -132,7 +138,7 @@ def beside():
             env.update(LD_PRELOAD=slicer, SLICER_US=str(how))
         elif how:
             args = [ration, "run", "--priority", how, "--mem", "20g", "--"] + args
-        return dict(args=args, env=env, stdout=subprocess.PIPE, text=True)
+        return dict(args=args, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def row(name, server, trainer, length, what="graph"):
         trains = None
@@ -141,10 +147,10 @@ def beside():
             ready = trains.stdout.readline()
             if ready != "ready\n":
                 sys.exit(f"{name}: training did not start: {ready}")
-        said = subprocess.run(**command(what, server, length)).stdout.strip()
+        window, said = subprocess.Popen(**command(what, server, length)).communicate()[0].strip().split("\n")
         if trains:
             trains.terminate()
-            said += "; training " + trains.communicate()[0].strip()
+            said += "; training " + trains.communicate(window)[0].strip()
         print(f"{name}: {said}", flush=True)
 
     short = seconds / 3
@@ -156,6 +162,9 @@ def beside():
     row("slices 5000 / 100", 5000, 100, short)
     row("slices 5000 / 50", 5000, 50, short)
     row("high / low", "high", "low", seconds)
+    for _ in range(2):
+        row("one every 10 ms, without ration", None, "plain", short, "rare")
+        row("one every 10 ms, high / low", "high", "low", short, "rare")
 
 
-{"serve": serve, "graph": graph, "train": train, "host": host, "beside": beside}[kind]()
+{"serve": serve, "graph": graph, "rare": lambda: graph(0.0094), "train": train, "host": host, "beside": beside}[kind]()
