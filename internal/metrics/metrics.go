@@ -93,6 +93,7 @@ var (
 var (
 	jobUsed          = desc("job_memory_used_bytes", "Memory of the device that the job's processes hold.", "user", "job_name", "device")
 	jobLimit         = desc("job_memory_limit_bytes", "The job's limit on the device; missing without one.", "user", "job_name", "device")
+	jobAside         = desc("job_memory_aside_bytes", "Memory of the device that is in host memory because the job sleeps; only while there is some.", "user", "job_name", "device")
 	jobPeak          = desc("job_memory_peak_bytes", "The most that was in use of the device at once.", "user", "job_name", "device")
 	jobRefusals      = desc("job_refusals_total", "Requests for memory of the device that were refused.", "user", "job_name", "device")
 	jobShare         = desc("job_compute_share_ratio", "Part of the device's time that the job has at least; missing without a share.", "user", "job_name", "device")
@@ -104,6 +105,8 @@ var (
 	jobDeaths    = desc("job_deaths_total", "Processes of the job that died without leaving it.", "user", "job_name")
 	jobGaveUp    = desc("job_best_effort_reads_ratio", "Part of the reads of the job's accounts that gave up, and took them while they changed.", "user", "job_name")
 	jobIdle      = desc("job_idle_start_time_seconds", "Since when the job holds memory and does nothing on its devices, in seconds since 1970; only while an agent finds it idle.", "user", "job_name")
+	jobSleep     = desc("job_sleep_state", "Whether the job sleeps: how many jobs of this name are in the state, which is awake, falling_asleep, asleep, waking or cannot_sleep (it should sleep, and cannot).", "user", "job_name", "state")
+	jobWakeWait  = desc("job_wake_wait_start_time_seconds", "Since when the job sleeps on only because there is no room to wake it, in seconds since 1970; only while that is so.", "user", "job_name")
 	jobStarted   = desc("job_start_time_seconds", "When the job was made, in seconds since 1970.", "user", "job_name")
 	jobPod       = desc("job_kubernetes_info", "The claim that the job was made for, and its pod; always 1. Missing for other jobs.", "user", "job_name", "namespace", "claim", "pod")
 )
@@ -111,8 +114,8 @@ var (
 var ofMachine = []*prometheus.Desc{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceOverLimit, outsideProcesses, rationedJobs,
 	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, policyRefused, findings}
 
-var ofJobs = []*prometheus.Desc{jobsWithoutSeries, jobUsed, jobLimit, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
-	jobGaveUp, jobStarted, jobIdle, jobPod}
+var ofJobs = []*prometheus.Desc{jobsWithoutSeries, jobUsed, jobLimit, jobAside, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
+	jobGaveUp, jobStarted, jobIdle, jobSleep, jobWakeWait, jobPod}
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
@@ -243,6 +246,12 @@ func (e emitter) job(s *series) {
 		if !s.idle.IsZero() {
 			e.gauge(jobIdle, float64(s.idle.UnixNano())/1e9, s.user, s.name)
 		}
+		for state, n := range s.sleep {
+			e.gauge(jobSleep, float64(n), s.user, s.name, state)
+		}
+		if !s.wakeWait.IsZero() {
+			e.gauge(jobWakeWait, float64(s.wakeWait.UnixNano())/1e9, s.user, s.name)
+		}
 		if k := s.kubernetes; k != nil {
 			e.gauge(jobPod, 1, s.user, s.name, label(k.Namespace), label(k.Claim), podLabel(k))
 		}
@@ -252,6 +261,9 @@ func (e emitter) job(s *series) {
 		e.gauge(jobUsed, float64(d.used), labels...)
 		if d.limited {
 			e.gauge(jobLimit, float64(d.limit), labels...)
+		}
+		if d.aside > 0 {
+			e.gauge(jobAside, float64(d.aside), labels...)
 		}
 		if s.others { // skip counters and peaks: the sum over a changing set of jobs is not a counter, and peaks cannot be added
 			continue

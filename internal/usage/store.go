@@ -24,8 +24,17 @@ type level struct {
 	most int
 }
 
-// levels, the finest first: seconds for an hour, minutes for a day, hours for a year.
-var levels = []level{{"10s", Step, 360}, {"1m", time.Minute, 24 * 60}, {"1h", time.Hour, 366 * 24}}
+// Indexes in levels.
+const (
+	steps = iota
+	minutes
+	hours
+	days
+)
+
+// levels, the finest first: seconds for an hour, minutes for a day, hours for a year. Days make reports of long times
+// fast; they have no number of their own: a day goes with the first of its hours.
+var levels = []level{{"10s", Step, 360}, {"1m", time.Minute, 24 * 60}, {"1h", time.Hour, 366 * 24}, {"1d", 24 * time.Hour, 0}}
 
 // A level's bucket has a key for each period, its time, and all accounts of the period in one value (see record): a key
 // for each account would need twice the space, and a report three times as long.
@@ -133,6 +142,9 @@ func (s *Store) prepare(tx *bbolt.Tx) error {
 		}
 	}
 	s.count = make([]int, len(levels))
+	if err := addDays(tx); err != nil {
+		return err
+	}
 	for i, l := range levels {
 		b, err := tx.CreateBucketIfNotExists([]byte(l.name))
 		if err != nil {
@@ -206,8 +218,8 @@ func addLevels(tx *bbolt.Tx, p Period, counts []int) error {
 		if !known {
 			counts[i]++
 		}
-		for ; counts[i] > l.most; counts[i]-- {
-			if err := dropOldest(b); err != nil {
+		for l.most > 0 && counts[i] > l.most {
+			if err := dropOldest(tx, i, counts); err != nil {
 				return err
 			}
 		}
@@ -246,20 +258,17 @@ func number(tx *bbolt.Tx, s Subject) (uint32, error) {
 // bound drops the oldest hour if the file is too large, and once for each day that goes the subjects that no
 // account mentions any more.
 func (s *Store) bound(tx *bbolt.Tx, counts []int) error {
-	last := len(levels) - 1
-	hours := tx.Bucket([]byte(levels[last].name))
 	free := int64(s.db.Stats().FreePageN) * int64(s.db.Info().PageSize)
-	dropped := counts[last] < s.count[last] || counts[last] == levels[last].most
-	if tx.Size()-free > s.maxSize && counts[last] > 1 {
-		if err := dropOldest(hours); err != nil {
+	dropped := counts[hours] < s.count[hours] || counts[hours] == levels[hours].most
+	if tx.Size()-free > s.maxSize && counts[hours] > 1 {
+		if err := dropOldest(tx, hours, counts); err != nil {
 			return err
 		}
-		counts[last]--
 		dropped = true
 	}
-	if oldest, _ := hours.Cursor().First(); dropped && oldest != nil && timeOf(oldest).Hour() == 0 && !timeOf(oldest).Equal(s.swept) {
-		s.swept = timeOf(oldest)
-		return sweep(tx, hours)
+	if oldest := firstOf(tx, levels[hours]); dropped && oldest.Hour() == 0 && !oldest.IsZero() && !oldest.Equal(s.swept) {
+		s.swept = oldest
+		return sweep(tx, tx.Bucket([]byte(levels[hours].name)))
 	}
 	return nil
 }
@@ -291,11 +300,13 @@ func sweep(tx *bbolt.Tx, hours *bbolt.Bucket) error {
 	return sweepTotals(tx)
 }
 
-// dropOldest removes the oldest period of a level.
-func dropOldest(b *bbolt.Bucket) error {
+// dropOldest removes the oldest period of a level, and with an hour its day: a day in the file has all of its hours
+// there. So the subjects of the hours are those of the days.
+func dropOldest(tx *bbolt.Tx, at int, counts []int) error {
+	b := tx.Bucket([]byte(levels[at].name))
 	first, _ := b.Cursor().First()
 	if first == nil {
-		return nil
+		return ErrBroken // it was counted
 	}
 	first = slices.Clone(first)
 	if err := b.Delete(first); err != nil {
@@ -303,6 +314,11 @@ func dropOldest(b *bbolt.Bucket) error {
 	}
 	if next, _ := b.Cursor().First(); bytes.Equal(next, first) {
 		return ErrBroken // the library did not find it to delete it
+	}
+	counts[at]--
+	if day := keyOf(timeOf(first).Truncate(levels[days].span)); at == hours && tx.Bucket([]byte(levels[days].name)).Get(day) != nil {
+		counts[days]--
+		return tx.Bucket([]byte(levels[days].name)).Delete(day)
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func benchmarkYear(b *testing.B, s *Store, size int64, read func(from, to time.T
 	}
 	b.ReportMetric((processorTime()-began).Seconds()/float64(b.N), "cpu-s/op")
 	b.ReportMetric(float64(size)/1e6, "MB")
-	b.ReportMetric(float64(s.count[2])/24, "days")
+	b.ReportMetric(float64(s.count[hours])/24, "days")
 }
 
 func processorTime() time.Duration {
