@@ -143,9 +143,8 @@ func (a *app) writeHTML(r usage.Report, now time.Time) error {
 	if !job.AllUsers() {
 		scope = "jobs of " + proc.UserName(os.Geteuid())
 	}
-	names := gpuNames()
-	for i := range r.Lines {
-		r.Lines[i].GPU = cmp.Or(names[r.Lines[i].GPU], r.Lines[i].GPU)
+	if r.By == usage.ByGPU {
+		nameGPUs(r.Lines, gpuNames())
 	}
 	var text bytes.Buffer
 	if err := web.WriteReport(&text, r, version, scope, now); err != nil {
@@ -155,6 +154,13 @@ func (a *app) writeHTML(r usage.Report, now time.Time) error {
 	out.ascii = false // the file says that it is UTF-8
 	_, err := out.Write(text.Bytes())
 	return err
+}
+
+// nameGPUs replaces the UUIDs of devices by the names that people know.
+func nameGPUs(lines []usage.Line, names map[string]string) {
+	for i := range lines {
+		lines[i].GPU = cmp.Or(names[lines[i].GPU], lines[i].GPU)
+	}
 }
 
 // gpuNames returns the numbers and names of the devices by UUID. A report may have others, as one that was replaced.

@@ -28,7 +28,7 @@ const gib = 1 << 30
 func example() *machine.Machine {
 	celsius, watts, busy := 61, 312.5, 87
 	return &machine.Machine{
-		Hidden: 3,
+		Hidden:  3,
 		Waiting: []machine.Waiting{{Job: "notebook", Path: "/tmp/ration-1/notebook/region", Since: time.Unix(0, 1.7e18), Wakes: true}, {Job: "train", Path: "/tmp/ration-1/train/region", Since: time.Unix(1, 0)}},
 		Devices: []machine.GPU{
 			{Device: 0, UUID: "GPU-a", Name: "NVIDIA \"H200\"\\", Total: 141 * gib, Used: 90 * gib, Rations: 150 * gib, Jobs: 2, Unlimited: 1, Temperature: &celsius, Power: &watts, Utilization: &busy},
