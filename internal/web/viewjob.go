@@ -191,7 +191,9 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) 
 		begin = j.Ended
 		v.Ending = endingOf(j.Exit)
 	}
-	if j.Sleep == "" { // since when it sleeps is not known
+	if j.Sleep != "" {
+		v.State = "sleeping"
+	} else { // since when a job sleeps is not known
 		v.Since, v.SinceWhen = clock(begin)
 	}
 	v.Sleep, v.CannotSleep = sleepSentence(j), j.CannotSleep != "" && j.Sleep == ""
