@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"ration/internal/usage"
 	"ration/machine"
 )
@@ -35,7 +33,7 @@ var (
 	userTime   = desc("user_gpu_seconds_total", "Time of devices that the user's jobs had, by the agent's accounts.", "user", "source")
 )
 
-var ofAccounts = []*prometheus.Desc{jobHeld, jobHeldIdle, jobAsleep, jobTime, userHeld, userIdle, userAsleep, userTime}
+var ofAccounts = []*metric{jobHeld, jobHeldIdle, jobAsleep, jobTime, userHeld, userIdle, userAsleep, userTime}
 
 // jobTotals exports the totals of the jobs with series. Without accounts, or if their file cannot be read, there
 // are none: a counter must not begin at 0 again.
@@ -67,7 +65,7 @@ func (e emitter) jobTotals(a Accounts, all []series) {
 }
 
 // totals exports sums.
-func (e emitter) totals(held, idle, asleep, time *prometheus.Desc, s usage.Sums, labels ...string) {
+func (e emitter) totals(held, idle, asleep, time *metric, s usage.Sums, labels ...string) {
 	e.counter(held, float64(s.Held), labels...)
 	e.counter(idle, float64(s.Idle), labels...)
 	e.counter(asleep, float64(s.Asleep)/1e9, labels...)

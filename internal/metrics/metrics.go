@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
@@ -58,12 +59,23 @@ type collector struct {
 	opts Options
 }
 
-// names has the name of every metric. Tests compare docs, rules and dashboards with it.
-var names []string
+// metric is a metric that can be exported. Prometheus's description of it is made when it is needed: most commands export
+// none.
+type metric struct {
+	name, help string
+	labels     []string
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	names = append(names, "ration_"+name)
-	return prometheus.NewDesc("ration_"+name, help, labels, nil)
+	once sync.Once
+	desc *prometheus.Desc
+}
+
+func desc(name, help string, labels ...string) *metric {
+	return &metric{name: "ration_" + name, help: help, labels: labels}
+}
+
+func (m *metric) described() *prometheus.Desc {
+	m.once.Do(func() { m.desc = prometheus.NewDesc(m.name, m.help, m.labels, nil) })
+	return m.desc
 }
 
 // Metrics of the machine.
@@ -111,20 +123,20 @@ var (
 	jobPod       = desc("job_kubernetes_info", "The claim that the job was made for, and its pod; always 1. Missing for other jobs.", "user", "job_name", "namespace", "claim", "pod")
 )
 
-var ofMachine = []*prometheus.Desc{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceOverLimit, outsideProcesses, rationedJobs,
+var ofMachine = []*metric{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceOverLimit, outsideProcesses, rationedJobs,
 	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, policyRefused, findings}
 
-var ofJobs = []*prometheus.Desc{jobsWithoutSeries, jobUsed, jobLimit, jobAside, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
+var ofJobs = []*metric{jobsWithoutSeries, jobUsed, jobLimit, jobAside, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
 	jobGaveUp, jobStarted, jobIdle, jobSleep, jobWakeWait, jobPod}
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range ofMachine {
-		out <- d
+		out <- d.described()
 	}
 	if c.opts.Jobs {
 		for _, d := range slices.Concat(ofJobs, ofAccounts) {
-			out <- d
+			out <- d.described()
 		}
 	}
 }
@@ -152,12 +164,12 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 // emitter sends metrics to the registry.
 type emitter struct{ out chan<- prometheus.Metric }
 
-func (e emitter) gauge(d *prometheus.Desc, value float64, labels ...string) {
-	e.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+func (e emitter) gauge(d *metric, value float64, labels ...string) {
+	e.out <- prometheus.MustNewConstMetric(d.described(), prometheus.GaugeValue, value, labels...)
 }
 
-func (e emitter) counter(d *prometheus.Desc, value float64, labels ...string) {
-	e.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...)
+func (e emitter) counter(d *metric, value float64, labels ...string) {
+	e.out <- prometheus.MustNewConstMetric(d.described(), prometheus.CounterValue, value, labels...)
 }
 
 func (e emitter) devices(m *machine.Machine) {

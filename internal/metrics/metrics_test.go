@@ -173,7 +173,7 @@ func FuzzLabel(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got := label(text)
 		expect.True(t, len(got) <= MaxLabel && utf8.ValidString(got) && !strings.ContainsAny(got, "\n\x00\u202e"), got)
-		_, err := prometheus.NewConstMetric(jobDeaths, prometheus.CounterValue, 1, got, got)
+		_, err := prometheus.NewConstMetric(jobDeaths.described(), prometheus.CounterValue, 1, got, got)
 		expect.Equal(t, err, nil)
 	})
 }

@@ -1,16 +1,37 @@
 package usage
 
 import (
+	"bytes"
 	"time"
 
 	"go.etcd.io/bbolt"
 )
 
-// addDays adds up the hours to days, in a file of a version that kept none.
+// Days are sums of hours, and only for speed. A version that knows no days may write to the file in between. So the
+// sequence number of the level's bucket has the number of the last transaction that a version with days has made: if it is the last
+// one of the file, the days have all that their hours have.
+
+// stampDays notes that this transaction keeps the days.
+func stampDays(tx *bbolt.Tx) error {
+	return tx.Bucket([]byte(levels[days].name)).SetSequence(uint64(tx.ID()))
+}
+
+// keepsDays reports whether a transaction with this number, or an earlier one, was the last to write, and kept the days.
+func keepsDays(tx *bbolt.Tx, last int) bool {
+	b := tx.Bucket([]byte(levels[days].name))
+	return b != nil && b.Sequence() == uint64(last)
+}
+
+// addDays adds up the hours to days anew, unless all writers have kept them.
 func addDays(tx *bbolt.Tx) error {
 	name, from := []byte(levels[days].name), tx.Bucket([]byte(levels[hours].name))
-	if from == nil || tx.Bucket(name) != nil {
+	if keepsDays(tx, tx.ID()-1) || from == nil {
 		return nil
+	}
+	if tx.Bucket(name) != nil {
+		if err := tx.DeleteBucket(name); err != nil {
+			return err
+		}
 	}
 	to, err := tx.CreateBucket(name)
 	if err != nil {
@@ -45,28 +66,22 @@ func addDays(tx *bbolt.Tx) error {
 	return put()
 }
 
-// wholeDay reports whether the record of a day has all that the hours of that day have. It has not if an earlier version,
-// which knows no days, has written some of the hours. What was watched tells: each write adds it to the hour and to the day.
-func wholeDay(tx *bbolt.Tx, at time.Time) bool {
-	b := tx.Bucket([]byte(levels[days].name))
-	if b == nil {
-		return false // a file of such a version, which is open for reading only
-	}
-	day := b.Get(keyOf(at))
-	if day == nil {
-		return false
-	}
-	var sum uint64
+// dayOf returns the key of the day that an hour belongs to.
+func dayOf(hour []byte) []byte { return keyOf(timeOf(hour).Truncate(levels[days].span)) }
+
+// lacksDay reports whether other hours of an hour's day are there, though the day is not: the first of its hours was dropped,
+// and then the clock went back.
+func lacksDay(tx *bbolt.Tx, hour []byte) bool {
 	c := tx.Bucket([]byte(levels[hours].name)).Cursor()
-	for k, text := c.Seek(keyOf(at)); k != nil && timeOf(k).Before(at.Add(levels[days].span)); k, text = c.Next() {
-		sum += watchedOf(text)
+	first, _ := c.Seek(dayOf(hour))
+	if !bytes.Equal(first, hour) {
+		return true
 	}
-	return sum == watchedOf(day)
+	next, _ := c.Next()
+	return next != nil && bytes.Equal(dayOf(next), dayOf(hour))
 }
 
-// watchedOf returns how many nanoseconds of a stored record were watched.
-func watchedOf(text []byte) uint64 {
-	_, text = nextNumber(text)
-	watched, _ := nextNumber(text)
-	return watched
+// hasDay reports whether the file has a whole day, from this time on. kept is what keepsDays says.
+func hasDay(tx *bbolt.Tx, kept bool, at time.Time) bool {
+	return kept && at.Equal(at.Truncate(levels[days].span)) && tx.Bucket([]byte(levels[days].name)).Get(keyOf(at)) != nil
 }

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -23,10 +24,27 @@ func writeHours(t *testing.T, s *Store, from, n int) {
 // asEarlier does what a version does that keeps no days.
 func asEarlier(t *testing.T, s *Store, do func()) {
 	t.Helper()
-	old := levels
-	levels, s.count = old[:days], s.count[:days]
+	var stamp uint64
+	inDays := func(f func(*bbolt.Bucket) error) {
+		expect.OK(t, s.db.Update(func(tx *bbolt.Tx) error { return f(tx.Bucket([]byte(levels[days].name))) }))
+	}
+	kept := map[string][]byte{}
+	inDays(func(b *bbolt.Bucket) error {
+		stamp = b.Sequence()
+		return b.ForEach(func(k, v []byte) error { kept[string(k)] = bytes.Clone(v); return nil })
+	})
 	do()
-	levels, s.count = old, append(s.count, 0)
+	inDays(func(b *bbolt.Bucket) error {
+		var all [][]byte
+		_ = b.ForEach(func(k, _ []byte) error { all = append(all, bytes.Clone(k)); return nil })
+		for _, k := range all {
+			expect.OK(t, b.Delete(k))
+		}
+		for k, v := range kept {
+			expect.OK(t, b.Put([]byte(k), v))
+		}
+		return b.SetSequence(stamp)
+	})
 }
 
 // records returns how many records a report reads.
@@ -67,19 +85,38 @@ func TestFileWithoutDays(t *testing.T) {
 	expect.Equal(t, records(t, again, monday.Add(24*time.Hour), end), 4)
 }
 
-// An earlier version that writes hours between two later ones makes no report wrong: days that lack hours are not used.
+// An earlier version that writes hours between two later ones makes no report wrong: the days are not used until an
+// agent has opened the file, which adds them up anew.
 func TestDaysThatLackHours(t *testing.T) {
 	s, path := openTest(t)
 	writeHours(t, s, 0, 30)
 	asEarlier(t, s, func() { writeHours(t, s, 30, 30) })
 	expect.OK(t, s.Close())
-	s, err := Open(path)
+	s, err := OpenReadOnly(path)
+	expect.OK(t, err)
+	held, _, seen := heldBetween(t, s, monday, monday.Add(120*time.Hour))
+	expect.True(t, held == 600 && seen == 60*time.Hour, held, seen)
+	expect.OK(t, s.Close())
+	s, err = Open(path)
 	expect.OK(t, err)
 	defer s.Close()
 	writeHours(t, s, 60, 60)
-	held, _, seen := heldBetween(t, s, monday, monday.Add(120*time.Hour))
-	expect.True(t, held == 1200 && seen == 120*time.Hour, held, seen)
-	expect.Equal(t, records(t, s, monday, monday.Add(120*time.Hour)), 1+24+24+1+1)
+	held, _, seen = heldBetween(t, s, monday, monday.Add(120*time.Hour))
+	expect.True(t, held == 1200 && seen == 120*time.Hour && sumOf(t, s, days) == sumOf(t, s, hours), held, seen)
+	expect.Equal(t, records(t, s, monday, monday.Add(120*time.Hour)), 5)
+}
+
+// A clock that goes back into the oldest day, whose first hours were dropped, makes no day of what it adds there.
+func TestClockGoesBackToFirstDay(t *testing.T) {
+	old := levels
+	defer func() { levels = old }()
+	levels = []level{{"10s", Step, 6}, {"1m", time.Minute, 5}, {"1h", time.Hour, 30}, old[days]}
+	s, _ := openTest(t)
+	writeHours(t, s, 0, 40) // ten are dropped
+	writeHours(t, s, 12, 1)
+	expect.Equal(t, s.count[days], 1)
+	held, _, _ := heldBetween(t, s, monday, monday.Add(48*time.Hour))
+	expect.Equal(t, held, 310)
 }
 
 // A job that sleeps holds and reserves nothing. Its time asleep counts on each device of which it has memory put aside,

@@ -46,9 +46,10 @@ func (s *Store) read(from, to time.Time, resolution time.Duration, visit func(*A
 		if at.After(from) {
 			from = at // earlier than that there is nothing
 		}
+		kept := keepsDays(tx, tx.ID())
 		for at = from; at.Before(to); {
 			switch {
-			case day.span <= resolution && at.Equal(at.Truncate(day.span)) && !at.Add(day.span).After(to) && wholeDay(tx, at):
+			case day.span <= resolution && !at.Add(day.span).After(to) && hasDay(tx, kept, at):
 				at = r.period(day, at)
 			case hour.span <= resolution && at.Equal(at.Truncate(hour.span)) && !at.Add(hour.span).After(to), !has(tx, minute, at):
 				at = at.Truncate(hour.span)

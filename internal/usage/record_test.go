@@ -22,6 +22,9 @@ func TestRecord(t *testing.T) {
 	expect.OK(t, err)
 	want := []numberedSums{{1, sums(3)}, {2, sums(1).Plus(sums(4))}, {7, sums(5)}, {1 << 31, sums(2)}}
 	expect.True(t, got.watched == Step && slices.Equal(got.accounts, want), got, want)
+	short := record{watched: Step, accounts: []numberedSums{{1, Sums{Held: 1}}, {2, Sums{Held: 1, Idle: 1}}}}
+	got, err = decodeRecord(short.encode())
+	expect.True(t, err == nil && slices.Equal(got.accounts, short.accounts) && len(short.encode()) == len(r.encode()[:1])+5+2*4, len(short.encode()), got, err)
 	// Of a version with two more sums, and of one with only two.
 	later, earlier := binary.AppendUvarint(nil, sumCount+2), binary.AppendUvarint(nil, 2)
 	for _, n := range []uint64{5, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 1, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33} {

@@ -160,7 +160,7 @@ func (s *Store) prepare(tx *bbolt.Tx) error {
 			s.count[i]++
 		}
 	}
-	return nil
+	return stampDays(tx)
 }
 
 // keyOf returns the key of the period that begins at a time.
@@ -187,7 +187,7 @@ func (s *Store) add(tx *bbolt.Tx, p Period, counts []int) error {
 	if err := addLevels(tx, p, counts); err != nil {
 		return err
 	}
-	if err := addTotals(tx, p); err != nil {
+	if err := errors.Join(addTotals(tx, p), stampDays(tx)); err != nil {
 		return err
 	}
 	return s.bound(tx, counts)
@@ -206,6 +206,9 @@ func addLevels(tx *bbolt.Tx, p Period, counts []int) error {
 		key := keyOf(p.At.Truncate(l.span))
 		text := b.Get(key)
 		known := text != nil
+		if i == days && !known && lacksDay(tx, keyOf(p.At.Truncate(levels[hours].span))) {
+			continue
+		}
 		r, err := decodeRecord(text)
 		if err != nil {
 			return err
@@ -316,9 +319,9 @@ func dropOldest(tx *bbolt.Tx, at int, counts []int) error {
 		return ErrBroken // the library did not find it to delete it
 	}
 	counts[at]--
-	if day := keyOf(timeOf(first).Truncate(levels[days].span)); at == hours && tx.Bucket([]byte(levels[days].name)).Get(day) != nil {
+	if b := tx.Bucket([]byte(levels[days].name)); at == hours && b.Get(dayOf(first)) != nil {
 		counts[days]--
-		return tx.Bucket([]byte(levels[days].name)).Delete(day)
+		return b.Delete(dayOf(first))
 	}
 	return nil
 }
