@@ -20,7 +20,8 @@ func TestJobsThatSleep(t *testing.T) {
 	stuck.SleepAfter, stuck.CannotSleep = 600_000, "it cannot sleep: pid 7 (a<b) shares memory"
 	_, text, _ := serve(t, m, nil).ask(http.MethodGet, "", nil, nil)
 	for _, want := range []string{`<span class="state-word">asleep</span></span>`, `<span class="aside">12 GiB put aside</span>`, "<p>12 GiB of GPU memory is in host memory.</p>",
-		`title="Should sleep, and cannot: pid 7 (a&lt;b) shares memory.">cannot sleep</span>`, `<span class="state-word">running</span>`} {
+		`title="Should sleep, and cannot: pid 7 (a&lt;b) shares memory.">cannot sleep</span>`, `<span class="state-word">running</span>`,
+		"should sleep, and cannot: pid 7 (a&lt;b) shares memory.</p></li>"} {
 		expect.True(t, strings.Contains(text, want), "there is no", want)
 	}
 	h := newHub(Options{})
