@@ -20,17 +20,20 @@ const (
 	ProcessDied    = "death"   // a process died without leaving, and its memory was returned to the job
 	// ProcessesStopped means that the agent has ended processes of a job that is over its limit, or is about to.
 	ProcessesStopped = "stop"
-	JobIdle          = "idle"   // a job holds memory and has done nothing on its devices for a while; only an agent notices
-	JobWaits         = "wait"   // a command began to wait for room (Machine.Waiting)
-	JobAdmitted      = "admit"  // a command that waited has room, and its job was made
-	JobGaveUp        = "leave"  // a command left the queue without starting
-	JobSlept         = "sleep"  // a job has fallen asleep
-	JobWoke          = "wake"   // a job that slept, or was falling asleep, is awake
-	Changed          = "change" // Machine has changed; only from Watch, after the events of the same read
+	JobIdle          = "idle"  // a job holds memory and has done nothing on its devices for a while; only an agent notices
+	JobWaits         = "wait"  // a command began to wait for room (Machine.Waiting)
+	JobAdmitted      = "admit" // a command that waited has room, and its job was made
+	JobGaveUp        = "leave" // a command left the queue without starting
+	JobSlept         = "sleep" // a job has fallen asleep
+	JobWoke          = "wake"  // a job that slept, or was falling asleep, is awake
+	// JobCannotSleep means that a job should have fallen asleep by itself, and could not. It is told once until the job
+	// has slept.
+	JobCannotSleep = "cannot-sleep"
+	Changed        = "change" // Machine has changed; only from Watch, after the events of the same read
 )
 
 // EventKinds lists the kinds of events of jobs: all but Changed.
-var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle, JobWaits, JobAdmitted, JobGaveUp, JobSlept, JobWoke}
+var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle, JobWaits, JobAdmitted, JobGaveUp, JobSlept, JobWoke, JobCannotSleep}
 
 // Event is something that happened to a job, or a new state of the machine (Changed).
 type Event struct {
@@ -48,7 +51,7 @@ type Event struct {
 	Stop    *Stop     `json:"stop,omitempty"`
 	Waits   *Waiting  `json:"waits,omitempty"`     // for JobWaits, JobAdmitted and JobGaveUp
 	Idle    time.Time `json:"idle_since,omitzero"` // since when the job does nothing, for JobIdle
-	Sleeps  uint64    `json:"sleeps,omitempty"`    // as in Job, for JobSlept and JobWoke
+	Sleeps  uint64    `json:"sleeps,omitempty"`    // as in Job, for JobSlept, JobWoke and JobCannotSleep
 	Missed  uint64    `json:"missed,omitempty"`    // earlier refusals that are lost, because a region keeps only the latest
 	Text    string    `json:"text"`                // a sentence without a period
 
@@ -63,7 +66,7 @@ type EventID struct {
 	Kind      string
 	Job       JobID
 	Time      time.Time // of a refusal, a death or a stop; since when a job is idle or waits
-	Slot, PID int       // for JobSlept and JobWoke Slot is Event.Sleeps
+	Slot, PID int       // for JobSlept, JobWoke and JobCannotSleep Slot is Event.Sleeps
 }
 
 // JobID returns the identity of the event's job.
@@ -86,7 +89,7 @@ func (e *Event) ID() EventID {
 		id.Time = e.Idle
 	case e.Waits != nil:
 		id.Time, id.PID = e.Waits.Since, e.Waits.PID
-	case e.Kind == JobSlept || e.Kind == JobWoke:
+	case e.Kind == JobSlept || e.Kind == JobWoke || e.Kind == JobCannotSleep:
 		id.Slot = int(e.Sleeps)
 	}
 	return id
@@ -169,6 +172,19 @@ func (j *Job) sleepEvent(now time.Time) Event {
 	return e
 }
 
+// sleepEvents returns the events of a job that has fallen asleep, woken up, or could not sleep.
+func sleepEvents(before, after *Job, now time.Time) (out []Event) {
+	if after.Sleep == Asleep && before.Sleep != Asleep || after.Sleep == "" && before.Sleep != "" && after.State != Ended {
+		out = append(out, after.sleepEvent(now))
+	}
+	if after.CannotSleep != "" && (before.CannotSleep == "" || before.Sleeps != after.Sleeps) && after.Sleep == "" {
+		e := after.event(JobCannotSleep, now)
+		e.Sleeps, e.Text = after.Sleeps, fmt.Sprintf("%s should sleep, and cannot: %s", after.withOwner(), strings.TrimPrefix(after.CannotSleep, "it cannot sleep: "))
+		out = append(out, e)
+	}
+	return out
+}
+
 // eventsOf returns the events of a job since an earlier read. before is nil if there was none.
 func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	if before == nil {
@@ -193,9 +209,7 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 			out = append(out, e)
 		}
 	}
-	if after.Sleep == Asleep && before.Sleep != Asleep || after.Sleep == "" && before.Sleep != "" && after.State != Ended {
-		out = append(out, after.sleepEvent(now))
-	}
+	out = append(out, sleepEvents(before, after, now)...)
 	if after.State != Ended || before.State == Ended {
 		return out
 	}

@@ -138,7 +138,7 @@ type Job struct {
 	Sleep     string            `json:"sleep,omitempty"`          // FallingAsleep, Asleep or Waking; empty if the job is awake
 	Sleeps    uint64            `json:"sleeps,omitempty"`         // how often it has begun to fall asleep
 	// SleepAfter is for how many milliseconds the job does nothing on its devices before it falls asleep; 0 if it does
-	// not fall asleep by itself, or if no process watches it.
+	// not fall asleep by itself, or if no process watches it. Of a rule of the policy only `ration ps` knows.
 	SleepAfter uint64 `json:"sleep_after_ms,omitempty"`
 	// UnusedSince is since when a job that may fall asleep has done nothing on its devices, as the process that watches
 	// it says; zero if it works, or if that is unknown.

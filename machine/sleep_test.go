@@ -29,6 +29,16 @@ func TestSleepEvents(t *testing.T) {
 	expect.True(t, len(next) == 1 && next[0] != slept[0], "the next time it is", next)
 	woke, text := kinds(at(Waking, 1), at("", 1))
 	expect.True(t, len(woke) == 1 && woke[0].Kind == JobWoke && text == "job nb of anna is awake", woke, text)
+	unable, tired := at("", 1), at("", 1)
+	tired.Jobs[0].CannotSleep = "it cannot sleep: it shares\x1b memory"
+	unable.Jobs[0].CannotSleep = "it works"
+	var cannot []Event
+	for _, e := range append(Events(at("", 1), tired, time.Now()), Events(tired, unable, time.Now())...) {
+		if e.Kind == JobCannotSleep {
+			cannot = append(cannot, e)
+		}
+	}
+	expect.True(t, len(cannot) == 1 && cannot[0].Text == "job nb of anna should sleep, and cannot: it shares? memory" && cannot[0].ID().Slot == 1, cannot)
 	none, _ := kinds(at(Asleep, 1), at(Waking, 1))
 	expect.True(t, len(none) == 0, "while it wakes there is", none)
 }

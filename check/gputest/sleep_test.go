@@ -30,6 +30,7 @@ func TestSleep(t *testing.T) {
 		run   func(*trial)
 	}{
 		{"speed", 24 * gib, nil, func(t *trial) { t.sleepSpeed(short(t, 256*mib, 10_000_000_000), 3) }},
+		{"progress", 12 * gib, nil, func(t *trial) { t.sleepProgress(short(t, 256*mib, 10_000_000_000)) }},
 		{"torch", 9 * gib, []string{torch}, func(t *trial) { t.sleepFramework(torch) }},
 		{"torch-async", 9 * gib, []string{torch}, func(t *trial) { t.sleepFramework(torch, torchAlloc("backend:cudaMallocAsync")...) }},
 		{"torch-expandable", 9 * gib, []string{torch}, func(t *trial) { t.sleepFramework(torch, torchAlloc("expandable_segments:True")...) }},

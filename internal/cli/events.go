@@ -34,8 +34,9 @@ func newEventsCommand(a *app) *cobra.Command {
 		Short:      "Print what happens to jobs",
 		Long: `Print events of jobs, the oldest first: starts, ends, refusals, deaths of
 processes, stops (processes that the agent has ended because their job was over
-its limit), jobs that have become idle, and commands that wait for room (wait,
-admit when it started, leave when it gave up), as far as they are still known.
+its limit), jobs that have become idle, commands that wait for room (wait, admit
+when it started, leave when it gave up), and jobs that have fallen asleep, have
+woken, or should sleep and cannot, as far as they are still known.
 With --follow, print new events until it is interrupted, and no earlier ones.
 --since also limits or extends that: it is a time ago (10m, 2h), or a time
 (2026-01-31, 2026-01-31 15:04, 2026-01-31T15:04:05Z); all is everything that is
@@ -58,7 +59,7 @@ Exit status: 0; 3 if the jobs could not be listed.`,
 	}
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "also print new events")
 	cmd.Flags().StringVar(&f.since, "since", "", "print events since this `time`, or since so long ago; all is every known event")
-	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`: start, end, refusal, death, stop, idle, wait, admit, leave")
+	cmd.Flags().StringSliceVar(&f.kinds, "kind", nil, "only these `kinds`, as start, refusal, death, idle, wait, sleep")
 	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not use an agent")
 	return cmd
 }

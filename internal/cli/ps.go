@@ -166,6 +166,7 @@ func (a *app) printJobAt(f psFlags, format *template.Template) error {
 	m := a.node.ReadJob(job.Job{Path: f.region}, node.Options{ReadOnly: f.readOnly})
 	s := &m.Jobs[0]
 	a.addTime(f, m.Jobs)
+	addPolicySleep(m.Jobs)
 	a.host.AddHostUse(m.Jobs)
 	if a.json {
 		if err := a.out.printJSON(m); err != nil {
@@ -210,6 +211,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		}
 	}
 	a.addTime(f, m.Jobs)
+	addPolicySleep(m.Jobs)
 	if len(names) > 0 || f.long {
 		a.host.AddHostUse(m.Jobs)
 	}
@@ -297,10 +299,9 @@ func (a *app) printJob(s machine.Job) {
 	if s.Priority != "" {
 		a.out.paragraph(plain, 2, "%s priority", s.Priority)
 	}
-	if s.Sleep == machine.Asleep {
-		a.out.paragraph(plain, 2, "asleep: %s of GPU memory is in host memory (wake it: ration wake %s)", humanfmt.Bytes(s.Aside()), argumentOf(&s))
-	}
-	if text := sleepsAfter(&s, time.Now()); text != "" {
+	if text := node.SleepText(&s, time.Now()); s.Sleep == machine.Asleep {
+		a.out.paragraph(plain, 2, "asleep: %s (wake it: ration wake %s)", text, argumentOf(&s))
+	} else if text != "" {
 		a.out.paragraph(plain, 2, "%s", text)
 	}
 	for _, p := range s.Processes {

@@ -73,6 +73,9 @@ func noteText(j *machine.Job) string {
 	if !j.IdleSince.IsZero() {
 		notes = append(notes, "idle "+node.Ago(time.Since(j.IdleSince)))
 	}
+	if j.CannotSleep != "" {
+		notes = append(notes, "cannot sleep")
+	}
 	if n := j.Refused(); n > 0 {
 		notes = append(notes, humanfmt.Count(n)+" refused")
 	}

@@ -234,17 +234,3 @@ func (a *app) printHidden(m *machine.Machine) {
 	}
 	a.out.paragraph(dim, 0, "%s", text)
 }
-
-// sleepsAfter says when a job falls asleep by itself; it is empty if it does not, or sleeps already.
-func sleepsAfter(j *machine.Job, now time.Time) string {
-	after := time.Duration(j.SleepAfter) * time.Millisecond
-	switch {
-	case after == 0 || j.Sleep != "":
-		return ""
-	case j.CannotSleep != "":
-		return "should sleep, and cannot: " + j.CannotSleep
-	case j.UnusedSince.IsZero():
-		return fmt.Sprintf("sleeps after %s without work on the GPU", humanfmt.Span(after))
-	}
-	return fmt.Sprintf("sleeps after %s without work on the GPU; none for %s so far", humanfmt.Span(after), humanfmt.Span(max(0, now.Sub(j.UnusedSince)).Round(time.Second)))
-}

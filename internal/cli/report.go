@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/agent"
-	"ration/internal/gpu"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
@@ -47,6 +47,8 @@ jobs.
   IDLE      the part of HELD in which the job did no work on the device
   RESERVED  limits over time, while their jobs had not ended
   PEAK      most memory that one job held on one device
+  ASLEEP    hours for which jobs slept, on each device of which they had memory
+            put aside; there if a job slept. They held and reserved nothing then
 
 --since and --until are a time ago (10m, 7d), a day (today, yesterday, monday:
 the latest one), or a time (2026-01-31, 2026-01-31 15:04,
@@ -141,6 +143,9 @@ func (a *app) writeHTML(r usage.Report, now time.Time) error {
 	if !job.AllUsers() {
 		scope = "jobs of " + proc.UserName(os.Geteuid())
 	}
+	if r.By == usage.ByGPU {
+		nameGPUs(r.Lines, gpuNames())
+	}
 	var text bytes.Buffer
 	if err := web.WriteReport(&text, r, version, scope, now); err != nil {
 		return err
@@ -149,6 +154,25 @@ func (a *app) writeHTML(r usage.Report, now time.Time) error {
 	out.ascii = false // the file says that it is UTF-8
 	_, err := out.Write(text.Bytes())
 	return err
+}
+
+// nameGPUs replaces the UUIDs of devices by the names that people know.
+func nameGPUs(lines []usage.Line, names map[string]string) {
+	for i := range lines {
+		lines[i].GPU = cmp.Or(names[lines[i].GPU], lines[i].GPU)
+	}
+}
+
+// gpuNames returns the numbers and names of the devices by UUID. A report may have others, as one that was replaced.
+func gpuNames() map[string]string {
+	names := map[string]string{}
+	if driver, err := launch.KnownDevices(); err == nil {
+		for _, d := range driver.Devices {
+			names[d.UUID] = fmt.Sprintf("%d %s", d.Index, d.Name)
+		}
+		driver.Close()
+	}
+	return names
 }
 
 // usagePath returns the file of the accounts of this user's agent.
@@ -202,7 +226,7 @@ func parseTime(flag, text string, now time.Time) (time.Time, error) {
 }
 
 // reportColumns are the columns of a report.
-func reportColumns(by string, gpus map[string]gpu.Device) []column[usage.Line] {
+func reportColumns(by string, gpus map[string]string) []column[usage.Line] {
 	name := func(empty string, get func(usage.Line) string) func(usage.Line) string {
 		return func(l usage.Line) string {
 			if text := get(l); text != "" {
@@ -221,12 +245,7 @@ func reportColumns(by string, gpus map[string]gpu.Device) []column[usage.Line] {
 		project.needed = func(l usage.Line) bool { return l.Project != "" }
 		head = []column[usage.Line]{user, {"JOB", false, func(l usage.Line) string { return l.Job }, nil}, project}
 	case usage.ByGPU:
-		head = []column[usage.Line]{{"GPU", false, func(l usage.Line) string {
-			if d, known := gpus[l.GPU]; known {
-				return fmt.Sprintf("%d %s", d.Index, d.Name)
-			}
-			return l.GPU
-		}, nil}}
+		head = []column[usage.Line]{{"GPU", false, func(l usage.Line) string { return cmp.Or(gpus[l.GPU], l.GPU) }, nil}}
 	default:
 		head = []column[usage.Line]{user}
 	}
@@ -241,6 +260,7 @@ func reportColumns(by string, gpus map[string]gpu.Device) []column[usage.Line] {
 		column[usage.Line]{"IDLE", true, usage.Line.IdlePart, nil},
 		column[usage.Line]{"RESERVED", true, func(l usage.Line) string { return humanfmt.GiBHours(l.Reserved) }, nil},
 		column[usage.Line]{"PEAK", true, func(l usage.Line) string { return humanfmt.Bytes(l.Peak) }, nil},
+		column[usage.Line]{"ASLEEP", true, usage.Line.AsleepHours, func(l usage.Line) bool { return l.Asleep > 0 }},
 		column[usage.Line]{"REFUSED", true, refused, anyRefused},
 		column[usage.Line]{"DIED", true, died, anyDied})
 }
@@ -251,14 +271,7 @@ func (a *app) showReport(r usage.Report) {
 	if len(r.Lines) == 0 {
 		a.out.printf("No job used a GPU.\n")
 	} else {
-		gpus := map[string]gpu.Device{}
-		if driver, err := launch.KnownDevices(); err == nil { // others, as one that was replaced, are shown by their UUIDs
-			for _, d := range driver.Devices {
-				gpus[d.UUID] = d
-			}
-			driver.Close()
-		}
-		printTable(a.out, reportColumns(r.By, gpus), r.Lines)
+		printTable(a.out, reportColumns(r.By, gpuNames()), r.Lines)
 		if len(r.Lines) > 1 {
 			t := r.Total
 			a.out.printf("\nTogether %s of the GPUs' time; %s held, %s of it idle; %s reserved.\n", t.Hours(), humanfmt.GiBHours(t.Held), t.IdlePart(), humanfmt.GiBHours(t.Reserved))
@@ -272,11 +285,11 @@ func (a *app) showReport(r usage.Report) {
 
 func writeCSV(a *app, r usage.Report) error {
 	w := csv.NewWriter(a.out)
-	_ = w.Write([]string{"user", "project", "job", "gpu", "gpu_seconds", "sampled_gpu_seconds", "shared_gpu_seconds", "held_byte_seconds", "held_error_byte_seconds", "idle_byte_seconds", "reserved_byte_seconds", "peak_bytes", "refused", "died"})
+	_ = w.Write([]string{"user", "project", "job", "gpu", "gpu_seconds", "sampled_gpu_seconds", "shared_gpu_seconds", "held_byte_seconds", "held_error_byte_seconds", "idle_byte_seconds", "reserved_byte_seconds", "peak_bytes", "refused", "died", "asleep_seconds"})
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	seconds := func(s float64) string { return strconv.FormatFloat(s, 'f', 3, 64) }
 	for _, l := range r.Lines {
-		_ = w.Write([]string{l.User, l.Project, l.Job, l.GPU, seconds(l.Seconds), seconds(l.Sampled), seconds(l.Shared), number(l.Held), number(l.Error), number(l.Idle), number(l.Reserved), number(l.Peak), number(l.Refused), number(l.Died)})
+		_ = w.Write([]string{l.User, l.Project, l.Job, l.GPU, seconds(l.Seconds), seconds(l.Sampled), seconds(l.Shared), number(l.Held), number(l.Error), number(l.Idle), number(l.Reserved), number(l.Peak), number(l.Refused), number(l.Died), seconds(l.Asleep)})
 	}
 	w.Flush()
 	return w.Error()

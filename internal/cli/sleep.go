@@ -25,6 +25,7 @@ import (
 	"ration/internal/region"
 	"ration/internal/safepath"
 	"ration/internal/sleep"
+	"ration/machine"
 )
 
 // Slept is what `ration sleep --json` and `ration wake --json` print for each job.
@@ -142,7 +143,7 @@ func (a *app) eachSleeper(names []string, state string, again []string, most tim
 		case other:
 			out, err = asOwner(uid, gid, most, j.Path, again)
 		case err == nil:
-			out, err = oneSleeper(j, do)
+			out, err = a.oneSleeper(j, names[i], do)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", names[i], err))
@@ -161,12 +162,13 @@ func (a *app) eachSleeper(names []string, state string, again []string, most tim
 	return errors.Join(errs...)
 }
 
-func oneSleeper(j job.Job, do func(*region.Region, job.Job) (sleep.Result, error)) (sleep.Result, error) {
+func (a *app) oneSleeper(j job.Job, name string, do func(*region.Region, job.Job) (sleep.Result, error)) (sleep.Result, error) {
 	r, err := region.Open(j.Path, region.Options{NoCreate: true})
 	if err != nil {
 		return sleep.Result{}, err
 	}
 	defer r.Close()
+	defer a.showMove(r, name)()
 	return do(r, j)
 }
 
@@ -272,6 +274,28 @@ func newSleepWhenIdleCommand() *cobra.Command {
 			sleep.WhenIdle(ctx, jobs[0], "", sleep.Rule{After: after}, func(string) {})
 			return nil
 		}}
+}
+
+// addPolicySleep adds after which time the policy in force puts jobs to sleep that do not say so themselves: the users'
+// jobs and runs, whose folders the process that watches them cannot write.
+func addPolicySleep(jobs []machine.Job) {
+	var p *policy.Policy
+	for i := range jobs {
+		j := &jobs[i]
+		uid, ruled := job.PolicyUser(j.Path)
+		if !ruled || j.SleepAfter != 0 || j.State == machine.Ended {
+			continue
+		}
+		var err error
+		if p == nil {
+			if p, err = policy.InForce(); err != nil {
+				return
+			}
+		}
+		if rule, err := p.For(uid); err == nil && rule != nil {
+			j.SleepAfter = uint64(rule.SleepAfter.Milliseconds())
+		}
+	}
 }
 
 // newSleepWaiterCommand returns the command that wakes a job when a call wants it awake.

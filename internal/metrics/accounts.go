@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"ration/internal/usage"
 	"ration/machine"
 )
@@ -26,14 +24,16 @@ type Accounts interface {
 var (
 	jobHeld     = desc("job_memory_byte_seconds_total", "Memory of the device that the user's jobs of this name held, over time, by the agent's accounts.", "user", "job_name", "device")
 	jobHeldIdle = desc("job_memory_idle_byte_seconds_total", "The part of it that was held while the job did no work on the device.", "user", "job_name", "device")
+	jobAsleep   = desc("job_asleep_seconds_total", "Time for which the user's jobs of this name slept, with memory of the device put aside, by the agent's accounts.", "user", "job_name", "device")
 	jobTime     = desc("job_gpu_seconds_total", "The device's time that the user's jobs of this name had, by the agent's accounts.", "user", "job_name", "device", "source")
 
-	userHeld = desc("user_memory_byte_seconds_total", "Memory that the user's jobs held, over time, by the agent's accounts.", "user")
-	userIdle = desc("user_memory_idle_byte_seconds_total", "The part of it that was held while the job did no work on the device.", "user")
-	userTime = desc("user_gpu_seconds_total", "Time of devices that the user's jobs had, by the agent's accounts.", "user", "source")
+	userHeld   = desc("user_memory_byte_seconds_total", "Memory that the user's jobs held, over time, by the agent's accounts.", "user")
+	userIdle   = desc("user_memory_idle_byte_seconds_total", "The part of it that was held while the job did no work on the device.", "user")
+	userAsleep = desc("user_asleep_seconds_total", "Time for which the user's jobs slept, added up over jobs and devices, by the agent's accounts.", "user")
+	userTime   = desc("user_gpu_seconds_total", "Time of devices that the user's jobs had, by the agent's accounts.", "user", "source")
 )
 
-var ofAccounts = []*prometheus.Desc{jobHeld, jobHeldIdle, jobTime, userHeld, userIdle, userTime}
+var ofAccounts = []*metric{jobHeld, jobHeldIdle, jobAsleep, jobTime, userHeld, userIdle, userAsleep, userTime}
 
 // jobTotals exports the totals of the jobs with series. Without accounts, or if their file cannot be read, there
 // are none: a counter must not begin at 0 again.
@@ -59,15 +59,16 @@ func (e emitter) jobTotals(a Accounts, all []series) {
 				sum = sum.Plus(totals[subject])
 			}
 			labels := []string{s.user, s.name, strconv.Itoa(device)}
-			e.totals(jobHeld, jobHeldIdle, jobTime, sum, labels...)
+			e.totals(jobHeld, jobHeldIdle, jobAsleep, jobTime, sum, labels...)
 		}
 	}
 }
 
 // totals exports sums.
-func (e emitter) totals(held, idle, time *prometheus.Desc, s usage.Sums, labels ...string) {
+func (e emitter) totals(held, idle, asleep, time *metric, s usage.Sums, labels ...string) {
 	e.counter(held, float64(s.Held), labels...)
 	e.counter(idle, float64(s.Idle), labels...)
+	e.counter(asleep, float64(s.Asleep)/1e9, labels...)
 	for source, ns := range map[string]uint64{"measured": s.Measured - min(s.Measured, s.Shared), "shared": s.Shared, "sampled": s.Sampled} {
 		e.counter(time, float64(ns)/1e9, append(slices.Clip(labels), source)...)
 	}
@@ -98,7 +99,7 @@ func (e emitter) userTotals(a Accounts, visible func(uid int) bool) {
 		}
 	}
 	for name, sum := range sums {
-		e.totals(userHeld, userIdle, userTime, sum, name)
+		e.totals(userHeld, userIdle, userAsleep, userTime, sum, name)
 	}
 }
 

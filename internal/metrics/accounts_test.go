@@ -33,11 +33,11 @@ func (t totals) UserTotals() (map[usage.Subject]usage.Sums, error) { return t.us
 func exampleAccounts() totals {
 	return totals{
 		jobs: map[usage.Subject]usage.Sums{
-			{Owner: "lovelace", Job: "train", Device: "GPU-b"}: {Held: 100 * gib, Idle: 25 * gib, Measured: 3e9, Sampled: 1.5e9},
+			{Owner: "lovelace", Job: "train", Device: "GPU-b"}: {Held: 100 * gib, Idle: 25 * gib, Measured: 3e9, Sampled: 1.5e9, Asleep: 60e9},
 			{Owner: "eve", Job: "elsewhere", Device: "GPU-b"}:  {Held: gib},
 		},
 		users: map[usage.Subject]usage.Sums{
-			{Owner: "lovelace"}:         {Held: 120 * gib, Idle: 25 * gib, Measured: 4e9, Shared: 1e9, Sampled: 1.5e9},
+			{Owner: "lovelace"}:         {Held: 120 * gib, Idle: 25 * gib, Measured: 4e9, Shared: 1e9, Sampled: 1.5e9, Asleep: 90e9},
 			{UID: 7, Owner: "a\xffb\n"}: {Held: gib},
 			{UID: 8, Owner: "a\xfeb\n"}: {Held: gib}, // the same label
 		},

@@ -11,7 +11,7 @@ var (
 	policyUp     = desc("policy_service_up", "Whether the service that makes users' jobs answers; missing if no policy is in force.")
 )
 
-var ofAgent = []*prometheus.Desc{agentEvents, agentScans, agentScan, agentScanned, policyUp}
+var ofAgent = []*metric{agentEvents, agentScans, agentScan, agentScanned, policyUp}
 
 // Agent holds an agent's own metrics.
 type Agent struct {
@@ -30,7 +30,7 @@ type agentCollector func() Agent
 // Describe implements prometheus.Collector.
 func (agentCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range ofAgent {
-		out <- d
+		out <- d.described()
 	}
 }
 

@@ -62,6 +62,10 @@ var alerts = []alertCase{
 	{"RationJobIdle", func(s *scene) {
 		s.machine.Jobs[0].State, s.machine.Jobs[0].IdleSince = machine.Idle, time.Unix(-7200, 0)
 	}},
+	{"RationJobCannotWake", func(s *scene) {
+		s.machine.Jobs[0].Sleep = machine.Asleep
+		s.machine.Waiting = []machine.Waiting{{Path: "/a", Wakes: true, Since: time.Unix(0, int64(troubleAt))}}
+	}},
 	{"RationUserIdle", func(s *scene) {
 		s.totals.users = map[usage.Subject]usage.Sums{{UID: 1000, Owner: "lovelace"}: {Held: 1500 * gib * 3600, Idle: 1400 * gib * 3600}}
 	}},

@@ -15,6 +15,14 @@ import (
 	"ration/check/expect"
 )
 
+// names are the names of all metrics.
+var names = func() (out []string) {
+	for _, m := range slices.Concat(ofMachine, ofJobs, ofAccounts, ofAgent) {
+		out = append(out, m.name)
+	}
+	return out
+}()
+
 var metricName = regexp.MustCompile(`\bration_[a-z_]+\b`)
 
 // used returns the metrics that an expression names, and complains of those that there are not.

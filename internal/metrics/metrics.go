@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
@@ -58,12 +59,23 @@ type collector struct {
 	opts Options
 }
 
-// names has the name of every metric. Tests compare docs, rules and dashboards with it.
-var names []string
+// metric is a metric that can be exported. Prometheus's description of it is made when it is needed: most commands export
+// none.
+type metric struct {
+	name, help string
+	labels     []string
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	names = append(names, "ration_"+name)
-	return prometheus.NewDesc("ration_"+name, help, labels, nil)
+	once sync.Once
+	desc *prometheus.Desc
+}
+
+func desc(name, help string, labels ...string) *metric {
+	return &metric{name: "ration_" + name, help: help, labels: labels}
+}
+
+func (m *metric) described() *prometheus.Desc {
+	m.once.Do(func() { m.desc = prometheus.NewDesc(m.name, m.help, m.labels, nil) })
+	return m.desc
 }
 
 // Metrics of the machine.
@@ -93,6 +105,7 @@ var (
 var (
 	jobUsed          = desc("job_memory_used_bytes", "Memory of the device that the job's processes hold.", "user", "job_name", "device")
 	jobLimit         = desc("job_memory_limit_bytes", "The job's limit on the device; missing without one.", "user", "job_name", "device")
+	jobAside         = desc("job_memory_aside_bytes", "Memory of the device that is in host memory because the job sleeps; only while there is some.", "user", "job_name", "device")
 	jobPeak          = desc("job_memory_peak_bytes", "The most that was in use of the device at once.", "user", "job_name", "device")
 	jobRefusals      = desc("job_refusals_total", "Requests for memory of the device that were refused.", "user", "job_name", "device")
 	jobShare         = desc("job_compute_share_ratio", "Part of the device's time that the job has at least; missing without a share.", "user", "job_name", "device")
@@ -104,24 +117,26 @@ var (
 	jobDeaths    = desc("job_deaths_total", "Processes of the job that died without leaving it.", "user", "job_name")
 	jobGaveUp    = desc("job_best_effort_reads_ratio", "Part of the reads of the job's accounts that gave up, and took them while they changed.", "user", "job_name")
 	jobIdle      = desc("job_idle_start_time_seconds", "Since when the job holds memory and does nothing on its devices, in seconds since 1970; only while an agent finds it idle.", "user", "job_name")
+	jobSleep     = desc("job_sleep_state", "Whether the job sleeps: how many jobs of this name are in the state, which is awake, falling_asleep, asleep, waking or cannot_sleep (it should sleep, and cannot).", "user", "job_name", "state")
+	jobWakeWait  = desc("job_wake_wait_start_time_seconds", "Since when the job sleeps on only because there is no room to wake it, in seconds since 1970; only while that is so.", "user", "job_name")
 	jobStarted   = desc("job_start_time_seconds", "When the job was made, in seconds since 1970.", "user", "job_name")
 	jobPod       = desc("job_kubernetes_info", "The claim that the job was made for, and its pod; always 1. Missing for other jobs.", "user", "job_name", "namespace", "claim", "pod")
 )
 
-var ofMachine = []*prometheus.Desc{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceOverLimit, outsideProcesses, rationedJobs,
+var ofMachine = []*metric{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceOverLimit, outsideProcesses, rationedJobs,
 	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, policyRefused, findings}
 
-var ofJobs = []*prometheus.Desc{jobsWithoutSeries, jobUsed, jobLimit, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
-	jobGaveUp, jobStarted, jobIdle, jobPod}
+var ofJobs = []*metric{jobsWithoutSeries, jobUsed, jobLimit, jobAside, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
+	jobGaveUp, jobStarted, jobIdle, jobSleep, jobWakeWait, jobPod}
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range ofMachine {
-		out <- d
+		out <- d.described()
 	}
 	if c.opts.Jobs {
 		for _, d := range slices.Concat(ofJobs, ofAccounts) {
-			out <- d
+			out <- d.described()
 		}
 	}
 }
@@ -149,12 +164,12 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 // emitter sends metrics to the registry.
 type emitter struct{ out chan<- prometheus.Metric }
 
-func (e emitter) gauge(d *prometheus.Desc, value float64, labels ...string) {
-	e.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+func (e emitter) gauge(d *metric, value float64, labels ...string) {
+	e.out <- prometheus.MustNewConstMetric(d.described(), prometheus.GaugeValue, value, labels...)
 }
 
-func (e emitter) counter(d *prometheus.Desc, value float64, labels ...string) {
-	e.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...)
+func (e emitter) counter(d *metric, value float64, labels ...string) {
+	e.out <- prometheus.MustNewConstMetric(d.described(), prometheus.CounterValue, value, labels...)
 }
 
 func (e emitter) devices(m *machine.Machine) {
@@ -243,6 +258,12 @@ func (e emitter) job(s *series) {
 		if !s.idle.IsZero() {
 			e.gauge(jobIdle, float64(s.idle.UnixNano())/1e9, s.user, s.name)
 		}
+		for state, n := range s.sleep {
+			e.gauge(jobSleep, float64(n), s.user, s.name, state)
+		}
+		if !s.wakeWait.IsZero() {
+			e.gauge(jobWakeWait, float64(s.wakeWait.UnixNano())/1e9, s.user, s.name)
+		}
 		if k := s.kubernetes; k != nil {
 			e.gauge(jobPod, 1, s.user, s.name, label(k.Namespace), label(k.Claim), podLabel(k))
 		}
@@ -252,6 +273,9 @@ func (e emitter) job(s *series) {
 		e.gauge(jobUsed, float64(d.used), labels...)
 		if d.limited {
 			e.gauge(jobLimit, float64(d.limit), labels...)
+		}
+		if d.aside > 0 {
+			e.gauge(jobAside, float64(d.aside), labels...)
 		}
 		if s.others { // skip counters and peaks: the sum over a changing set of jobs is not a counter, and peaks cannot be added
 			continue

@@ -28,7 +28,8 @@ const gib = 1 << 30
 func example() *machine.Machine {
 	celsius, watts, busy := 61, 312.5, 87
 	return &machine.Machine{
-		Hidden: 3,
+		Hidden:  3,
+		Waiting: []machine.Waiting{{Job: "notebook", Path: "/tmp/ration-1/notebook/region", Since: time.Unix(0, 1.7e18), Wakes: true}, {Job: "train", Path: "/tmp/ration-1/train/region", Since: time.Unix(1, 0)}},
 		Devices: []machine.GPU{
 			{Device: 0, UUID: "GPU-a", Name: "NVIDIA \"H200\"\\", Total: 141 * gib, Used: 90 * gib, Rations: 150 * gib, Jobs: 2, Unlimited: 1, Temperature: &celsius, Power: &watts, Utilization: &busy},
 			{Device: 1, UUID: "GPU-b", Name: "NVIDIA H200", MIG: true, Total: 141 * gib},
@@ -43,6 +44,9 @@ func example() *machine.Machine {
 			// Of the same name, in another folder: one series.
 			{Name: "train", Owner: "lovelace", State: machine.Idle, Created: time.Unix(0, 1.6e18), Died: 1, Path: "/tmp/ration-1/train/region",
 				Devices: []machine.Device{{Device: 1, Limited: true, Limit: gib, Peak: gib}}},
+			{Name: "notebook", Owner: "lovelace", State: machine.Running, Sleep: machine.Asleep, Created: time.Unix(0, 1.62e18), Path: "/tmp/ration-1/notebook/region",
+				Devices: []machine.Device{{Device: 0, UUID: "GPU-a", Limited: true, Limit: 20 * gib, Aside: 12 * gib, Peak: 16 * gib}}},
+			{Name: "notebook-2", Owner: "lovelace", State: machine.Running, CannotSleep: "it shares memory", Created: time.Unix(0, 1.63e18), Path: "/tmp/ration-1/notebook-2/region"},
 			{Name: "k8s-1", Owner: "root", State: machine.Idle, Created: time.Unix(0, 1.65e18), Path: "/run/ration/k8s-1/region",
 				Kubernetes: &machine.Kubernetes{Namespace: "team", Claim: "train-gpu", Pods: []machine.Pod{{Name: "train-0"}}}},
 			{Name: "k8s-2", Owner: "root", State: machine.Idle, Created: time.Unix(0, 1.66e18), Path: "/run/ration/k8s-2/region",
@@ -169,7 +173,7 @@ func FuzzLabel(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got := label(text)
 		expect.True(t, len(got) <= MaxLabel && utf8.ValidString(got) && !strings.ContainsAny(got, "\n\x00\u202e"), got)
-		_, err := prometheus.NewConstMetric(jobDeaths, prometheus.CounterValue, 1, got, got)
+		_, err := prometheus.NewConstMetric(jobDeaths.described(), prometheus.CounterValue, 1, got, got)
 		expect.Equal(t, err, nil)
 	})
 }

@@ -57,10 +57,12 @@ type series struct {
 	others     bool
 	processes  int
 	deaths     uint64
-	gaveUp     float64   // part of the reads, in the job where it is largest
-	created    time.Time // of the oldest job
-	idle       time.Time // since when all jobs that hold memory are idle
-	works      bool      // one of them is not
+	gaveUp     float64        // part of the reads, in the job where it is largest
+	created    time.Time      // of the oldest job
+	idle       time.Time      // since when all jobs that hold memory are idle
+	works      bool           // one of them is not
+	sleep      map[string]int // jobs by sleepState
+	wakeWait   time.Time      // since when one of them waits for room to wake
 	kubernetes *machine.Kubernetes
 	devices    map[int]*deviceSeries
 }
@@ -69,6 +71,7 @@ type series struct {
 type deviceSeries struct {
 	limited                    bool
 	used, limit, peak, refused uint64
+	aside                      uint64
 	share, cap                 int
 	computeUsed, computeWaited uint64
 	subjects                   []usage.Subject // accounts; jobs of one name share one
@@ -89,7 +92,13 @@ func group(m *machine.Machine) (out []series, others int) {
 	for i := range m.Devices {
 		number[m.Devices[i].UUID] = m.Devices[i].Device
 	}
-	rest := series{user: Others, name: Others, others: true, devices: map[int]*deviceSeries{}}
+	wakes := map[string]time.Time{} // by the path of the region
+	for i := range m.Waiting {
+		if w := &m.Waiting[i]; w.Wakes {
+			wakes[w.Path] = w.Since
+		}
+	}
+	rest := series{user: Others, name: Others, others: true, devices: map[int]*deviceSeries{}, sleep: map[string]int{}}
 	index := map[[2]string]int{}
 	for _, j := range byTurns(m.Jobs) {
 		key := [2]string{label(j.Owner), label(j.Title())}
@@ -99,11 +108,16 @@ func group(m *machine.Machine) (out []series, others int) {
 			out[i].add(j, number)
 		case len(out) < MaxJobs:
 			index[key] = len(out)
-			out = append(out, series{user: key[0], name: key[1], created: j.Created, devices: map[int]*deviceSeries{}})
-			out[len(out)-1].add(j, number)
+			out = append(out, series{user: key[0], name: key[1], created: j.Created, devices: map[int]*deviceSeries{}, sleep: map[string]int{}})
+			i = len(out) - 1
+			out[i].add(j, number)
 		default:
 			others++
 			rest.add(j, number)
+			continue
+		}
+		if since := wakes[j.Path]; j.Sleep == machine.Asleep && !since.IsZero() && (out[i].wakeWait.IsZero() || since.Before(out[i].wakeWait)) {
+			out[i].wakeWait = since
 		}
 	}
 	if others > 0 {
@@ -148,10 +162,22 @@ func byTurns(jobs []machine.Job) []*machine.Job {
 	return out
 }
 
+// sleepState returns whether a job sleeps, as a label value.
+func sleepState(j *machine.Job) string {
+	switch {
+	case j.Sleep != "":
+		return strings.ReplaceAll(j.Sleep, " ", "_")
+	case j.CannotSleep != "":
+		return "cannot_sleep"
+	}
+	return "awake"
+}
+
 // add adds a job. number maps the UUID of a device to its number on the machine.
 func (s *series) add(j *machine.Job, number map[string]int) {
 	s.processes += j.LivingCount()
 	s.deaths += j.Died
+	s.sleep[sleepState(j)]++
 	s.gaveUp = max(s.gaveUp, j.Reads.BestEffortRatio)
 	s.kubernetes = cmp.Or(s.kubernetes, j.Kubernetes)
 	if j.Created.Before(s.created) {
@@ -179,6 +205,7 @@ func (s *series) add(j *machine.Job, number map[string]int) {
 		}
 		out.used += d.Used
 		out.peak += d.Peak
+		out.aside += min(d.Aside, ^out.aside)
 		out.refused += d.Refused
 		if d.Limited {
 			out.limited, out.limit = true, out.limit+min(d.Limit, ^out.limit)

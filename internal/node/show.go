@@ -106,7 +106,9 @@ func StateText(s machine.Job, now time.Time) string {
 		return text
 	}
 	if s.State != machine.Ended {
-		if !s.Started.IsZero() {
+		if !s.Started.IsZero() && s.Sleep != "" {
+			text += ", started " + Ago(now.Sub(s.Started)) + " ago"
+		} else if !s.Started.IsZero() {
 			text += " " + Ago(now.Sub(s.Started))
 		}
 		return text
@@ -122,6 +124,25 @@ func StateText(s machine.Job, now time.Time) string {
 		text += ", ration run was killed"
 	}
 	return text
+}
+
+// SleepText says what is known of a job's sleep: what it has put aside, when it falls asleep by itself, or why it cannot. It is empty
+// for a job that does not sleep by itself.
+func SleepText(j *machine.Job, now time.Time) string {
+	after := time.Duration(j.SleepAfter) * time.Millisecond
+	switch {
+	case j.Sleep == machine.Asleep:
+		return humanfmt.Bytes(j.Aside()) + " of GPU memory is in host memory"
+	case j.Sleep != "":
+		return ""
+	case j.CannotSleep != "":
+		return "should sleep, and cannot: " + strings.TrimPrefix(j.CannotSleep, "it cannot sleep: ")
+	case after == 0:
+		return ""
+	case j.UnusedSince.IsZero():
+		return fmt.Sprintf("sleeps after %s without work on the GPU", humanfmt.Span(after))
+	}
+	return fmt.Sprintf("sleeps after %s without work on the GPU; none for %s so far", humanfmt.Span(after), humanfmt.Span(max(0, now.Sub(j.UnusedSince)).Round(time.Second)))
 }
 
 // Ago formats a duration in one unit.

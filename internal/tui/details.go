@@ -87,7 +87,7 @@ func (d *details) all(m *Model) (lines []line) {
 		owner += ", launched by " + j.Launcher
 	}
 	for _, f := range []struct{ name, text string }{
-		{"state", state}, {"owner", owner}, {"command", strings.Join(j.Command, " ")}, {"region", j.Path}, {"problem", j.Error},
+		{"state", state}, {"sleep", node.SleepText(j, m.sample.Time)}, {"owner", owner}, {"command", strings.Join(j.Command, " ")}, {"region", j.Path}, {"problem", j.Error},
 	} {
 		if f.text == "" {
 			continue

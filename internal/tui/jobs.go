@@ -75,9 +75,9 @@ func (m *Model) jobColumns() []column[jobRow] {
 		}},
 		{title: "USER", drop: 4, sort: "user", text: once(func(j *machine.Job) string { return j.Owner }),
 			needed: func(r jobRow) bool { return r.job.Owner != m.sample.Jobs[0].Owner }},
-		{title: "STATE", drop: 2, text: once(func(j *machine.Job) string { return cmp.Or(j.Sleep, j.State) }),
+		{title: "STATE", drop: 2, text: once(stateWord),
 			needed: func(r jobRow) bool {
-				return (r.job.State != machine.Running || r.job.Sleep != "") && r.job.Error == "" && !r.none
+				return stateWord(r.job) != machine.Running && r.job.Error == "" && !r.none
 			}},
 		{title: "DEV", right: true, text: func(r jobRow) string { return r.dev.String() }},
 		{title: "bar", drop: 1, fill: func(r jobRow, width int) string { return m.usageBar(r.dev.Device, width) }},
@@ -106,6 +106,14 @@ func (m *Model) jobColumns() []column[jobRow] {
 		{title: "REFUSED", right: true, drop: 3, text: func(r jobRow) string { return humanfmt.Count(r.dev.Refused) },
 			style: badIf(func(r jobRow) bool { return r.dev.Refused > 0 }, &m.theme.faint)},
 	}
+}
+
+// stateWord returns a job's state: whether it sleeps, or should and cannot, or otherwise whether it runs.
+func stateWord(j *machine.Job) string {
+	if j.Sleep == "" && j.CannotSleep != "" && j.State != machine.Ended {
+		return "cannot sleep"
+	}
+	return cmp.Or(j.Sleep, j.State)
 }
 
 // nameWidth is the width for a job's name.

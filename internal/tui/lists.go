@@ -83,7 +83,7 @@ func (m *Model) users() []userRow {
 			for _, d := range j.Devices {
 				u.held += d.Used
 				u.refused += d.Refused
-				if d.Total > 0 && d.Limited { // a limit on devices that no process has seen yet does not count
+				if d.Total > 0 && d.Limited && !j.LeavesRoom() { // a limit on devices that no process has seen yet does not count
 					u.limits += min(d.Limit, ^u.limits)
 				}
 			}

@@ -71,6 +71,23 @@ func wholeMachine() Sample {
 	return s
 }
 
+// asleep is a machine with a job that sleeps, a job that should sleep and cannot, and a job that wakes.
+func asleep() Sample {
+	s := wholeMachine()
+	nb := machine.Job{Name: "notebook", Path: "/run/ration/notebook/region", Owner: "dev", State: machine.Running, Created: ago(50 * time.Hour), Started: ago(50 * time.Hour),
+		Sleep: machine.Asleep, Sleeps: 3, SleepAfter: 600_000, Devices: []machine.Device{{Device: 0, Limited: true, Limit: 40 * gib, Aside: 36 * gib, Peak: 38 * gib}},
+		Processes: []machine.Process{process(0, 4242, "dev", "jupyter", 50*time.Hour, machine.Holding{Device: 0, Aside: 36 * gib, Peak: 38 * gib})}}
+	stuck, waking := nb, nb
+	stuck.Name, stuck.Path, stuck.Sleep, stuck.CannotSleep = "stuck", "/run/ration/stuck/region", "", "it cannot sleep: pid 4243 (jupyter) shares memory with other processes"
+	stuck.Devices = []machine.Device{{Device: 0, Limited: true, Limit: 12 * gib, Used: 10 * gib, Peak: 10 * gib}}
+	stuck.Processes = []machine.Process{process(0, 4243, "dev", "jupyter", 50*time.Hour, holds(0, gib, 9*gib))}
+	waking.Name, waking.Path, waking.Sleep = "waking", "/run/ration/waking/region", machine.Waking
+	waking.Devices = []machine.Device{{Device: 1, Limited: true, Limit: 4 * gib, Used: 3 * gib, Peak: 3 * gib}}
+	waking.Processes = nil
+	s.Jobs = []machine.Job{nb, stuck, waking}
+	return s
+}
+
 func modelOf(s Sample, width, height int, environ ...string) *Model {
 	m := New(func() Sample { return s }, nil, time.Second, NewTheme(append([]string{"LANG=C.UTF-8"}, environ...)), Settings{})
 	m.zone = time.UTC

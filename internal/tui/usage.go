@@ -198,13 +198,21 @@ func (m *Model) usageTable(r *usage.Report) []line {
 	if r.By == usage.ByJob {
 		head = "JOB"
 	}
-	cells := func(name, hours, heldText, idleText string) string {
-		return termtext.PadRight(m.truncate(termtext.Printable(name), usageLabel-1), usageLabel) + termtext.PadLeft(hours, 9) + termtext.PadLeft(heldText, 13) + termtext.PadLeft(idleText, 8) + "  "
+	asleep := 0 // width of the column
+	if r.Total.Asleep > 0 {
+		asleep = 9
 	}
-	lines := []line{{text: m.theme.bold.Render(cells(head, "GPU TIME", "HELD", "IDLE") + "HELD OVER TIME")}}
-	width := m.width - usageLabel - 9 - 13 - 8 - 2
+	cells := func(name, hours, heldText, idleText, asleepText string) string {
+		return termtext.PadRight(m.truncate(termtext.Printable(name), usageLabel-1), usageLabel) + termtext.PadLeft(hours, 9) + termtext.PadLeft(heldText, 13) + termtext.PadLeft(idleText, 8) + termtext.PadLeft(asleepText, asleep) + "  "
+	}
+	asleepHead := ""
+	if asleep > 0 {
+		asleepHead = "ASLEEP"
+	}
+	lines := []line{{text: m.theme.bold.Render(cells(head, "GPU TIME", "HELD", "IDLE", asleepHead) + "HELD OVER TIME")}}
+	width := m.width - usageLabel - 9 - 13 - 8 - asleep - 2
 	for i, l := range r.Lines {
-		text := cells(cmp.Or(l.Job, l.User), l.Hours(), humanfmt.GiBHours(l.Held), l.IdlePart())
+		text := cells(cmp.Or(l.Job, l.User), l.Hours(), humanfmt.GiBHours(l.Held), l.IdlePart(), l.AsleepHours())
 		if i < len(r.Plot.Lines) && width > 4 {
 			values, most := usageCells(r.Plot, r.Plot.Lines[i], held, width)
 			text += m.sparkline(scaled(values, most))

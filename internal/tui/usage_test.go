@@ -47,15 +47,21 @@ func TestUsageFrames(t *testing.T) {
 		name          string
 		width, height int
 		environ, keys []string
+		asleep        float64 // seconds for which jobs of the second user slept
 	}{
-		{"usage-80x24", 80, 24, nil, []string{"d"}},
-		{"usage-120x40", 120, 40, nil, []string{"d", "w"}},
-		{"usage-40x10", 40, 10, nil, []string{"d", "down"}},
-		{"usage-ascii", 80, 24, []string{"LANG=C"}, []string{"d"}},
+		{"usage-80x24", 80, 24, nil, []string{"d"}, 0},
+		{"usage-120x40", 120, 40, nil, []string{"d", "w"}, 0},
+		{"usage-40x10", 40, 10, nil, []string{"d", "down"}, 0},
+		{"usage-ascii", 80, 24, []string{"LANG=C"}, []string{"d"}, 0},
+		{"usage-asleep-80x24", 80, 24, nil, []string{"d"}, 9000},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := modelOf(wholeMachine(), tt.width, tt.height, tt.environ...)
-			m.usage = func(span time.Duration) (usage.Report, error) { return accountsOf(span, users...), nil }
+			m.usage = func(span time.Duration) (usage.Report, error) {
+				r := accountsOf(span, users...)
+				r.Lines[1].Asleep, r.Total.Asleep = tt.asleep, tt.asleep
+				return r, nil
+			}
 			press(t, m, tt.keys...)
 			frame := m.Frame()
 			fits(t, frame, tt.width, tt.height)

@@ -30,7 +30,7 @@ func write(path string) {
 	if err != nil {
 		panic(err)
 	}
-	at := monday.Add(time.Duration(s.count[0]) * Step)
+	at := monday.Add(time.Duration(s.count[steps]) * Step)
 	for {
 		if err := s.Add(step(at, 1)); err != nil {
 			panic(err)
@@ -55,18 +55,19 @@ func TestKilled(t *testing.T) {
 		_ = cmd.Wait()
 		s, err := Open(path)
 		expect.OK(t, err)
-		hours := sumOf(t, s, 2)
-		expect.True(t, hours.Held/gib == 10*hours.Refused, "a part of a period", hours)
-		if s.count[0] < levels[0].most && s.count[1] < levels[1].most { // nothing was dropped yet
-			expect.True(t, sumOf(t, s, 0) == hours && sumOf(t, s, 1) == hours, sumOf(t, s, 0), sumOf(t, s, 1), hours)
+		sum := sumOf(t, s, hours)
+		expect.True(t, sum.Held/gib == 10*sum.Refused, "a part of a period", sum)
+		expect.Equal(t, sumOf(t, s, days), sum)
+		if s.count[steps] < levels[steps].most && s.count[minutes] < levels[minutes].most { // nothing was dropped yet
+			expect.True(t, sumOf(t, s, steps) == sum && sumOf(t, s, minutes) == sum, sumOf(t, s, steps), sumOf(t, s, minutes), sum)
 		}
 		jobs, err := s.JobTotals([]Subject{train})
 		expect.OK(t, err)
 		users, err := s.UserTotals()
 		expect.OK(t, err)
-		expect.True(t, jobs[train] == hours && users[Subject{UID: train.UID, Owner: train.Owner}] == hours, "the totals differ:", jobs, users, hours)
-		expect.True(t, hours.Held >= before, "what was written is lost:", hours.Held, before)
-		before = hours.Held
+		expect.True(t, jobs[train] == sum && users[Subject{UID: train.UID, Owner: train.Owner}] == sum, "the totals differ:", jobs, users, sum)
+		expect.True(t, sum.Held >= before, "what was written is lost:", sum.Held, before)
+		before = sum.Held
 		expect.OK(t, s.Close())
 	}
 	expect.True(t, before > 0, "the writer has written nothing")

@@ -30,11 +30,12 @@ const (
 type held struct {
 	used, limit uint64
 	doubted     uint64 // the part of used that the driver does not confirm
+	asleep      uint64 // jobs that sleep, with memory of the device put aside
 }
 
 // add adds what another job holds.
 func (h held) add(more held) held {
-	return held{saturate(h.used, more.used), saturate(h.limit, more.limit), saturate(h.doubted, more.doubted)}
+	return held{saturate(h.used, more.used), saturate(h.limit, more.limit), saturate(h.doubted, more.doubted), h.asleep + more.asleep}
 }
 
 // counted is what a job's own counters have counted on one device.
@@ -146,7 +147,12 @@ func (m *Meter) note(jobs map[Subject]held, mc *machine.Machine, j *machine.Job,
 		if capacity != 0 {
 			h.used, limit = min(h.used, capacity), min(limit, capacity)
 		}
-		if d.Limited {
+		switch {
+		case j.LeavesRoom(): // its limits count for no other job, and for nothing here
+			if d.Aside > 0 {
+				h.asleep = 1
+			}
+		case d.Limited:
 			h.limit = max(h.limit, limit)
 		}
 		h.doubted = min(h.doubted, h.used)
@@ -249,7 +255,7 @@ func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, 
 
 // count adds the time between two looks to an account.
 func (m *Meter) count(s Subject, was, is held, span time.Duration) {
-	m.add(s, Sums{Held: byteSeconds(was.used, span), Reserved: byteSeconds(was.limit, span), Peak: max(was.used, is.used),
+	m.add(s, Sums{Held: byteSeconds(was.used, span), Reserved: byteSeconds(was.limit, span), Asleep: was.asleep * uint64(span), Peak: max(was.used, is.used),
 		Error: saturate(byteSeconds(max(was.used, is.used)-min(was.used, is.used), span), byteSeconds(was.doubted, span))})
 }
 

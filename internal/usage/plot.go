@@ -41,7 +41,7 @@ func plotStep(from, to time.Time) time.Duration {
 }
 
 // ReportPlot returns a report with a plot. It begins at the full hour unless it is shorter than half an hour, because
-// older accounts are kept in hours.
+// older accounts are kept in hours. Steps of days begin with the day, in UTC, as the days of the file do.
 func (s *Store) ReportPlot(from, to time.Time, by string, visible func(uid int) bool) (Report, error) {
 	from = from.Truncate(Step)
 	if plotStep(from, to) >= time.Minute {
@@ -52,8 +52,12 @@ func (s *Store) ReportPlot(from, to time.Time, by string, visible func(uid int) 
 	if err != nil {
 		return out, err
 	}
-	n := max(1, int((to.Sub(from)+step-1)/step))
-	p := &Plot{From: from.UTC(), Step: step.Seconds(), Watched: make([]float64, n), All: make([]Point, n), Lines: make([][]Point, min(len(out.Lines), PlotLines))}
+	began := from
+	if step >= levels[days].span {
+		began = from.Truncate(levels[days].span)
+	}
+	n := max(1, int((to.Sub(began)+step-1)/step))
+	p := &Plot{From: began.UTC(), Step: step.Seconds(), Watched: make([]float64, n), All: make([]Point, n), Lines: make([][]Point, min(len(out.Lines), PlotLines))}
 	curves := map[Line]int{}
 	for i := range p.Lines {
 		p.Lines[i] = make([]Point, n)
@@ -70,14 +74,14 @@ func (s *Store) ReportPlot(from, to time.Time, by string, visible func(uid int) 
 		if line < 0 {
 			return
 		}
-		spread(a.At.Sub(from), a.Span, step, n, func(at int, part float64) {
+		spread(a.At.Sub(began), a.Span, step, n, func(at int, part float64) {
 			p.All[at].add(&a.Sums, part)
 			if line < len(p.Lines) {
 				p.Lines[line][at].add(&a.Sums, part)
 			}
 		})
 	}, func(at time.Time, span, seen time.Duration) {
-		spread(at.Sub(from), span, step, n, func(i int, part float64) { p.Watched[i] += seen.Seconds() * part })
+		spread(at.Sub(began), span, step, n, func(i int, part float64) { p.Watched[i] += seen.Seconds() * part })
 	})
 	out.Plot = p
 	return out, err

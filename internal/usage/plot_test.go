@@ -40,7 +40,7 @@ func TestPlot(t *testing.T) {
 			expect.OK(t, err)
 			p := r.Plot
 			expect.Equal(t, p.Step, tt.step.Seconds())
-			expect.True(t, len(p.All) <= maxPoints+int(time.Hour/tt.step) && len(p.Watched) == len(p.All) && !p.From.After(end.Add(-tt.ago)), len(p.All), p.From)
+			expect.True(t, len(p.All) <= maxPoints+max(1, int(time.Hour/tt.step)) && len(p.Watched) == len(p.All) && !p.From.After(end.Add(-tt.ago)), len(p.All), p.From)
 			expect.Equal(t, len(p.Lines), min(len(r.Lines), PlotLines))
 			var all, first Point
 			var watched float64

@@ -23,7 +23,7 @@ type Account struct {
 // Read visits all accounts between two times, and returns how much of that time was watched. Of a time that is
 // kept in hours only, it visits whole hours: it begins up to an hour earlier, and returns when.
 func (s *Store) Read(from, to time.Time, visit func(*Account)) (began time.Time, seen time.Duration, err error) {
-	began, err = s.read(from, to, time.Hour, visit, func(_ time.Time, _, d time.Duration) { seen += d })
+	began, err = s.read(from, to, levels[days].span, visit, func(_ time.Time, _, d time.Duration) { seen += d })
 	if err != nil {
 		return began, 0, err
 	}
@@ -38,7 +38,7 @@ func (s *Store) read(from, to time.Time, resolution time.Duration, visit func(*A
 	began = from
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		r := reading{tx: tx, subjects: map[uint32]*Subject{}, visit: visit, see: see, to: to}
-		hour, minute := levels[2], levels[1]
+		day, hour, minute := levels[days], levels[hours], levels[minutes]
 		at := firstOf(tx, hour)
 		if at.IsZero() {
 			return nil // nothing was written yet
@@ -46,18 +46,21 @@ func (s *Store) read(from, to time.Time, resolution time.Duration, visit func(*A
 		if at.After(from) {
 			from = at // earlier than that there is nothing
 		}
+		kept := keepsDays(tx, tx.ID())
 		for at = from; at.Before(to); {
 			switch {
+			case day.span <= resolution && !at.Add(day.span).After(to) && hasDay(tx, kept, at):
+				at = r.period(day, at)
 			case hour.span <= resolution && at.Equal(at.Truncate(hour.span)) && !at.Add(hour.span).After(to), !has(tx, minute, at):
 				at = at.Truncate(hour.span)
 				if at.Before(began) {
 					began = at
 				}
 				at = r.period(hour, at)
-			case minute.span <= resolution && at.Equal(at.Truncate(minute.span)) && !at.Add(minute.span).After(to), !has(tx, levels[0], at):
+			case minute.span <= resolution && at.Equal(at.Truncate(minute.span)) && !at.Add(minute.span).After(to), !has(tx, levels[steps], at):
 				at = r.period(minute, at.Truncate(minute.span))
 			default:
-				at = r.period(levels[0], at)
+				at = r.period(levels[steps], at)
 			}
 			if r.err != nil {
 				return r.err

@@ -11,7 +11,8 @@ import (
 
 // record is one period of a level. It is stored as variable-length integers: how many sums an account has, the
 // nanoseconds that were watched, and the accounts by the numbers of their subjects, ascending. Each has the difference
-// of its number from the one before, and its sums.
+// of its number from the one before, and its sums. Sums at the end that are 0 in all accounts are left out, as those are that an
+// earlier version did not know.
 type record struct {
 	watched  time.Duration
 	accounts []numberedSums
@@ -56,16 +57,32 @@ func (r *record) add(more []numberedSums) {
 // encode returns the record as stored.
 func (r *record) encode() []byte {
 	out := make([]byte, 0, 16+48*len(r.accounts))
-	out = binary.AppendUvarint(out, sumCount)
+	count := r.sums()
+	out = binary.AppendUvarint(out, uint64(count))
 	out = binary.AppendUvarint(out, uint64(r.watched))
 	last := uint32(0)
 	for i := range r.accounts {
 		a := &r.accounts[i]
 		out = binary.AppendUvarint(out, uint64(a.number-last))
-		out = append(out, a.encode()...)
+		fields := a.fields()
+		for _, field := range fields[:count] {
+			out = binary.AppendUvarint(out, *field)
+		}
 		last = a.number
 	}
 	return out
+}
+
+// sums returns how many sums must be stored: up to the last one that is not 0 everywhere.
+func (r *record) sums() int {
+	count := 1
+	for i := range r.accounts {
+		fields := r.accounts[i].fields()
+		for count < sumCount && slices.ContainsFunc(fields[count:], func(f *uint64) bool { return *f != 0 }) {
+			count++
+		}
+	}
+	return count
 }
 
 // decodeRecord reads a stored record; an empty one if there is none.

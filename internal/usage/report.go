@@ -47,6 +47,7 @@ type Line struct {
 	Peak     uint64  `json:"peak"`                    // bytes on one device by one job
 	Refused  uint64  `json:"refused"`
 	Died     uint64  `json:"died"`
+	Asleep   float64 `json:"asleep_seconds"` // for which jobs slept, on each device of which they had memory put aside
 }
 
 // CheckWay returns an error unless accounts can be added up in this way.
@@ -126,7 +127,7 @@ func (l Line) key() Line { return Line{User: l.User, Project: l.Project, Job: l.
 func (l Line) with(s Sums) Line {
 	seconds := func(ns uint64) float64 { return time.Duration(min(ns, 1<<62)).Seconds() }
 	l.Held, l.Error, l.Reserved, l.Idle, l.Peak, l.Refused, l.Died = s.Held, s.Error, s.Reserved, s.Idle, s.Peak, s.Refused, s.Died
-	l.Seconds, l.Sampled, l.Shared = seconds(s.Measured)+seconds(s.Sampled), seconds(s.Sampled), seconds(s.Shared)
+	l.Seconds, l.Sampled, l.Shared, l.Asleep = seconds(s.Measured)+seconds(s.Sampled), seconds(s.Sampled), seconds(s.Shared), seconds(s.Asleep)
 	return l
 }
 
@@ -144,6 +145,14 @@ func (l Line) Hours() string {
 		return "≤" + text
 	}
 	return text
+}
+
+// AsleepHours renders the time for which jobs slept; empty if none did.
+func (l Line) AsleepHours() string {
+	if l.Asleep == 0 {
+		return ""
+	}
+	return humanfmt.Three(l.Asleep/3600) + " h"
 }
 
 // IdlePart renders which part of the memory was held idle, in per cent.

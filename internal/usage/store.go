@@ -24,8 +24,17 @@ type level struct {
 	most int
 }
 
-// levels, the finest first: seconds for an hour, minutes for a day, hours for a year.
-var levels = []level{{"10s", Step, 360}, {"1m", time.Minute, 24 * 60}, {"1h", time.Hour, 366 * 24}}
+// Indexes in levels.
+const (
+	steps = iota
+	minutes
+	hours
+	days
+)
+
+// levels, the finest first: seconds for an hour, minutes for a day, hours for a year. Days make reports of long times
+// fast; they have no number of their own: a day goes with the first of its hours.
+var levels = []level{{"10s", Step, 360}, {"1m", time.Minute, 24 * 60}, {"1h", time.Hour, 366 * 24}, {"1d", 24 * time.Hour, 0}}
 
 // A level's bucket has a key for each period, its time, and all accounts of the period in one value (see record): a key
 // for each account would need twice the space, and a report three times as long.
@@ -133,6 +142,9 @@ func (s *Store) prepare(tx *bbolt.Tx) error {
 		}
 	}
 	s.count = make([]int, len(levels))
+	if err := addDays(tx); err != nil {
+		return err
+	}
 	for i, l := range levels {
 		b, err := tx.CreateBucketIfNotExists([]byte(l.name))
 		if err != nil {
@@ -148,7 +160,7 @@ func (s *Store) prepare(tx *bbolt.Tx) error {
 			s.count[i]++
 		}
 	}
-	return nil
+	return stampDays(tx)
 }
 
 // keyOf returns the key of the period that begins at a time.
@@ -175,7 +187,7 @@ func (s *Store) add(tx *bbolt.Tx, p Period, counts []int) error {
 	if err := addLevels(tx, p, counts); err != nil {
 		return err
 	}
-	if err := addTotals(tx, p); err != nil {
+	if err := errors.Join(addTotals(tx, p), stampDays(tx)); err != nil {
 		return err
 	}
 	return s.bound(tx, counts)
@@ -194,6 +206,9 @@ func addLevels(tx *bbolt.Tx, p Period, counts []int) error {
 		key := keyOf(p.At.Truncate(l.span))
 		text := b.Get(key)
 		known := text != nil
+		if i == days && !known && lacksDay(tx, keyOf(p.At.Truncate(levels[hours].span))) {
+			continue
+		}
 		r, err := decodeRecord(text)
 		if err != nil {
 			return err
@@ -206,8 +221,8 @@ func addLevels(tx *bbolt.Tx, p Period, counts []int) error {
 		if !known {
 			counts[i]++
 		}
-		for ; counts[i] > l.most; counts[i]-- {
-			if err := dropOldest(b); err != nil {
+		for l.most > 0 && counts[i] > l.most {
+			if err := dropOldest(tx, i, counts); err != nil {
 				return err
 			}
 		}
@@ -246,20 +261,17 @@ func number(tx *bbolt.Tx, s Subject) (uint32, error) {
 // bound drops the oldest hour if the file is too large, and once for each day that goes the subjects that no
 // account mentions any more.
 func (s *Store) bound(tx *bbolt.Tx, counts []int) error {
-	last := len(levels) - 1
-	hours := tx.Bucket([]byte(levels[last].name))
 	free := int64(s.db.Stats().FreePageN) * int64(s.db.Info().PageSize)
-	dropped := counts[last] < s.count[last] || counts[last] == levels[last].most
-	if tx.Size()-free > s.maxSize && counts[last] > 1 {
-		if err := dropOldest(hours); err != nil {
+	dropped := counts[hours] < s.count[hours] || counts[hours] == levels[hours].most
+	if tx.Size()-free > s.maxSize && counts[hours] > 1 {
+		if err := dropOldest(tx, hours, counts); err != nil {
 			return err
 		}
-		counts[last]--
 		dropped = true
 	}
-	if oldest, _ := hours.Cursor().First(); dropped && oldest != nil && timeOf(oldest).Hour() == 0 && !timeOf(oldest).Equal(s.swept) {
-		s.swept = timeOf(oldest)
-		return sweep(tx, hours)
+	if oldest := firstOf(tx, levels[hours]); dropped && oldest.Hour() == 0 && !oldest.IsZero() && !oldest.Equal(s.swept) {
+		s.swept = oldest
+		return sweep(tx, tx.Bucket([]byte(levels[hours].name)))
 	}
 	return nil
 }
@@ -291,11 +303,13 @@ func sweep(tx *bbolt.Tx, hours *bbolt.Bucket) error {
 	return sweepTotals(tx)
 }
 
-// dropOldest removes the oldest period of a level.
-func dropOldest(b *bbolt.Bucket) error {
+// dropOldest removes the oldest period of a level, and with an hour its day: a day in the file has all of its hours
+// there. So the subjects of the hours are those of the days.
+func dropOldest(tx *bbolt.Tx, at int, counts []int) error {
+	b := tx.Bucket([]byte(levels[at].name))
 	first, _ := b.Cursor().First()
 	if first == nil {
-		return nil
+		return ErrBroken // it was counted
 	}
 	first = slices.Clone(first)
 	if err := b.Delete(first); err != nil {
@@ -303,6 +317,11 @@ func dropOldest(b *bbolt.Bucket) error {
 	}
 	if next, _ := b.Cursor().First(); bytes.Equal(next, first) {
 		return ErrBroken // the library did not find it to delete it
+	}
+	counts[at]--
+	if b := tx.Bucket([]byte(levels[days].name)); at == hours && b.Get(dayOf(first)) != nil {
+		counts[days]--
+		return b.Delete(dayOf(first))
 	}
 	return nil
 }

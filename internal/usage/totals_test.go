@@ -12,7 +12,7 @@ import (
 func TestTotals(t *testing.T) {
 	old := levels
 	defer func() { levels = old }()
-	levels = []level{{"10s", Step, 6}, {"1m", time.Minute, 5}, {"1h", time.Hour, 30}}
+	levels = []level{{"10s", Step, 6}, {"1m", time.Minute, 5}, {"1h", time.Hour, 30}, old[days]}
 	s, path := openTest(t)
 	renamed := train
 	renamed.Project = "another"

@@ -1,5 +1,5 @@
 // Package usage keeps accounts of who used the GPUs, and how much: for each job and device the memory
-// held and reserved over time, the device's time, and refusals. The agent measures and writes them;
+// held and reserved over time, the device's time, the time asleep, and refusals. The agent measures and writes them;
 // `ration report` reads them. PROTOCOL.md says what a crash can lose, and what a user can write.
 package usage
 
@@ -37,6 +37,7 @@ type Sums struct {
 	Refused  uint64
 	Died     uint64
 	Shared   uint64 // the part of Measured that is only an upper bound, because turns of others may be in it
+	Asleep   uint64 // nanoseconds for which the job slept, with memory of the device put aside
 }
 
 // add adds another account, or the account of another period.
@@ -44,7 +45,7 @@ func (s *Sums) add(more Sums) {
 	s.Held, s.Reserved, s.Idle, s.Error = saturate(s.Held, more.Held), saturate(s.Reserved, more.Reserved), saturate(s.Idle, more.Idle), saturate(s.Error, more.Error)
 	s.Measured, s.Sampled = saturate(s.Measured, more.Measured), saturate(s.Sampled, more.Sampled)
 	s.Peak = max(s.Peak, more.Peak)
-	s.Refused, s.Died, s.Shared = saturate(s.Refused, more.Refused), saturate(s.Died, more.Died), saturate(s.Shared, more.Shared)
+	s.Refused, s.Died, s.Shared, s.Asleep = saturate(s.Refused, more.Refused), saturate(s.Died, more.Died), saturate(s.Shared, more.Shared), saturate(s.Asleep, more.Asleep)
 }
 
 // Plus returns the sums with others added.
@@ -54,13 +55,13 @@ func (s Sums) Plus(more Sums) Sums {
 }
 
 const (
-	sumCount = 10
+	sumCount = 11
 	maxSums  = 64 // that a later version may have
 )
 
 // fields returns the sums in the order in which they are stored. New ones are appended.
 func (s *Sums) fields() [sumCount]*uint64 {
-	return [...]*uint64{&s.Held, &s.Reserved, &s.Idle, &s.Error, &s.Measured, &s.Sampled, &s.Peak, &s.Refused, &s.Died, &s.Shared}
+	return [...]*uint64{&s.Held, &s.Reserved, &s.Idle, &s.Error, &s.Measured, &s.Sampled, &s.Peak, &s.Refused, &s.Died, &s.Shared, &s.Asleep}
 }
 
 // saturate returns a+b, or the largest number.

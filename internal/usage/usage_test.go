@@ -88,7 +88,7 @@ func TestReadCountsOnce(t *testing.T) {
 func TestLevelsAreBounded(t *testing.T) {
 	old := levels
 	defer func() { levels = old }()
-	levels = []level{{"10s", Step, 6}, {"1m", time.Minute, 5}, {"1h", time.Hour, 48}}
+	levels = []level{{"10s", Step, 6}, {"1m", time.Minute, 5}, {"1h", time.Hour, 48}, old[days]}
 	s, path := openTest(t)
 	for at := monday; at.Before(monday.Add(49 * time.Hour)); at = at.Add(time.Hour) {
 		p := step(at, 1)
@@ -98,13 +98,15 @@ func TestLevelsAreBounded(t *testing.T) {
 	expect.OK(t, s.Add(step(monday.AddDate(1, 0, 0), 1)))
 	got, _, _ := heldBetween(t, s, monday, monday.Add(50*time.Hour))
 	expect.Equal(t, got, 47*10) // of 49 hours two were dropped, one of them for that of the jump
-	expect.Equal(t, s.count[2], 48)
+	expect.Equal(t, s.count[hours], 48)
 	expect.OK(t, s.Close())
 	again, err := Open(path)
 	expect.OK(t, err)
 	defer again.Close()
-	expect.Equal(t, again.count[2], 48)
-	expect.Equal(t, again.count[0], 6)
+	expect.Equal(t, again.count[hours], 48)
+	expect.Equal(t, again.count[steps], 6)
+	expect.Equal(t, again.count[days], s.count[days]) // the first day went with its first hour
+	expect.Equal(t, again.count[days], 3)
 }
 
 // When the file is too large, the oldest hours go; what is new is kept.

@@ -44,6 +44,22 @@ func writeYear(tb testing.TB, path string, devices int) *Store {
 	return s
 }
 
+// A report of a year, and one with plots, read a record for each day, not for each hour.
+func TestYearReadsDays(t *testing.T) {
+	s, _ := openTest(t)
+	for hour := range 365 * 24 {
+		expect.OK(t, s.Add(Period{At: monday.Add(time.Duration(hour) * time.Hour), Watched: time.Hour, Sums: map[Subject]Sums{train: {Held: 1}}}))
+	}
+	from, to := monday.Add(time.Hour), monday.AddDate(0, 0, 365).Add(-time.Hour)
+	expect.Equal(t, records(t, s, from, to), 363+23+23)
+	r, err := s.ReportPlot(from, to, ByUser, everybody)
+	expect.OK(t, err)
+	expect.True(t, r.Total.Held == 365*24-2 && r.Plot.From.Equal(monday) && r.Plot.Watched[0] == 47*3600, r.Total, r.Plot.From, r.Plot.Watched[0])
+	for i, p := range r.Plot.All[1 : len(r.Plot.All)-1] {
+		expect.Must(t, p.Held == 48, "step", i+1, p)
+	}
+}
+
 // BenchmarkYear has the size of a year's accounts of 8 GPUs and 50 users, and how long a report of it takes, also in the
 // time of a processor. docs/monitoring.md has the numbers.
 func BenchmarkYear(b *testing.B) {
@@ -68,7 +84,7 @@ func benchmarkYear(b *testing.B, s *Store, size int64, read func(from, to time.T
 	}
 	b.ReportMetric((processorTime()-began).Seconds()/float64(b.N), "cpu-s/op")
 	b.ReportMetric(float64(size)/1e6, "MB")
-	b.ReportMetric(float64(s.count[2])/24, "days")
+	b.ReportMetric(float64(s.count[hours])/24, "days")
 }
 
 func processorTime() time.Duration {

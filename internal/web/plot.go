@@ -30,6 +30,7 @@ type usageView struct {
 	Unwatched     string // how much of the time nobody watched; empty for none
 	Sampled       bool   // a time is from samples
 	Shared        bool   // a time has turns of others in it
+	Asleep        bool   // a job slept
 	Brush         *brush // nil if no time can be selected
 }
 
@@ -42,7 +43,7 @@ type usageRow struct {
 	Name, Of                string
 	Hours, Held, Idle       string
 	Reserved, Peak          string
-	Refused, Died           string
+	Refused, Died, Asleep   string
 	HeldWidth, WorkingWidth string // of its bar: all that it held, and the part that was not idle
 }
 
@@ -84,6 +85,10 @@ func viewUsage(r *usage.Report, col *colours, zone *time.Location) usageView {
 	if r.By == usage.ByJob {
 		v.OfHead = "User"
 	}
+	if t.Asleep > 0 {
+		v.Asleep = true
+		v.Figures = append(v.Figures, figure{t.AsleepHours(), "asleep"})
+	}
 	if t.Refused > 0 {
 		v.Figures = append(v.Figures, figure{humanfmt.Count(t.Refused), "refused"})
 	}
@@ -105,7 +110,7 @@ func viewUsage(r *usage.Report, col *colours, zone *time.Location) usageView {
 		}
 		most = max(most, l.Held)
 		s := col.style(lineID(r.By, l))
-		row := usageRow{Class: s.Class(), Pattern: s.Pattern(), Hours: l.Hours(), Held: humanfmt.GiBHours(l.Held), Idle: l.IdlePart(), Reserved: humanfmt.GiBHours(l.Reserved), Peak: humanfmt.Bytes(l.Peak),
+		row := usageRow{Class: s.Class(), Pattern: s.Pattern(), Hours: l.Hours(), Held: humanfmt.GiBHours(l.Held), Idle: l.IdlePart(), Reserved: humanfmt.GiBHours(l.Reserved), Peak: humanfmt.Bytes(l.Peak), Asleep: l.AsleepHours(),
 			HeldWidth: percentOf(l.Held, most), WorkingWidth: percentOf(l.Held-min(l.Held, l.Idle), most)}
 		row.Name, row.Of = nameOf(r.By, l)
 		if l.Refused > 0 {

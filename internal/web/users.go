@@ -52,6 +52,7 @@ type share struct {
 	used, limit    uint64
 	outside        uint64 // held outside of jobs; not part of used
 	limits, others int    // jobs with a limit, and without one
+	asleep         bool   // a job sleeps, so that its limit is not handed out
 	jobs           []jobPart
 	devices        []int
 }
@@ -86,6 +87,10 @@ func (h *hub) holdingsOf(m *machine.Machine) *holdings {
 		for n := range j.Devices {
 			d := &j.Devices[n]
 			at := m.DeviceOf(d)
+			if at >= 0 && j.LeavesRoom() {
+				u.total(name).asleep = true
+				continue
+			}
 			if at < 0 || !d.Limited && d.Used == 0 {
 				continue
 			}
@@ -225,6 +230,8 @@ func (h *hub) userLine(m *machine.Machine, u *holdings, s *share) userView {
 		v.Of = "no limit"
 	case s.limits > 0:
 		v.Of = "of " + humanfmt.Bytes(s.limit)
+	case s.asleep:
+		v.Of = "asleep"
 	}
 	v.Summary = fmt.Sprintf("%s: %s %s", s.name, v.Used, v.Of)
 	if v.GPUs != "" {

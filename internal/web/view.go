@@ -90,6 +90,9 @@ func withDevices(m *machine.Machine) (*machine.Machine, bool) {
 			}
 			g := &out.Devices[at]
 			g.Used += d.Used
+			if j.LeavesRoom() {
+				continue
+			}
 			if d.Limited {
 				g.Rations += min(d.Limit, ^g.Rations)
 				g.Jobs++

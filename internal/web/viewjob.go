@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"ration/internal/humanfmt"
@@ -35,6 +36,7 @@ type jobLine struct {
 	Share         string // per cent of the limit; empty without a limit
 	Full          bool   // nearly the whole limit is used
 	Over          string // how far it is over its limit, as the driver counts; empty if it is not
+	Aside         string // what is in host memory; empty if nothing is
 	W, Limit      string // of the bar: the used part, and the position of the limit
 	Peak          string // position of the peak in the bar; empty if it is the current use
 	Summary       string
@@ -71,6 +73,8 @@ type jobView struct {
 	Over                   bool // it is over a limit
 	Lines, More            []jobLine
 	Compute                []string // sentences about shares and caps
+	Sleep                  string   // sentence about its sleep
+	CannotSleep            bool     // it should sleep, and cannot
 	Processes              string
 	Refused, Died          string // number and noun; empty for 0
 	Command, Path          string
@@ -175,7 +179,7 @@ func (h *hub) mayChange(j *machine.Job) bool {
 }
 
 func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) jobView {
-	v := jobView{ID: elementID(j.ID()), Holder: h.holder(j), Class: of.Class(), Pattern: of.Pattern(), Name: jobName(j), State: j.State, StateWord: j.State,
+	v := jobView{ID: elementID(j.ID()), Holder: h.holder(j), Class: of.Class(), Pattern: of.Pattern(), Name: jobName(j), State: j.State, StateWord: cmp.Or(j.Sleep, j.State),
 		Error: termtext.Printable(j.Error), Command: termtext.Printable(strings.Join(j.Command, " ")), Path: termtext.Printable(j.Path),
 		MayChange: mayChange, Form: h.opts.form, Damaged: j.Damaged}
 	if h.opts.Viewer == "" {
@@ -187,7 +191,12 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) 
 		begin = j.Ended
 		v.Ending = endingOf(j.Exit)
 	}
-	v.Since, v.SinceWhen = clock(begin)
+	if j.Sleep != "" {
+		v.State = "sleeping"
+	} else { // since when a job sleeps is not known
+		v.Since, v.SinceWhen = clock(begin)
+	}
+	v.Sleep, v.CannotSleep = sleepSentence(j), j.CannotSleep != "" && j.Sleep == ""
 	v.Sort = sortKeys{Since: begin.Unix(), Used: j.Held(), Share: -1}
 	if begin.IsZero() {
 		v.Sort.Since = 0
@@ -238,6 +247,17 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) 
 	return v
 }
 
+// sleepSentence says what is known of a job's sleep. It has no time in it that passes: a job that does not change is not drawn again.
+func sleepSentence(j *machine.Job) string {
+	still := *j
+	still.UnusedSince = time.Time{}
+	text := node.SleepText(&still, time.Time{})
+	if text == "" {
+		return ""
+	}
+	return sentence(strings.ToUpper(text[:1]) + text[1:])
+}
+
 func endingOf(e *machine.Exit) string {
 	switch {
 	case e == nil:
@@ -286,6 +306,10 @@ func (h *hub) line(m *machine.Machine, d *node.DeviceRange) jobLine {
 		out.Peak = of(d.Peak)
 	}
 	out.Summary = fmt.Sprintf("%s: %s %s, peak %s", out.Label, out.Used, out.Of, humanfmt.Bytes(d.Peak))
+	if d.Aside > 0 {
+		out.Aside = humanfmt.Bytes(d.Aside) + " put aside"
+		out.Summary += ", " + out.Aside
+	}
 	if d.Over() > 0 {
 		out.Over = "over its limit by " + humanfmt.Bytes(d.Over())
 		out.Summary += ", " + out.Over
@@ -298,12 +322,13 @@ func (h *hub) line(m *machine.Machine, d *node.DeviceRange) jobLine {
 
 // sumLine draws a job's use of several devices, of which lines has the details.
 func sumLine(m *machine.Machine, devices []node.DeviceRange, lines []jobLine) jobLine {
-	var used, limit, total uint64
+	var used, limit, total, aside uint64
 	var numbers []int
 	full, over, limited := false, "", true
 	for i, d := range devices {
 		used, limit, limited = used+min(d.Used, ^used), limit+min(d.Limit, ^limit), limited && d.Limited
 		total += min(d.Total, ^total)
+		aside += min(d.Aside, ^aside)
 		full, over = full || lines[i].Full, cmp.Or(over, lines[i].Over)
 		number := d.Device.Device
 		if at := m.DeviceOf(&d.Device); at >= 0 {
@@ -319,6 +344,9 @@ func sumLine(m *machine.Machine, devices []node.DeviceRange, lines []jobLine) jo
 		share := float64(used) / float64(limit)
 		out.Of, out.Share = "of "+humanfmt.Bytes(limit), fmt.Sprintf("%.0f %%", 100*share)
 		out.W, out.Limit = percent(lineEnd*min(1, share)), percent(lineEnd)
+	}
+	if aside > 0 {
+		out.Aside = humanfmt.Bytes(aside) + " put aside"
 	}
 	summaries := make([]string, len(lines))
 	for i := range lines {
