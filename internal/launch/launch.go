@@ -218,6 +218,7 @@ func (p Plan) setUpFake(j *Job) error {
 		return err
 	}
 	if p.Present != nil { // the limits refer to all devices, which the driver has just listed
+		driver.Devices = driver.CUDADevices()
 		if err := os.WriteFile(filepath.Join(state, "present"), []byte(strings.Join(p.Present, "\n")+"\n"), 0o644); err != nil {
 			return fmt.Errorf("saying which devices are present: %w", err)
 		}
