@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"ration/internal/safepath"
@@ -21,6 +22,9 @@ type Record struct {
 	// Created has the creation time of each job in Unix nanoseconds; it is empty until the claim is
 	// prepared.
 	Created []int64 `json:"created,omitempty"`
+	// Extra is how much memory of a device is booked for the claim beyond its allocation, by the
+	// device's name (Resize).
+	Extra map[string]uint64 `json:"extra,omitempty"`
 	// Nonce differs in each record that is written. It tells Sweep whether a claim was prepared
 	// again after Sweep had read the record.
 	Nonce string `json:"nonce"`
@@ -39,12 +43,32 @@ func (r *Record) created(ration int) int64 {
 	return r.Created[ration]
 }
 
+// extra returns what is booked beyond the allocation; nil for no record.
+func (r *Record) extra() map[string]uint64 {
+	if r == nil {
+		return nil
+	}
+	return r.Extra
+}
+
 // consistsOf reports whether the record describes the same allocation. The pods that it is reserved
-// for may differ.
+// for may differ, and NVML's indexes, which change when a GPU is added or removed.
 func (r *Record) consistsOf(p claim.Plan) bool {
 	own := r.Plan
 	own.Pods, p.Pods = nil, nil
+	own.Rations, p.Rations = withoutIndexes(own.Rations), withoutIndexes(p.Rations)
 	return reflect.DeepEqual(own, p)
+}
+
+func withoutIndexes(rations []claim.Ration) []claim.Ration {
+	out := slices.Clone(rations)
+	for i := range out {
+		out[i].Shares = slices.Clone(out[i].Shares)
+		for s := range out[i].Shares {
+			out[i].Shares[s].Index = 0
+		}
+	}
+	return out
 }
 
 const recordSuffix = ".json"
