@@ -159,13 +159,30 @@ func checkHeld(r *Record, limits map[int]uint64) error {
 		if err != nil {
 			return fmt.Errorf("reading what claim %s/%s holds: %w", r.Plan.Namespace, r.Plan.Name, err)
 		}
+		dead := ofDead(&j)
 		for _, d := range j.Devices {
-			if want, ok := limits[d.Device]; ok && d.Used > want {
-				return fmt.Errorf("%w: %d bytes of device %d, with a limit of %d", ErrHolds, d.Used, d.Device, want)
+			used := d.Used - min(d.Used, dead[d.Device])
+			if want, ok := limits[d.Device]; ok && used > want {
+				return fmt.Errorf("%w: %d bytes of device %d, with a limit of %d", ErrHolds, used, d.Device, want)
 			}
 		}
 	}
 	return nil
+}
+
+// ofDead returns what is still counted for processes of a job that have ended, by device: the next request of the job
+// gives it back. What they had exported may be in use.
+func ofDead(j *machine.Job) map[int]uint64 {
+	out := map[int]uint64{}
+	for _, p := range j.Processes {
+		if p.State != machine.Dead || p.Lent {
+			continue
+		}
+		for _, h := range p.Holdings {
+			out[h.Device] += h.Total
+		}
+	}
+	return out
 }
 
 // Extra returns how much claims have of each device beyond their allocations, by the device's name. The scheduler must
