@@ -190,7 +190,9 @@ func (p Plan) lockJob(j *Job) (err error) {
 	if name == "" {
 		name = defaultName(p.Command[0])
 	}
-	job.Prune()
+	if !p.standing { // a launched job will end like those that are removed here, and a standing one is removed by hand
+		job.Prune()
+	}
 	for range 10 {
 		// First try to create it: an ended job is created again, with the limits of this plan.
 		j.Lock, err = job.Create(name)

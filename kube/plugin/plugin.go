@@ -203,13 +203,16 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 		return nil, fmt.Errorf("claim %s/%s asks for %s priority, and a claim may have at most %s (leave it out, use a device class that gives it, or change policies.maxPriority of the chart)",
 			plan.Namespace, plan.Name, plan.Priority, cmp.Or(p.MaxPriority, limit.PriorityNormal))
 	}
-	defer p.resizeSoon() // an annotation may be older than the claim's pod
 	devices, err := p.Node.Prepare(plan)
 	if errors.Is(err, node.ErrOverbooked) {
 		p.sweepSoon() // the kubelet tries again
 	}
 	if err != nil {
 		return nil, err
+	}
+	// What the annotations say from now on finds the claim prepared.
+	if sizes := p.sizes.Load(); sizes != nil && (*sizes)[plan.UID] != "" {
+		p.resizeSoon()
 	}
 	for _, d := range devices {
 		own := kubeletplugin.Device{Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Device, CDIDeviceIDs: []string{d.CDI}}

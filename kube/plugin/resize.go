@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -42,8 +43,9 @@ func (p *Plugin) watchNode(ctx context.Context) {
 	read := func(object any) {
 		if n, ok := object.(*corev1.Node); ok && n.Name == p.NodeName {
 			sizes := sizesOf(n.Annotations)
-			p.sizes.Store(&sizes)
-			p.resizeSoon()
+			if before := p.sizes.Swap(&sizes); before == nil || !maps.Equal(*before, sizes) {
+				p.resizeSoon()
+			}
 		}
 	}
 	_, err := factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: read, UpdateFunc: func(_, now any) { read(now) }})
@@ -75,7 +77,7 @@ func (p *Plugin) resizeSoon() {
 	}
 }
 
-// resizeWhenAsked resizes claims when the annotations have changed and when a claim was prepared. What was not possible
+// resizeWhenAsked resizes claims when the annotations have changed and when a claim with one was prepared. What was not possible
 // is tried again.
 func (p *Plugin) resizeWhenAsked(ctx context.Context) {
 	told := map[string]string{}

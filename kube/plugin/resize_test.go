@@ -102,6 +102,13 @@ func TestResizeByTheNode(t *testing.T) {
 
 	c.annotate(map[string]string{key(string(own.UID)): "11Gi"})
 	until(t, "a claim has more", func() bool { return c.publishedMemory() == total-gib })
-	c.unprepare(own, beside)
+	// An annotation may be older than the claim's pod.
+	later := newClaim(c, 3, "10Gi")
+	c.annotate(map[string]string{key(string(own.UID)): "11Gi", key(string(later.UID)): "13Gi"})
+	until(t, "the annotations are known", func() bool { return len(*c.plugin.sizes.Load()) == 2 })
+	c.add(later)
+	expect.Equal(t, c.prepare(later)[string(later.UID)].Error, "")
+	until(t, "the later claim is resized", func() bool { return c.publishedMemory() == total-4*gib })
+	c.unprepare(own, beside, later)
 	until(t, "what an ended claim had more is published", func() bool { return c.publishedMemory() == total })
 }
