@@ -140,7 +140,7 @@ func (p *Plugin) resizeOne(ctx context.Context, c claim.Plan, size string, told 
 	case changed:
 		reason, text = ReasonResized, fmt.Sprintf("Claim %s has what it asked for again", c.Name)
 	}
-	if text == "" || told[c.UID] == text {
+	if text == "" || told[c.UID] == text || p.EventsPeriod == 0 { // without events it has no right to create them
 		return err != nil
 	}
 	if e := p.tell(ctx, c.Namespace, c.Pods, reason, text, time.Now()); e != nil {

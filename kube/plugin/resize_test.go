@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,6 +77,7 @@ func TestResizeByTheNode(t *testing.T) {
 	own.Annotations = map[string]string{ResizePrefix + string(own.UID): "20Gi", "gpu.ration/resize": "20Gi"}
 	c.add(own, beside)
 	reasons := c.reasons()
+	c.config.EventsPeriod = time.Hour
 	c.start()
 	total := int64(c.config.Node.GPUs[0].Capacity())
 	until(t, "the GPUs are published", func() bool { return c.publishedMemory() == total })
