@@ -147,35 +147,46 @@ func (n *Node) book(l *claimLock, p claim.Plan) (*Record, error) {
 		}
 		r = nil
 	}
-	if r != nil {
-		p.Rations = r.Plan.Rations // with the indexes that the job was made with
-	}
-	release, err := l.reserve()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	others, err := n.others(p.UID)
-	if err == nil {
-		err = n.checkRoom(p, r.extra(), others)
-	}
-	if err == nil {
-		err = checkContainers(p, others)
-	}
-	if err != nil {
-		return nil, err
-	}
 	if r == nil {
 		r = &Record{}
-	} else if reflect.DeepEqual(r.Plan, p) {
-		return r, nil
+	} else if p.Rations = r.Plan.Rations; reflect.DeepEqual(r.Plan, p) { // with the indexes that the job was made with
+		return r, n.reserve(l, r, func() error { return nil })
 	}
 	r.Plan = p // it may have other pods now
-	if err := n.write(r); err != nil {
+	staged, err := n.stage(r)
+	if err != nil {
 		return nil, err
+	}
+	defer staged.Close()
+	if err := n.reserve(l, r, staged.Place); err != nil {
+		return nil, err
+	}
+	if err := staged.Sync(); err != nil {
+		return nil, r.wrap(err)
 	}
 	n.reached(PointRecorded)
 	return r, nil
+}
+
+// reserve puts a record in place, if its claim fits beside the others. It waits for no disk meanwhile: all claims of a
+// node wait for each other here.
+func (n *Node) reserve(l *claimLock, r *Record, place func() error) error {
+	release, err := l.reserve()
+	if err != nil {
+		return err
+	}
+	defer release()
+	others, err := n.others(r.Plan.UID)
+	if err == nil {
+		err = n.checkRoom(r.Plan, r.Extra, others)
+	}
+	if err == nil {
+		err = checkContainers(r.Plan, others)
+	}
+	if err == nil {
+		err = r.wrap(place())
+	}
+	return err
 }
 
 // cdiDevices returns the devices of a claim, as reported to the kubelet.

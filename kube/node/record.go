@@ -43,14 +43,6 @@ func (r *Record) created(ration int) int64 {
 	return r.Created[ration]
 }
 
-// extra returns what is booked beyond the allocation; nil for no record.
-func (r *Record) extra() map[string]uint64 {
-	if r == nil {
-		return nil
-	}
-	return r.Extra
-}
-
 // consistsOf reports whether the record describes the same allocation. The pods that it is reserved
 // for may differ, and NVML's indexes, which change when a GPU is added or removed.
 func (r *Record) consistsOf(p claim.Plan) bool {
@@ -88,12 +80,27 @@ func (n *Node) read(uid string) (*Record, error) {
 }
 
 func (n *Node) write(r *Record) error {
-	r.Version, r.Nonce = recordVersion, rand.Text()
-	text, err := json.Marshal(r)
+	staged, err := n.stage(r)
 	if err != nil {
 		return err
 	}
-	if err := safepath.Replace(n.recordFile(r.Plan.UID), append(text, '\n'), 0o600); err != nil {
+	defer staged.Close()
+	return r.wrap(errors.Join(staged.Place(), staged.Sync()))
+}
+
+// stage writes a record beside its place.
+func (n *Node) stage(r *Record) (*safepath.Staged, error) {
+	r.Version, r.Nonce = recordVersion, rand.Text()
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	staged, err := safepath.Stage(n.recordFile(r.Plan.UID), append(text, '\n'), 0o600)
+	return staged, r.wrap(err)
+}
+
+func (r *Record) wrap(err error) error {
+	if err != nil {
 		return fmt.Errorf("recording claim %s/%s: %w", r.Plan.Namespace, r.Plan.Name, err)
 	}
 	return nil
