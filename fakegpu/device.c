@@ -21,13 +21,11 @@ static int device_entry_index(const char *entry)
 
 	if (end != entry && *end == '\0' && *entry != '-')
 		return n < machine_presents() ? (int)machine_present((unsigned)n) : -1;
-	if (strncasecmp(entry, "GPU-", 4) != 0 || entry[4] == '\0')
+	if ((strncasecmp(entry, "GPU-", 4) != 0 && strncasecmp(entry, "MIG-", 4) != 0) || entry[4] == '\0')
 		return -1;
 	for (unsigned i = 0; i < machine_presents(); i++) {
-		unsigned char uuid[16];
 		char text[UUID_TEXT];
-		model_uuid(machine_shape()->model, machine_present(i), uuid);
-		uuid_text(uuid, text);
+		model_uuid_text(machine_shape()->model, machine_present(i), text);
 		if (strncasecmp(text, entry, strlen(entry)) != 0)
 			continue;
 		if (found >= 0)
@@ -45,6 +43,13 @@ static bool device_is_visible(int index)
 	return false;
 }
 
+/* Of MIG devices, a process can use one. */
+static void device_one_part(void)
+{
+	if (machine_shape()->model->parts > 0 && device_visible_count > 1)
+		device_visible_count = 1;
+}
+
 /* An entry that names no device ends the list; naming one twice is an error. */
 CUresult devices_load(void)
 {
@@ -58,6 +63,7 @@ CUresult devices_load(void)
 			device_visible[device_visible_count] = machine_present(device_visible_count);
 			device_visible_count++;
 		}
+		device_one_part();
 		return device_visible_count == 0 ? CUDA_ERROR_NO_DEVICE : r;
 	}
 	copy = strdup(list);
@@ -73,6 +79,7 @@ CUresult devices_load(void)
 		device_visible[device_visible_count++] = (unsigned)index;
 	}
 	free(copy);
+	device_one_part();
 	return r == CUDA_SUCCESS && device_visible_count == 0 ? CUDA_ERROR_NO_DEVICE : r;
 }
 
@@ -109,7 +116,7 @@ API cuDeviceGetName(char *name, int len, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-API cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+API cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
 	TRY(device_check(device));
 	if (uuid == NULL)
@@ -118,7 +125,15 @@ API cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-API cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
+/* The older call has no UUID of a MIG device, and returns that of its GPU. */
+API cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+	const struct model *m = machine_shape()->model;
+	TRY(cuDeviceGetUuid_v2(uuid, device));
+	if (m->parts > 0)
+		model_gpu_uuid(m, model_gpu(m, device_index(device)), uuid->bytes);
+	return CUDA_SUCCESS;
+}
 
 API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
@@ -145,7 +160,7 @@ API cuDeviceGetPCIBusId(char *text, int len, CUdevice device)
 	TRY(device_check(device));
 	if (text == NULL || len <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	bus_text(device_index(device), bus);
+	bus_text(model_gpu(machine_shape()->model, device_index(device)), bus);
 	snprintf(text, (size_t)len, "%s", bus + 4); /* CUDA writes four digits of the domain */
 	return CUDA_SUCCESS;
 }
@@ -157,7 +172,7 @@ API cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned i = 0; i < device_visible_count; i++) {
 		char bus[BUS_TEXT];
-		bus_text(device_visible[i], bus);
+		bus_text(model_gpu(machine_shape()->model, device_visible[i]), bus);
 		if (strcasecmp(bus, text) == 0 || strcasecmp(bus + 4, text) == 0) {
 			*device = (CUdevice)i;
 			return CUDA_SUCCESS;

@@ -5,10 +5,11 @@
 #include <string.h>
 
 static const struct model models[] = {
-	{"h200", "NVIDIA H200", 143771, 629824, 518, 9, 0, 132},
-	{"h100", "NVIDIA H100 80GB HBM3", 81559, 0, 300, 9, 0, 132},
-	{"a100", "NVIDIA A100-SXM4-40GB", 40960, 0, 300, 8, 0, 108},
-	{"small", "NVIDIA Fake Small", 1024, 0, 300, 8, 6, 16},
+	{"h200", "NVIDIA H200", 143771, 629824, 518, 9, 0, 132, 0, NULL, 0},
+	{"h100", "NVIDIA H100 80GB HBM3", 81559, 0, 300, 9, 0, 132, 0, NULL, 0},
+	{"h100mig", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9984, 0, 300, 9, 0, 16, 7, "NVIDIA H100 80GB HBM3", 81559},
+	{"a100", "NVIDIA A100-SXM4-40GB", 40960, 0, 300, 8, 0, 108, 0, NULL, 0},
+	{"small", "NVIDIA Fake Small", 1024, 0, 300, 8, 6, 16, 0, NULL, 0},
 };
 
 int size_parse(const char *text, uint64_t *out)
@@ -95,6 +96,19 @@ void uuid_text(const unsigned char u[16], char out[UUID_TEXT])
 		at += sprintf(at, "%02x", u[i]);
 	}
 }
+
+void model_uuid_text(const struct model *m, unsigned i, char out[UUID_TEXT])
+{
+	unsigned char uuid[16];
+	model_uuid(m, i, uuid);
+	uuid_text(uuid, out);
+	if (m->parts > 0)
+		memcpy(out, "MIG", 3);
+}
+
+unsigned model_gpu(const struct model *m, unsigned i) { return m->parts > 0 ? i / m->parts : i; }
+
+void model_gpu_uuid(const struct model *m, unsigned gpu, unsigned char out[16]) { model_uuid(m, MAX_DEVICES + gpu, out); }
 
 unsigned bus_number(unsigned i) { return 0x06 + i * 0x10; }
 

@@ -15,6 +15,9 @@ struct model {
 	uint64_t context;  /* MiB that one context costs */
 	int major, minor;  /* compute capability */
 	int sms;
+	unsigned parts;   /* MIG devices of a GPU, of which this is one; 0 for a GPU that is not divided */
+	const char *gpu;  /* that GPU's name */
+	uint64_t gpu_mib; /* and NVML's total of it */
 };
 
 struct shape {
@@ -37,7 +40,14 @@ void model_uuid(const struct model *m, unsigned i, unsigned char out[16]);
 enum { UUID_TEXT = 41 };
 void uuid_text(const unsigned char uuid[16], char out[UUID_TEXT]);
 
-/* "00000000:XX:00.0" and its bus number. */
+/* The same of device i, with MIG- if it is a part of a GPU, and of GPU i that is divided. */
+void model_uuid_text(const struct model *m, unsigned i, char out[UUID_TEXT]);
+void model_gpu_uuid(const struct model *m, unsigned gpu, unsigned char out[16]);
+
+/* The GPU that device i is, or is a part of. */
+unsigned model_gpu(const struct model *m, unsigned i);
+
+/* "00000000:XX:00.0" of a GPU, and its bus number. */
 enum { BUS_TEXT = 17 };
 unsigned bus_number(unsigned i);
 void bus_text(unsigned i, char out[BUS_TEXT]);

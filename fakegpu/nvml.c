@@ -14,6 +14,7 @@ struct nvml_device {
 };
 
 static struct nvml_device nvml_devices[MAX_DEVICES];
+static struct nvml_device nvml_whole[MAX_DEVICES]; /* GPUs that are divided into MIG devices */
 static unsigned nvml_users;
 static pthread_mutex_t nvml_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -28,11 +29,41 @@ nvmlDevice_t nvml_handle(unsigned index)
 	return &nvml_devices[index];
 }
 
+static unsigned nvml_gpu_of(unsigned index) { return model_gpu(machine_shape()->model, index); }
+
+bool nvml_divided(nvmlDevice_t device, unsigned *gpu)
+{
+	if (nvml_ready() != NVML_SUCCESS || machine_shape()->model->parts == 0 || device < nvml_whole || device >= nvml_whole + MAX_DEVICES)
+		return false;
+	*gpu = (unsigned)(device - nvml_whole);
+	return true;
+}
+
+unsigned nvml_gpus(void)
+{
+	unsigned n = 0;
+	for (unsigned i = 0; i < machine_presents(); i++)
+		n += i == 0 || nvml_gpu_of(machine_present(i)) != nvml_gpu_of(machine_present(i - 1));
+	return n;
+}
+
+nvmlDevice_t nvml_gpu(unsigned number)
+{
+	for (unsigned i = 0; i < machine_presents(); i++) {
+		if (i > 0 && nvml_gpu_of(machine_present(i)) != nvml_gpu_of(machine_present(i - 1)))
+			number--;
+		if (number == 0)
+			return &nvml_whole[nvml_gpu_of(machine_present(i))];
+	}
+	return NULL;
+}
+
 nvmlReturn_t nvml_number(nvmlDevice_t device, unsigned *number)
 {
+	unsigned gpu;
 	NVML_TRY(nvml_ready());
 	for (unsigned i = 0; i < machine_presents(); i++)
-		if (device == &nvml_devices[machine_present(i)]) {
+		if (device == &nvml_devices[machine_present(i)] || (nvml_divided(device, &gpu) && nvml_gpu_of(machine_present(i)) == gpu)) {
 			*number = i;
 			return NVML_SUCCESS;
 		}
@@ -160,7 +191,7 @@ NVML_API nvmlDeviceGetCount_v2(unsigned *count)
 	NVML_TRY(nvml_ready());
 	if (count == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*count = machine_presents();
+	*count = machine_shape()->model->parts > 0 ? nvml_gpus() : machine_presents();
 	return NVML_SUCCESS;
 }
 
@@ -169,9 +200,10 @@ NVML_API nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(coun
 NVML_API nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
 	NVML_TRY(nvml_ready());
-	if (device == NULL || index >= machine_presents())
+	bool divided = machine_shape()->model->parts > 0;
+	if (device == NULL || index >= (divided ? nvml_gpus() : machine_presents()))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*device = nvml_handle(machine_present(index));
+	*device = divided ? nvml_gpu(index) : nvml_handle(machine_present(index));
 	return NVML_SUCCESS;
 }
 
@@ -182,11 +214,19 @@ NVML_API nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 	NVML_TRY(nvml_ready());
 	if (uuid == NULL || device == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	for (unsigned i = 0; i < machine_presents(); i++) {
+	for (unsigned i = 0; machine_shape()->model->parts > 0 && i < nvml_gpus(); i++) {
 		unsigned char bytes[16];
 		char mine[UUID_TEXT];
-		model_uuid(machine_shape()->model, machine_present(i), bytes);
+		model_gpu_uuid(machine_shape()->model, (unsigned)(nvml_gpu(i) - nvml_whole), bytes);
 		uuid_text(bytes, mine);
+		if (strcasecmp(mine, uuid) == 0) {
+			*device = nvml_gpu(i);
+			return NVML_SUCCESS;
+		}
+	}
+	for (unsigned i = 0; i < machine_presents(); i++) {
+		char mine[UUID_TEXT];
+		model_uuid_text(machine_shape()->model, machine_present(i), mine);
 		if (strcasecmp(mine, uuid) == 0) {
 			*device = nvml_handle(machine_present(i));
 			return NVML_SUCCESS;
@@ -202,9 +242,10 @@ NVML_API nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *device)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < machine_presents(); i++) {
 		char mine[BUS_TEXT];
-		bus_text(machine_present(i), mine);
+		bus_text(nvml_gpu_of(machine_present(i)), mine);
 		if (strcasecmp(mine, bus) == 0 || strcasecmp(mine + 4, bus) == 0) {
-			*device = nvml_handle(machine_present(i));
+			bool divided = machine_shape()->model->parts > 0;
+			*device = divided ? &nvml_whole[nvml_gpu_of(machine_present(i))] : nvml_handle(machine_present(i));
 			return NVML_SUCCESS;
 		}
 	}

@@ -25,4 +25,11 @@ nvmlReturn_t nvml_number(nvmlDevice_t device, unsigned *number);
 nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index);
 nvmlDevice_t nvml_handle(unsigned index);
 
+/* nvml_divided returns whether a handle is that of a GPU that is divided into MIG devices, and its number on the machine.
+ * Other calls take such a handle for the GPU's first MIG device. */
+bool nvml_divided(nvmlDevice_t device, unsigned *gpu);
+/* nvml_gpus returns how many such GPUs there are, and nvml_gpu the handle of one. */
+unsigned nvml_gpus(void);
+nvmlDevice_t nvml_gpu(unsigned number);
+
 #endif

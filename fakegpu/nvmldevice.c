@@ -20,18 +20,22 @@ static nvmlReturn_t nvmldevice_text(nvmlDevice_t device, char *out, unsigned siz
 
 NVML_API nvmlDeviceGetName(nvmlDevice_t device, char *out, unsigned size)
 {
+	unsigned gpu;
 	NVML_TRY(nvml_ready());
-	return nvmldevice_text(device, out, size, machine_shape()->model->name);
+	return nvmldevice_text(device, out, size, nvml_divided(device, &gpu) ? machine_shape()->model->gpu : machine_shape()->model->name);
 }
 
 NVML_API nvmlDeviceGetUUID(nvmlDevice_t device, char *out, unsigned size)
 {
 	unsigned char uuid[16];
 	char mine[UUID_TEXT];
-	unsigned i;
+	unsigned i, gpu;
 	NVML_TRY(nvml_index(device, &i));
-	model_uuid(machine_shape()->model, i, uuid);
-	uuid_text(uuid, mine);
+	model_uuid_text(machine_shape()->model, i, mine);
+	if (nvml_divided(device, &gpu)) {
+		model_gpu_uuid(machine_shape()->model, gpu, uuid);
+		uuid_text(uuid, mine);
+	}
 	return nvmldevice_text(device, out, size, mine);
 }
 
@@ -42,6 +46,7 @@ static nvmlReturn_t nvmldevice_pci(nvmlDevice_t device, const void *out, nvmlPci
 	NVML_TRY(nvml_index(device, &i));
 	if (out == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
+	i = model_gpu(machine_shape()->model, i);
 	bus_text(i, bus);
 	*info = (nvmlPciInfo_t){.bus = bus_number(i), .pciDeviceId = 0x233510de, .pciSubSystemId = 0x18be10de};
 	strcpy(info->busId, bus);
@@ -68,6 +73,24 @@ NVML_API nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v1_t *out)
 
 NVML_API nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v1_t *out) { return nvmlDeviceGetPciInfo(device, out); }
 
+/* A GPU that is divided has its own total, and holds what its MIG devices do. */
+static uint64_t nvmldevice_total(nvmlDevice_t device)
+{
+	unsigned gpu;
+	return nvml_divided(device, &gpu) ? machine_shape()->model->gpu_mib << 20 : machine_shape()->bytes;
+}
+
+static uint64_t nvmldevice_booked(nvmlDevice_t device, unsigned index)
+{
+	unsigned gpu, parts = machine_shape()->model->parts;
+	uint64_t sum = 0;
+	if (!nvml_divided(device, &gpu))
+		return machine_booked(index);
+	for (unsigned i = gpu * parts; i < (gpu + 1) * parts && i < machine_shape()->devices; i++)
+		sum += machine_booked(i);
+	return sum;
+}
+
 /* The first call has no word for what the driver reserves, and calls it used. */
 NVML_API nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
@@ -75,8 +98,8 @@ NVML_API nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 	NVML_TRY(nvml_index(device, &i));
 	if (out == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	out->total = machine_shape()->bytes;
-	out->used = machine_booked(i) + machine_reserved(i);
+	out->total = nvmldevice_total(device);
+	out->used = nvmldevice_booked(device, i) + machine_reserved(i);
 	out->free = out->total - out->used;
 	return NVML_SUCCESS;
 }
@@ -89,9 +112,9 @@ NVML_API nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (out->version != NVML_MEMORY_V2)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	out->total = machine_shape()->bytes;
+	out->total = nvmldevice_total(device);
 	out->reserved = machine_reserved(i);
-	out->used = machine_booked(i);
+	out->used = nvmldevice_booked(device, i);
 	out->free = out->total - out->used - out->reserved;
 	return NVML_SUCCESS;
 }
@@ -101,15 +124,19 @@ static nvmlReturn_t nvmldevice_processes(nvmlDevice_t device, unsigned *count, v
 					 void (*put)(void *out, unsigned at, const struct process_info *p))
 {
 	struct process_info *list;
-	unsigned i, n;
+	unsigned i, n, gpu, parts;
 
 	NVML_TRY(nvml_index(device, &i));
+	parts = machine_shape()->model->parts;
 	if (count == NULL || (*count > 0 && out == NULL))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	list = malloc(MAX_PROCESSES * sizeof *list);
 	if (list == NULL)
 		return NVML_ERROR_UNKNOWN;
 	n = machine_processes(i, list, MAX_PROCESSES);
+	if (nvml_divided(device, &gpu))
+		for (unsigned k = gpu * parts, first = i; k < (gpu + 1) * parts && k < machine_shape()->devices; k++)
+			n += k != first ? machine_processes(k, list + n, MAX_PROCESSES - n) : 0;
 	for (unsigned k = 0; n <= *count && k < n; k++)
 		put(out, k, &list[k]);
 	free(list);
@@ -229,8 +256,6 @@ NUMBER(nvmlDeviceGetPowerUsage, 75000)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, 700000)
 NUMBER(nvmlDeviceGetDisplayActive, 0)
 NUMBER(nvmlDeviceGetVirtualizationMode, 0)
-NUMBER(nvmlDeviceGetMaxMigDeviceCount, 0)
-NUMBER(nvmlDeviceIsMigDeviceHandle, 0)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 5)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, 16)
 
@@ -241,10 +266,16 @@ static nvmlReturn_t nvmldevice_own_number(nvmlDevice_t device, unsigned *out)
 	return nvmldevice_number(device, out, i);
 }
 
+/* Of a MIG device, it is its number in its GPU. */
 NVML_API nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *out)
 {
-	unsigned number;
+	unsigned number, gpu, parts = 0;
 	NVML_TRY(nvml_number(d, &number));
+	parts = machine_shape()->model->parts;
+	if (nvml_divided(d, &gpu))
+		number = gpu;
+	else if (parts > 0)
+		number = machine_present(number) % parts;
 	return nvmldevice_number(d, out, number);
 }
 
@@ -257,7 +288,6 @@ static nvmlReturn_t nvmldevice_setting(nvmlDevice_t device, unsigned *now, unsig
 	return nvmldevice_number(device, later, value);
 }
 
-NVML_API nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *now, unsigned *later) { return nvmldevice_setting(d, now, later, 0); }
 NVML_API nvmlDeviceGetEccMode(nvmlDevice_t d, unsigned *now, unsigned *later) { return nvmldevice_setting(d, now, later, 1); }
 
 NVML_API nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned *out)

@@ -284,10 +284,8 @@ static int state_try(const char *wanted, struct state_file *f)
 static int state_find_device(const struct shape *shape, const char *uuid)
 {
 	for (unsigned i = 0; i < shape->devices; i++) {
-		unsigned char bytes[16];
 		char text[UUID_TEXT];
-		model_uuid(shape->model, i, bytes);
-		uuid_text(bytes, text);
+		model_uuid_text(shape->model, i, text);
 		if (strcasecmp(text, uuid) == 0)
 			return (int)i;
 	}

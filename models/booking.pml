@@ -2,7 +2,8 @@
  *
  * The device has CAPACITY, and each of CLAIMS claims wants one of it. For each claim a caller prepares and unprepares it, ROUNDS
  * times. It dies up to DEATHS times before any write; the kernel then drops its locks, and the call is made again, or the claim is
- * unprepared. A call for one claim holds that claim's lock, so that one caller for each claim stands for all calls. The lock of the
+ * unprepared. With RESIZES, a claim that is prepared is raised to two of the device and lowered again up to RESIZES times (Resize). A
+ * call for one claim holds that claim's lock, so that one caller for each claim stands for all calls. The lock of the
  * booking excludes all callers from each other.
  */
 
@@ -19,11 +20,17 @@
 #define DEATHS 2
 #endif
 
-bool record[CLAIMS];		/* on disk */
-bool job[CLAIMS];
+#ifndef RESIZES
+#define RESIZES 0
+#endif
+
+byte record[CLAIMS];		/* on disk: how much is booked for the claim */
+byte job[CLAIMS];		/* the limit of its job */
 bool booking;			/* the lock */
-byte jobs;			/* how many jobs there are */
-byte deaths;
+byte jobs;			/* the sum of the limits */
+byte deaths, resizes;
+
+#define LIMIT(n) jobs = jobs - job[own] + n; job[own] = n
 
 /* A step of a call. The caller dies instead. */
 #define STEP(what) if :: atomic { what } :: atomic { deaths < DEATHS -> deaths++; goto dead } fi
@@ -40,11 +47,11 @@ again:
 #ifndef NO_BOOKING_LOCK
 	   atomic { !booking -> booking = true; booked = true };
 #endif
-	   sum = 1; i = 0;
+	   sum = (record[own] > 0 -> record[own] : 1); i = 0;
 	   do			/* the records of the others, one after the other */
 	   :: i < CLAIMS ->
 	      if
-	      :: i != own && record[i] -> sum++
+	      :: i != own -> sum = sum + record[i]
 	      :: else
 	      fi;
 	      i++
@@ -58,25 +65,69 @@ again:
 	   fi;
 #ifdef RECORD_AFTER
 	   atomic { if :: booked -> booking = false; booked = false :: else fi };
-	   STEP(record[own] = true);
+	   STEP(if :: record[own] == 0 -> record[own] = 1 :: else fi);
 #else
-	   STEP(record[own] = true);
+	   STEP(if :: record[own] == 0 -> record[own] = 1 :: else fi);
 	   atomic { if :: booked -> booking = false; booked = false :: else fi };
 #endif
-	   STEP(if :: !job[own] -> job[own] = true; jobs++ :: else fi; assert(jobs <= CAPACITY));
+	   STEP(if :: job[own] == 0 -> LIMIT(1) :: else fi; assert(jobs <= CAPACITY));
+resize:
+	   if
+	   :: atomic { resizes < RESIZES -> resizes++ }
+	   :: goto unprepare
+	   fi;
+	   if
+	   :: record[own] == 1 ->	/* raise: book it first */
+	      atomic { !booking -> booking = true; booked = true };
+	      sum = 2; i = 0;
+	      do
+	      :: i < CLAIMS ->
+		 if
+		 :: i != own -> sum = sum + record[i]
+		 :: else
+		 fi;
+		 i++
+	      :: else -> break
+	      od;
+	      if
+	      :: sum > CAPACITY ->
+		 atomic { booking = false; booked = false };
+		 goto unprepare
+	      :: else
+	      fi;
+#ifdef RAISE_FIRST
+	      STEP(LIMIT(2); assert(jobs <= CAPACITY));
+	      atomic { booking = false; booked = false };
+	      STEP(record[own] = 2)
+#else
+	      STEP(record[own] = 2);
+	      atomic { booking = false; booked = false };
+	      STEP(LIMIT(2); assert(jobs <= CAPACITY))
+#endif
+	   :: else ->			/* lower: end the booking last */
+#ifdef LOWER_BOOKING_FIRST
+	      STEP(record[own] = 1);
+	      STEP(LIMIT(1))
+#else
+	      STEP(LIMIT(1));
+	      STEP(record[own] = 1)
+#endif
+	   fi;
+	   goto resize;
 unprepare:
 #ifdef FORGET_FIRST
-	   STEP(record[own] = false);
+	   STEP(record[own] = 0);
 #endif
-	   STEP(if :: job[own] -> job[own] = false; jobs-- :: else fi);
+	   STEP(LIMIT(0));
 #ifndef FORGET_FIRST
-	   STEP(record[own] = false);
+	   STEP(record[own] = 0);
 #endif
 	   goto next;
 dead:
 	   atomic { if :: booked -> booking = false; booked = false :: else fi };
 	   if
 	   :: goto again
+	   :: record[own] > 0 && job[own] > 0 -> goto resize
 	   :: goto unprepare
 	   fi;
 next:

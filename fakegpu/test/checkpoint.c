@@ -212,6 +212,7 @@ static void busy(void)
 	OK(cuCheckpointProcessUnlock(c.pid, NULL));
 
 	kill(c.pid, SIGSTOP);
+	EQ(waitpid(c.pid, NULL, WUNTRACED), c.pid); /* until it has stopped: the signal takes its time on a busy machine */
 	pthread_create(&asks, NULL, lock_stopped, &c);
 	nanosleep(&(struct timespec){0, 50 * 1000000}, NULL); /* longer than it asks for */
 	EQ(pthread_tryjoin_np(asks, &result), EBUSY);

@@ -6,6 +6,7 @@ package gpu
 import (
 	"encoding/hex"
 	"errors"
+	"slices"
 	"strings"
 
 	"ration/internal/limit"
@@ -29,6 +30,11 @@ type Device struct {
 	// Capability is the major and minor compute capability. It is zero if the driver does not
 	// report it, or if the devices come from a file.
 	Capability [2]int `json:"-"`
+
+	// Parts are the MIG devices of a GPU that is divided, with their numbers in it, and Parent is the UUID of the
+	// GPU of a MIG device. They are empty if the devices come from a file.
+	Parts  []Device `json:"-"`
+	Parent string   `json:"-"`
 }
 
 // Process is a process's use of a device, by the driver's count.
@@ -44,6 +50,24 @@ func (d *Driver) Totals() (totals []limit.Size) {
 		totals = append(totals, dev.Total)
 	}
 	return totals
+}
+
+// CUDADevices returns what CUDA counts as devices: instead of a GPU that is divided, its MIG devices. The first of them
+// has the number of its GPU, and the others follow after all GPUs, so that GPUs keep NVML's numbers.
+func (d *Driver) CUDADevices() []Device {
+	out := slices.Clone(d.Devices)
+	for i, dev := range d.Devices {
+		for k, part := range dev.Parts {
+			part.Index = i
+			if k > 0 {
+				part.Index = len(out)
+				out = append(out, part)
+			} else {
+				out[i] = part
+			}
+		}
+	}
+	return out
 }
 
 // Usable returns how much memory all programs together can have: their contexts, and what they allocate.

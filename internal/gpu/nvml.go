@@ -123,9 +123,37 @@ func (d *Driver) readDevices() error {
 			mode, _, ret := handle.GetMigMode()
 			dev.MIG = ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
 		}
+		if dev.MIG {
+			dev.Parts = parts(handle, dev)
+		}
 		d.handles, d.Devices = append(d.handles, handle), append(d.Devices, dev)
 	}
 	return nil
+}
+
+// parts returns the MIG devices of a GPU that is divided. It leaves out those that do not answer: they are being made or
+// removed.
+func parts(gpu nvml.Device, of Device) (out []Device) {
+	most, _ := gpu.GetMaxMigDeviceCount()
+	for i := range most {
+		handle, ret := gpu.GetMigDeviceHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		part := Device{Index: i, Capability: of.Capability, Parent: of.UUID}
+		part.UUID, ret = handle.GetUUID()
+		memory, ret2 := handle.GetMemoryInfo()
+		if ret != nvml.SUCCESS || ret2 != nvml.SUCCESS {
+			continue
+		}
+		part.Total = limit.Size(memory.Total)
+		if memory, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
+			part.Reserved = limit.Size(memory.Reserved)
+		}
+		part.Name, _ = handle.GetName() // only for messages
+		out = append(out, part)
+	}
+	return out
 }
 
 // Processes returns the driver's count for each process. It leaves out processes without a size.

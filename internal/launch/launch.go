@@ -190,7 +190,9 @@ func (p Plan) lockJob(j *Job) (err error) {
 	if name == "" {
 		name = defaultName(p.Command[0])
 	}
-	job.Prune()
+	if !p.standing { // a launched job will end like those that are removed here, and a standing one is removed by hand
+		job.Prune()
+	}
 	for range 10 {
 		// First try to create it: an ended job is created again, with the limits of this plan.
 		j.Lock, err = job.Create(name)
@@ -218,6 +220,7 @@ func (p Plan) setUpFake(j *Job) error {
 		return err
 	}
 	if p.Present != nil { // the limits refer to all devices, which the driver has just listed
+		driver.Devices = driver.CUDADevices()
 		if err := os.WriteFile(filepath.Join(state, "present"), []byte(strings.Join(p.Present, "\n")+"\n"), 0o644); err != nil {
 			return fmt.Errorf("saying which devices are present: %w", err)
 		}

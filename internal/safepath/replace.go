@@ -17,31 +17,66 @@ const TempPrefix = ".ration-tmp-"
 // content or the new content, and nothing in between. It syncs the file before the rename and the
 // folder after it. It replaces a link at path and does not follow it; it opens the folder as Open
 // does. The mode does not depend on the umask. The error does not contain the path.
-func Replace(path string, content []byte, mode os.FileMode) (err error) {
-	dir, err := OpenFolder(filepath.Dir(path))
+func Replace(path string, content []byte, mode os.FileMode) error {
+	f, err := Stage(path, content, mode)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(dir)
+	defer f.Close()
+	if err := f.Place(); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// Staged is the new content of a file, beside it. Close removes it, unless it is in place.
+type Staged struct {
+	dir        int
+	name, base string // name is empty when it is in place
+}
+
+// Stage writes and synchronises the new content of a file, as Replace does, and leaves the file as it is. So the caller
+// need not wait for a disk while it holds a lock under which the file is replaced.
+func Stage(path string, content []byte, mode os.FileMode) (_ *Staged, err error) {
+	dir, err := OpenFolder(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	s := &Staged{dir: dir, base: filepath.Base(path)}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
 	name := TempPrefix + rand.Text()
 	fd, err := openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			_ = unix.Unlinkat(dir, name, 0)
-		}
-	}()
+	s.name = name
 	f := os.NewFile(uintptr(fd), name)
 	_, err = f.Write(content)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
+	return s, errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+}
+
+// Place replaces the file. Other processes see the new content from then on.
+func (s *Staged) Place() error {
+	err := unix.Renameat(s.dir, s.name, s.dir, s.base)
+	if err == nil {
+		s.name = ""
 	}
-	if err := unix.Renameat(dir, name, dir, filepath.Base(path)); err != nil {
-		return err
+	return err
+}
+
+// Sync returns when the file stays replaced if the machine crashes.
+func (s *Staged) Sync() error { return syncFolder(s.dir) }
+
+// Close frees what the content needs.
+func (s *Staged) Close() {
+	if s.name != "" {
+		_ = unix.Unlinkat(s.dir, s.name, 0)
 	}
-	return syncFolder(dir)
+	_ = unix.Close(s.dir)
 }
 
 // SyncFolder syncs a folder, so that changes of its files survive a crash of the machine.

@@ -42,7 +42,8 @@ type Ration struct {
 	Request string  `json:"request,omitempty"` // request that it belongs to; empty for all requests
 	Shares  []Share `json:"shares"`
 
-	Priority limit.Priority `json:"priority,omitzero"` // of the job; the lowest of its requests
+	Priority  limit.Priority  `json:"priority,omitzero"`   // of the job; the lowest of its requests
+	WaitAlloc limit.WaitAlloc `json:"wait_alloc,omitzero"` // of the job; that of its first request
 }
 
 // Share is a part of a device.
@@ -110,6 +111,9 @@ func Read(c *resourceapi.ResourceClaim, node string, gpus []slices.GPU) (Plan, e
 		}
 		p.Results = append(p.Results, result)
 		ration := &p.Rations[result.Ration]
+		if len(ration.Shares) == 0 {
+			ration.WaitAlloc = valueFor(settings.waits, r.Request)
+		}
 		if priority := valueFor(settings.priorities, r.Request); len(ration.Shares) == 0 || ration.Priority.Above(priority) {
 			ration.Priority = priority
 		}

@@ -107,6 +107,19 @@ func TestReadPriority(t *testing.T) {
 	}
 }
 
+// Requests of a job wait for its memory as its claim says, or its class.
+func TestReadWaitAlloc(t *testing.T) {
+	c := allocated(result("a", 0, "10Gi", "0"))
+	config(c, resourceapi.AllocationConfigSourceClass, head+`,"waitAlloc":"10s"}`)
+	p, err := Read(c, "n", gpus)
+	expect.OK(t, err)
+	expect.Equal(t, p.Rations[0].WaitAlloc, limit.WaitAlloc(10_000))
+	config(c, resourceapi.AllocationConfigSourceClaim, head+`,"waitAlloc":"1500ms"}`)
+	p, err = Read(c, "n", gpus)
+	expect.OK(t, err)
+	expect.Equal(t, p.Rations[0].WaitAlloc, limit.WaitAlloc(1500))
+}
+
 // Whatever is odd is refused, with what to do.
 func TestReadRefuses(t *testing.T) {
 	one := func(change func(r *resourceapi.DeviceRequestAllocationResult)) *resourceapi.ResourceClaim {
@@ -162,7 +175,12 @@ func TestReadRefuses(t *testing.T) {
 		"sharing in part":  {with(head+`,"sharing":"Request"}`, "a"), "for the whole claim"},
 		"unknown priority": {with(head + `,"priority":"urgent"}`), "not a priority"},
 		"in capitals":      {with(head + `,"priority":"High"}`), "write high"},
-		"priority in part": {with(head+`,"priority":"low"}`, "a"), "a priority is for the whole claim"},
+		"priority in part": {with(head+`,"priority":"low"}`, "a"), "priority and waitAlloc are for the whole claim"},
+		"wait in part":     {with(head+`,"waitAlloc":"30s"}`, "a"), "priority and waitAlloc are for the whole claim"},
+		"a wait of a year": {with(head + `,"waitAlloc":"9000h"}`), "waitAlloc"},
+		"sleeping":         {with(head + `,"sleepAfter":"10m"}`), "a claim cannot sleep: the scheduler keeps its memory reserved"},
+		"waking":           {with(head + `,"wake":"manual"}`), "a claim cannot sleep"},
+		"waiting":          {with(head + `,"wait":"10m"}`), "its pod is pending until the scheduler finds room"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := Read(tt.claim, "n", gpus)

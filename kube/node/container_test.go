@@ -140,6 +140,39 @@ func TestContainerDevices(t *testing.T) {
 	}
 }
 
+// A MIG device is a device of its own: a container has that of its claim and no other, with the limit that the claim has
+// of it.
+func TestContainerMIG(t *testing.T) {
+	n := newNode(t)
+	n.FakeGPU = "h100migx3"
+	gpus, err := FakeGPUs(n.FakeGPU)
+	expect.OK(t, err)
+	n.GPUs = gpus
+	expect.Must(t, len(gpus) == 3, gpus)
+	for i, g := range gpus {
+		expect.True(t, g.Index == i && strings.HasPrefix(g.UUID, "MIG-") && strings.HasPrefix(g.Name(), "mig-") && g.Memory == 9984<<20 && !g.MIG, g)
+		expect.True(t, strings.HasPrefix(g.Parent, "GPU-") && g.Parent == gpus[0].Parent, g)
+	}
+	for i, g := range gpus {
+		p := n.plan(uid, 0)
+		p.Rations[0].Shares = []claim.Share{{Index: g.Index, UUID: g.UUID, Device: g.Name(), Memory: uint64(2+i) * gib}}
+		_, err = n.Prepare(p)
+		expect.OK(t, err)
+		j, err := machine.ReadJob(JobPrefix + uid)
+		expect.OK(t, err)
+		found := slices.IndexFunc(j.Devices, func(d machine.Device) bool {
+			return strings.TrimPrefix(d.UUID, "GPU-") == strings.TrimPrefix(g.UUID, "MIG-")
+		}) // a region has the digits only
+		expect.True(t, found >= 0 && j.Devices[found].Limit == uint64(2+i)*gib, "the job has", j.Devices)
+		commands := inContainer(fake+"/fake-train 1g 1g 1g 1g\n") + inContainer(fake+"/fake-smi\n")
+		out, err := exec.Command("unshare", "--mount", "sh", "-c", containerScript(t, n.readSpec(t, uid), commands)).CombinedOutput()
+		t.Logf("%v\n%s", err, out)
+		expect.Equal(t, strings.Count(string(out), "now has"), 1+i, "the program got")
+		expect.True(t, strings.Contains(string(out), ": CUDA_ERROR_OUT_OF_MEMORY"), "nothing was refused")
+		expect.OK(t, n.Unprepare(uid))
+	}
+}
+
 // A job's limits are on devices by their UUIDs, also beside a GPU that is divided (MIG) and in the claim of none: in a container
 // without that GPU the others have other numbers.
 func TestLimitsByUUID(t *testing.T) {

@@ -27,6 +27,11 @@ func prepareUntilKilled(point string) int {
 			select {}
 		}
 	}
+	if err == nil && os.Getenv(envResize) != "" {
+		err = resizeUntilKilled(n)
+		fmt.Fprintln(os.Stderr, "not killed:", err)
+		return 1
+	}
 	if err == nil {
 		_, err = n.Prepare(n.plan(uid, 10*gib))
 	}

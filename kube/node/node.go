@@ -23,6 +23,7 @@ import (
 	"reflect"
 	stdslices "slices"
 	"strings"
+	"sync/atomic"
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -39,11 +40,11 @@ const JobPrefix = "k8s-"
 
 // Node prepares claims on a node with GPUs.
 type Node struct {
-	GPUs    []slices.GPU
-	Driver  *gpu.Driver // the devices, for the jobs' limits; nil with FakeGPU
-	FakeGPU string      // a stand-in machine, such as h200x2; each job has its own
-	State   string      // folder of the records
-	CDI     string      // folder of the CDI specs
+	GPUs    []slices.GPU // at the start; Devices returns those of now
+	Driver  *gpu.Driver  // the devices at the start, for the jobs' limits; nil with FakeGPU
+	FakeGPU string       // a stand-in machine, such as h200x2; each job has its own
+	State   string       // folder of the records
+	CDI     string       // folder of the CDI specs
 
 	// Hardware returns the edits that let a container use these GPUs: device nodes, and files of
 	// the driver. It is called without the lock, because it may take long. nil with FakeGPU.
@@ -59,6 +60,8 @@ type Node struct {
 
 	// Reached is called at each point at which a test may kill the process.
 	Reached func(point string)
+
+	now atomic.Pointer[devices] // nil as long as there are those of the start
 }
 
 // Points at which a process may be killed, in the order of Prepare and Unprepare. Everything before
@@ -71,6 +74,8 @@ const (
 	PointSpecRemoved = "spec removed"
 	PointJobRemoved  = "job removed" // after each job
 	PointForgotten   = "record removed"
+	PointBooked      = "resize booked" // of Resize
+	PointResized     = "limits set"
 )
 
 // Points lists all of them.
@@ -122,7 +127,7 @@ func (n *Node) Prepare(p claim.Plan) ([]Device, error) {
 		return nil, err
 	}
 	n.reached(PointPrepared)
-	return devices(p), nil
+	return cdiDevices(p), nil
 }
 
 // book returns the record of a claim. If there is none yet, it writes one, if the claim fits beside
@@ -142,36 +147,50 @@ func (n *Node) book(l *claimLock, p claim.Plan) (*Record, error) {
 		}
 		r = nil
 	}
-	release, err := l.reserve()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	others, err := n.others(p.UID)
-	if err == nil {
-		err = n.checkRoom(p, others)
-	}
-	if err == nil {
-		err = checkContainers(p, others)
-	}
-	if err != nil {
-		return nil, err
-	}
 	if r == nil {
 		r = &Record{}
-	} else if reflect.DeepEqual(r.Plan, p) {
-		return r, nil
+	} else if p.Rations = r.Plan.Rations; reflect.DeepEqual(r.Plan, p) { // with the indexes that the job was made with
+		return r, n.reserve(l, r, func() error { return nil })
 	}
 	r.Plan = p // it may have other pods now
-	if err := n.write(r); err != nil {
+	staged, err := n.stage(r)
+	if err != nil {
 		return nil, err
+	}
+	defer staged.Close()
+	if err := n.reserve(l, r, staged.Place); err != nil {
+		return nil, err
+	}
+	if err := staged.Sync(); err != nil {
+		return nil, r.wrap(err)
 	}
 	n.reached(PointRecorded)
 	return r, nil
 }
 
-// devices returns the devices of a claim, as reported to the kubelet.
-func devices(p claim.Plan) (out []Device) {
+// reserve puts a record in place, if its claim fits beside the others. It waits for no disk meanwhile: all claims of a
+// node wait for each other here.
+func (n *Node) reserve(l *claimLock, r *Record, place func() error) error {
+	release, err := l.reserve()
+	if err != nil {
+		return err
+	}
+	defer release()
+	others, err := n.others(r.Plan.UID)
+	if err == nil {
+		err = n.checkRoom(r.Plan, r.Extra, others)
+	}
+	if err == nil {
+		err = checkContainers(r.Plan, others)
+	}
+	if err == nil {
+		err = r.wrap(place())
+	}
+	return err
+}
+
+// cdiDevices returns the devices of a claim, as reported to the kubelet.
+func cdiDevices(p claim.Plan) (out []Device) {
 	for _, r := range p.Results {
 		out = append(out, Device{r, Kind + "=" + deviceName(p, r.Ration)})
 	}
@@ -326,9 +345,10 @@ const closed = limit.Least
 // makeJob makes a job with the limits of a ration. Only root can change these limits.
 func (n *Node) makeJob(name string, ration claim.Ration) error {
 	var warnings []string
-	plan := launch.Plan{Name: name, FakeGPU: n.FakeGPU, Driver: n.Driver, Warn: func(text string) { warnings = append(warnings, text) },
+	plan := launch.Plan{Name: name, FakeGPU: n.FakeGPU, Driver: n.driver(), Warn: func(text string) { warnings = append(warnings, text) },
 		Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "computeMax"}}
 	plan.Settings.Memory.Default, plan.Settings.Priority = limit.MemorySize(closed), ration.Priority
+	plan.Settings.WaitAlloc = ration.WaitAlloc
 	for _, s := range ration.Shares {
 		plan.Present = append(plan.Present, s.UUID)
 		plan.Settings.Memory.Device[s.Index] = limit.MemorySize(limit.Size(s.Memory))
@@ -355,18 +375,20 @@ func (n *Node) makeJob(name string, ration claim.Ration) error {
 // ErrOverbooked is returned for a claim that does not fit beside those that are prepared.
 var ErrOverbooked = errors.New("overbooked")
 
-// checkRoom returns an error if a device has too little left for a claim beside the prepared ones.
-// The scheduler should prevent that; this check is for the case that it does not.
-func (n *Node) checkRoom(p claim.Plan, records []*Record) error {
-	for _, g := range n.GPUs {
+// checkRoom returns an error if a device has too little left for a claim, with what it has beyond its
+// allocation, beside the prepared ones. The scheduler should prevent that; this check is for the case
+// that it does not.
+func (n *Node) checkRoom(p claim.Plan, extra map[string]uint64, records []*Record) error {
+	for _, g := range n.Devices() {
 		memory, compute := p.Of(g.Name())
 		if memory == 0 {
 			continue
 		}
+		memory += extra[g.Name()]
 		others := 0
 		for _, r := range records {
 			if m, c := r.Plan.Of(g.Name()); m > 0 {
-				memory, compute, others = memory+m, compute+c, others+1
+				memory, compute, others = memory+m+r.Extra[g.Name()], compute+c, others+1
 			}
 		}
 		if memory > g.Capacity() || compute > 100 {

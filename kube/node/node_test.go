@@ -35,7 +35,8 @@ const (
 const (
 	envKillAt    = "RATION_TEST_KILL_AT"
 	envNamespace = "RATION_TEST_USER_NAMESPACE"
-	anywhere     = "anywhere" // not at a point
+	envResize    = "RATION_TEST_RESIZE" // how, if it does not prepare
+	anywhere     = "anywhere"           // not at a point
 )
 
 func TestMain(m *testing.M) {
@@ -114,18 +115,20 @@ func checkNothingLeft(t *testing.T, n *Node) {
 	}
 }
 
-// The job of a claim has its priority, and its containers see the file by which jobs with a priority
+// The job of a claim has its priority and its wait for memory, and its containers see the file by which jobs with a priority
 // know of each other. Others do not.
 func TestPreparePriority(t *testing.T) {
 	n := newNode(t)
 	for _, priority := range []limit.Priority{0, limit.PriorityLow} {
 		p := n.plan(uid, 10*gib)
-		p.Rations[0].Priority = priority
+		p.Rations[0].Priority, p.Rations[0].WaitAlloc = priority, 1500
 		_, err := n.Prepare(p)
 		expect.OK(t, err)
 		limits, err := region.OpenOperatorLimits(filepath.Join(os.Getenv("RATION_DIR"), jobName(p, 0), job.RegionName))
 		expect.OK(t, err)
 		expect.Equal(t, limits.Priority(), uint64(cmp.Or(priority, limit.PriorityNormal)))
+		j, err := machine.ReadJob(JobPrefix + uid)
+		expect.True(t, err == nil && j.WaitAlloc == 1500, "requests wait", j.WaitAlloc, err)
 		mounted := false
 		for _, m := range n.readSpec(t, uid).Devices[0].ContainerEdits.Mounts {
 			if m.ContainerPath == "/run/ration/"+job.PriorityFile {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"ration/internal/safepath"
@@ -21,6 +22,9 @@ type Record struct {
 	// Created has the creation time of each job in Unix nanoseconds; it is empty until the claim is
 	// prepared.
 	Created []int64 `json:"created,omitempty"`
+	// Extra is how much memory of a device is booked for the claim beyond its allocation, by the
+	// device's name (Resize).
+	Extra map[string]uint64 `json:"extra,omitempty"`
 	// Nonce differs in each record that is written. It tells Sweep whether a claim was prepared
 	// again after Sweep had read the record.
 	Nonce string `json:"nonce"`
@@ -40,11 +44,23 @@ func (r *Record) created(ration int) int64 {
 }
 
 // consistsOf reports whether the record describes the same allocation. The pods that it is reserved
-// for may differ.
+// for may differ, and NVML's indexes, which change when a GPU is added or removed.
 func (r *Record) consistsOf(p claim.Plan) bool {
 	own := r.Plan
 	own.Pods, p.Pods = nil, nil
+	own.Rations, p.Rations = withoutIndexes(own.Rations), withoutIndexes(p.Rations)
 	return reflect.DeepEqual(own, p)
+}
+
+func withoutIndexes(rations []claim.Ration) []claim.Ration {
+	out := slices.Clone(rations)
+	for i := range out {
+		out[i].Shares = slices.Clone(out[i].Shares)
+		for s := range out[i].Shares {
+			out[i].Shares[s].Index = 0
+		}
+	}
+	return out
 }
 
 const recordSuffix = ".json"
@@ -64,12 +80,27 @@ func (n *Node) read(uid string) (*Record, error) {
 }
 
 func (n *Node) write(r *Record) error {
-	r.Version, r.Nonce = recordVersion, rand.Text()
-	text, err := json.Marshal(r)
+	staged, err := n.stage(r)
 	if err != nil {
 		return err
 	}
-	if err := safepath.Replace(n.recordFile(r.Plan.UID), append(text, '\n'), 0o600); err != nil {
+	defer staged.Close()
+	return r.wrap(errors.Join(staged.Place(), staged.Sync()))
+}
+
+// stage writes a record beside its place.
+func (n *Node) stage(r *Record) (*safepath.Staged, error) {
+	r.Version, r.Nonce = recordVersion, rand.Text()
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	staged, err := safepath.Stage(n.recordFile(r.Plan.UID), append(text, '\n'), 0o600)
+	return staged, r.wrap(err)
+}
+
+func (r *Record) wrap(err error) error {
+	if err != nil {
 		return fmt.Errorf("recording claim %s/%s: %w", r.Plan.Namespace, r.Plan.Name, err)
 	}
 	return nil

@@ -23,7 +23,7 @@ func (d Driver) Locate(gpus []slices.GPU) error {
 func locate(gpus []slices.GPU, addresses map[string]string, sysfs string) {
 	for address, uuid := range addresses {
 		for i := range gpus {
-			if gpus[i].UUID != uuid {
+			if gpus[i].UUID != uuid && gpus[i].Parent != uuid {
 				continue
 			}
 			at := &gpus[i].Location

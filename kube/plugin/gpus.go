@@ -3,12 +3,15 @@ package plugin
 import (
 	"context"
 	"maps"
+	"reflect"
+	stdslices "slices"
 	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
 
+	"ration/kube/node"
 	"ration/kube/slices"
 )
 
@@ -58,6 +61,13 @@ func (s *gpuStates) change() {
 		close(s.changed)
 		s.changed = nil
 	}
+}
+
+// again wakes those that wait for a change, for what claims have of the GPUs.
+func (s *gpuStates) again() {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.change()
 }
 
 // setSick records the result of a check. Faults that are not over are added to it.
@@ -132,7 +142,7 @@ func (s *gpuStates) isWithheld() bool {
 
 // uuids returns the UUIDs of the node's GPUs.
 func (p *Plugin) uuids() (out []string) {
-	for _, g := range p.Node.GPUs {
+	for _, g := range p.Node.Devices() {
 		out = append(out, g.UUID)
 	}
 	return out
@@ -140,6 +150,7 @@ func (p *Plugin) uuids() (out []string) {
 
 // checkGPUs checks once which GPUs do not work.
 func (p *Plugin) checkGPUs(ctx context.Context, now time.Time) {
+	p.findGPUs(ctx)
 	before, _, _ := p.gpus.get()
 	var sick map[string]string
 	if p.Sick != nil {
@@ -159,13 +170,60 @@ func (p *Plugin) checkGPUs(ctx context.Context, now time.Time) {
 	}
 }
 
+// findGPUs looks for GPUs that were added to the machine or removed from it. A GPU that is gone stays, and is reported as
+// sick, while a claim has a part of it: its pods have to be told.
+func (p *Plugin) findGPUs(ctx context.Context) {
+	if p.Find == nil {
+		return
+	}
+	found, driver, err := p.Find()
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Looking for new GPUs")
+		return
+	}
+	records, err := p.Node.Records()
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Looking for the GPUs of claims")
+		return
+	}
+	before := p.Node.Devices()
+	is := func(uuid string) func(slices.GPU) bool { return func(g slices.GPU) bool { return g.UUID == uuid } }
+	for _, g := range before {
+		if stdslices.ContainsFunc(found, is(g.UUID)) {
+			continue
+		}
+		if stdslices.ContainsFunc(records, func(r *node.Record) bool { m, _ := r.Plan.Of(g.Name()); return m > 0 }) {
+			found = append(found, g)
+		}
+	}
+	if reflect.DeepEqual(before, found) {
+		return
+	}
+	for _, g := range found {
+		if !stdslices.ContainsFunc(before, is(g.UUID)) {
+			klog.FromContext(ctx).Info("A GPU was added", "uuid", g.UUID, "index", g.Index)
+		}
+	}
+	for _, g := range before {
+		if !stdslices.ContainsFunc(found, is(g.UUID)) {
+			klog.FromContext(ctx).Info("A GPU was removed", "uuid", g.UUID)
+		}
+	}
+	p.Node.SetDevices(found, driver)
+	p.gpus.again()
+}
+
 // watchGPUs checks the GPUs every checkPeriod, and follows the faults that the driver reports.
 func (p *Plugin) watchGPUs(ctx context.Context) {
 	if p.Faults != nil {
 		p.background(ctx, func(ctx context.Context) {
 			err := p.Faults(ctx, func(uuid, why string) {
 				klog.FromContext(ctx).Info("The driver reports a fault", "uuid", uuid, "why", why)
-				p.gpus.addFault(uuid, why, time.Now())
+				for _, g := range p.Node.Devices() {
+					if g.UUID == uuid || g.Parent == uuid {
+						p.gpus.addFault(g.UUID, why, time.Now())
+					}
+				}
 			})
 			if err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Following the driver's faults: only the checks find them now")
@@ -177,11 +235,16 @@ func (p *Plugin) watchGPUs(ctx context.Context) {
 	}
 }
 
-// publishable returns the GPUs to publish, with their taints.
-func (p *Plugin) publishable() (out []slices.GPU) {
+// publishable returns the GPUs to publish, with their taints, and without the memory that claims have beyond their
+// allocations.
+func (p *Plugin) publishable() (out []slices.GPU, err error) {
+	extra, err := p.Node.Extra()
+	if err != nil {
+		return nil, err
+	}
 	sick, outside, _ := p.gpus.get()
 	withheld := p.gpus.isWithheld()
-	for _, g := range p.Node.GPUs {
+	for _, g := range p.Node.Devices() {
 		add := func(is bool, key string, effect resourceapi.DeviceTaintEffect) {
 			if is && effect != "" {
 				g.Taints = append(g.Taints, resourceapi.DeviceTaint{Key: key, Effect: effect})
@@ -191,9 +254,10 @@ func (p *Plugin) publishable() (out []slices.GPU) {
 		_, isOutside := outside[g.UUID]
 		add(isSick, slices.TaintUnhealthy, p.TaintUnhealthy)
 		add(isOutside, slices.TaintOutside, p.TaintOutside)
+		g.Memory -= min(g.Memory, extra[g.Name()])
 		if len(g.Taints) == 0 || !withheld {
 			out = append(out, g)
 		}
 	}
-	return out
+	return out, nil
 }

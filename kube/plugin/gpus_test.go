@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"ration/check/expect"
+	"ration/internal/gpu"
 	kubeslices "ration/kube/slices"
 )
 
@@ -83,7 +85,9 @@ func TestTaints(t *testing.T) {
 	report <- gpus[0].UUID
 	has(unhealthy, "")
 	p.checkGPUs(t.Context(), time.Now())
-	expect.Equal(t, len(p.publishable()[0].Taints), 1, "a check ends a fault")
+	now, err := p.publishable()
+	expect.OK(t, err)
+	expect.Equal(t, len(now[0].Taints), 1, "a check ends a fault")
 	p.gpus.setOutside(map[string]outsideUse{gpus[0].UUID: {1, 1 << 30}})
 	has(unhealthy+" "+outside, "")
 	p.checkGPUs(t.Context(), time.Now().Add(faultHold))
@@ -117,6 +121,46 @@ func TestTaintsGateOff(t *testing.T) {
 	c.plugin.checkGPUs(t.Context(), time.Now().Add(faultHold))
 	until(t, "both GPUs again", func() bool { return len(c.published()) == 2 })
 	expect.OK(t, context.Cause(c.plugin.running))
+}
+
+// GPUs that are added are published while the plugin runs, and those that are removed are not any more. One that a claim
+// has a part of stays.
+func TestFoundGPUs(t *testing.T) {
+	c := newCluster(t)
+	all := c.config.Node.GPUs
+	driver := &gpu.Driver{}
+	c.config.Node.GPUs = all[:1]
+	var have atomic.Pointer[[]kubeslices.GPU]
+	set := func(gpus ...kubeslices.GPU) { have.Store(&gpus) }
+	set(all[0])
+	c.config.Find = func() ([]kubeslices.GPU, *gpu.Driver, error) { return slices.Clone(*have.Load()), driver, nil }
+	c.start()
+	expected := func(gpus ...kubeslices.GPU) {
+		t.Helper()
+		c.plugin.checkGPUs(t.Context(), time.Now())
+		until(t, "these GPUs", func() bool {
+			got := c.published()
+			for _, g := range gpus {
+				if _, ok := got[g.Name()]; !ok {
+					return false
+				}
+			}
+			return len(got) == len(gpus)
+		})
+	}
+	expected(all[0])
+	set(all...)
+	expected(all...)
+	expect.Equal(t, len(c.plugin.health()), 2)
+	own := newClaim(c, 1, "10Gi")
+	own.Status.Allocation.Devices.Results[0].Device = all[1].Name()
+	c.add(own)
+	expect.Equal(t, c.prepare(own)[string(own.UID)].Error, "", "a claim of the GPU that was added")
+	set()
+	expected(all[1])
+	c.unprepare(own)
+	set(all[0])
+	expected(all[0])
 }
 
 // The metrics have the claims, the GPUs' health and the processes outside.

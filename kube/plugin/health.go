@@ -37,7 +37,7 @@ func (p *Plugin) NodeWatchResources(_ *health.NodeWatchResourcesRequest, stream 
 func (p *Plugin) health() (out []*health.DeviceHealth) {
 	sick, _, _ := p.gpus.get()
 	checked := p.gpus.checkedAt().Unix()
-	for _, g := range p.Node.GPUs {
+	for _, g := range p.Node.Devices() {
 		d := &health.DeviceHealth{Device: &health.DeviceIdentifier{PoolName: p.NodeName, DeviceName: g.Name()}, Health: health.HealthStatus_HEALTHY,
 			LastUpdatedTime: checked, HealthCheckTimeoutSeconds: int64(healthTimeout / time.Second)}
 		if why, ok := sick[g.UUID]; ok {

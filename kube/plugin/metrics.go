@@ -71,7 +71,7 @@ func (c gpuCollector) Collect(to chan<- prometheus.Metric) {
 		klog.FromContext(c.running).Error(err, "Counting claims")
 	}
 	sick, outside, _ := c.gpus.get()
-	for _, g := range c.Node.GPUs {
+	for _, g := range c.Node.Devices() {
 		healthy := 1.0
 		if _, is := sick[g.UUID]; is {
 			healthy = 0

@@ -30,6 +30,7 @@ import (
 	"k8s.io/klog/v2"
 	health "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 
+	"ration/internal/gpu"
 	"ration/internal/limit"
 	"ration/kube/claim"
 	"ration/kube/node"
@@ -46,6 +47,10 @@ type Config struct {
 	Options     slices.Options
 	MaxMemory   uint64         // most bytes of a claim, all its devices together; 0 for no bound
 	MaxPriority limit.Priority // highest that a claim may ask for; its class may give any. 0 for normal
+
+	// Find returns the GPUs that the machine has now, and the same for the limits of jobs. With nil, they
+	// are those of the start.
+	Find func() ([]slices.GPU, *gpu.Driver, error)
 
 	// Sick returns the GPUs that do not work, by UUID, and why. With nil, all work.
 	Sick func(uuids []string) map[string]string
@@ -74,8 +79,10 @@ type Plugin struct {
 	helper  *kubeletplugin.Helper
 	running context.Context // ends when the plugin stops
 	stop    context.CancelCauseFunc
-	work    sync.WaitGroup // background goroutines
-	sweep   chan struct{}  // has an element if Sweep should be called
+	work    sync.WaitGroup                    // background goroutines
+	sweep   chan struct{}                     // has an element if Sweep should be called
+	resize  chan struct{}                     // has an element if claims should be resized
+	sizes   atomic.Pointer[map[string]string] // of claims, by UID, as their Node's annotations say; nil until they are known
 	seen    refusals
 	gpus    gpuStates
 	metrics metrics
@@ -89,7 +96,7 @@ type Plugin struct {
 // ends if the driver cannot continue; context.Cause says why.
 func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
-	p := &Plugin{Config: c, running: ctx, stop: stop, sweep: make(chan struct{}, 1), cgroup: cgroupOf, metrics: newMetrics()}
+	p := &Plugin{Config: c, running: ctx, stop: stop, sweep: make(chan struct{}, 1), resize: make(chan struct{}, 1), cgroup: cgroupOf, metrics: newMetrics()}
 	defer func() {
 		if err != nil {
 			stop(err)
@@ -119,6 +126,8 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	p.background(ctx, p.publish)
 	p.background(ctx, p.watchGPUs)
 	p.background(ctx, p.sweepWhenAsked)
+	p.background(ctx, p.watchNode)
+	p.background(ctx, p.resizeWhenAsked)
 	if c.EventsPeriod > 0 {
 		p.background(ctx, p.watchJobs)
 	}
@@ -131,7 +140,10 @@ func (p *Plugin) publish(ctx context.Context) {
 	p.background(ctx, p.noticePublished)
 	for {
 		_, _, changed := p.gpus.get()
-		err := p.helper.PublishResources(ctx, p.Options.Resources(p.NodeName, p.publishable()))
+		gpus, err := p.publishable()
+		if err == nil {
+			err = p.helper.PublishResources(ctx, p.Options.Resources(p.NodeName, gpus))
+		}
 		if err != nil && ctx.Err() == nil {
 			p.stop(fmt.Errorf("publishing the GPUs: %w", err))
 		}
@@ -179,7 +191,7 @@ func (p *Plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 }
 
 func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Device, err error) {
-	plan, err := claim.Read(c, p.NodeName, p.Node.GPUs)
+	plan, err := claim.Read(c, p.NodeName, p.Node.Devices())
 	if err != nil {
 		return nil, err
 	}
@@ -198,6 +210,10 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 	if err != nil {
 		return nil, err
 	}
+	// What the annotations say from now on finds the claim prepared.
+	if sizes := p.sizes.Load(); sizes != nil && (*sizes)[plan.UID] != "" {
+		p.resizeSoon()
+	}
 	for _, d := range devices {
 		own := kubeletplugin.Device{Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Device, CDIDeviceIDs: []string{d.CDI}}
 		if d.ShareID != "" {
@@ -214,7 +230,11 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	out := map[types.UID]error{}
 	for _, c := range claims {
 		p.tellLast(string(c.UID))
+		extra := p.hasExtra(string(c.UID))
 		err := p.Node.Unprepare(string(c.UID))
+		if extra {
+			p.gpus.again() // the scheduler gets it back
+		}
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Not unprepared", "claim", c.String())
 		} else {

@@ -40,7 +40,7 @@ const nodeName = "n"
 
 // cluster is a node with a plugin, its kubelet, and the API server.
 type cluster struct {
-	t      *testing.T
+	t      testing.TB
 	client *fake.Clientset
 	config Config
 	plugin *Plugin
@@ -48,7 +48,7 @@ type cluster struct {
 	health health.DRAResourceHealthClient
 }
 
-func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
+func newCluster(t testing.TB, objects ...runtime.Object) *cluster {
 	t.Helper()
 	for _, b := range []embedded.Bundle{embedded.Ration, embedded.FakeGPU} {
 		if err := b.Built(); err != nil {

@@ -82,8 +82,9 @@ func served(registry string) bool {
 func (p *Plugin) noticePublished(ctx context.Context) {
 	for {
 		have, err := p.ownDevices(ctx)
-		missing := err != nil
-		for _, g := range p.publishable() {
+		want, err2 := p.publishable()
+		missing := err != nil || err2 != nil
+		for _, g := range want {
 			missing = missing || !have[g.Name()]
 		}
 		if !missing {

@@ -27,7 +27,7 @@ func (c classes) Get(name string) (*resourceapi.DeviceClass, error) { return c[n
 
 // scheduler is the scheduler's own allocator, with the slices of some nodes.
 type scheduler struct {
-	t       *testing.T
+	t       testing.TB
 	classes classes
 	slices  []*resourceapi.ResourceSlice
 	nodes   []*corev1.Node
@@ -37,7 +37,7 @@ type scheduler struct {
 	compute map[structured.DeviceID]int64
 }
 
-func newScheduler(t *testing.T, o Options, nodes, gpus int, memory uint64) *scheduler {
+func newScheduler(t testing.TB, o Options, nodes, gpus int, memory uint64) *scheduler {
 	s := &scheduler{t: t, cache: cel.NewCache(10, cel.Features{EnableConsumableCapacity: true}), used: map[structured.DeviceID]uint64{}, compute: map[structured.DeviceID]int64{},
 		classes: classes{Driver: {ObjectMeta: metav1.ObjectMeta{Name: Driver}, Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
 			{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "` + Driver + `"`}}}}}},

@@ -34,6 +34,7 @@ const (
 	CUDAVersion       resourceapi.QualifiedName = "cudaDriverVersion"
 	Index             resourceapi.QualifiedName = "index"
 	NUMANode          resourceapi.QualifiedName = "numaNode"
+	MIG               resourceapi.QualifiedName = "mig" // whether it is a MIG device
 )
 
 // The keys of a device's taints. A claim gets a device with a taint only if its request tolerates it.
@@ -69,7 +70,8 @@ type GPU struct {
 	DriverVersion string
 	CUDA          int    // the newest version that the driver supports, as in 13000
 	Memory        uint64 // bytes that all programs together can have, with their contexts
-	MIG           bool   // divided into MIG instances; not published
+	MIG           bool   // divided into MIG devices, of which there is none; not published
+	Parent        string // UUID of its GPU, for a MIG device
 	Location      Location
 
 	Taints []resourceapi.DeviceTaint // what keeps claims away now
@@ -78,6 +80,9 @@ type GPU struct {
 // Name returns the device name of a GPU. It is derived from the UUID, because indexes change when a
 // GPU is added or fails, and a claim must not find another device under the same name.
 func (g GPU) Name() string {
+	if mig, ok := strings.CutPrefix(g.UUID, "MIG-"); ok {
+		return "mig-" + strings.ToLower(mig)
+	}
 	return "gpu-" + strings.ToLower(strings.TrimPrefix(g.UUID, "GPU-"))
 }
 
@@ -135,7 +140,8 @@ func capacity(total, unspecified, least, step uint64, format resource.Format) re
 
 func (g GPU) attributes() map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	index := int64(g.Index)
-	out := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{Index: {IntValue: &index}}
+	mig := g.Parent != ""
+	out := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{Index: {IntValue: &index}, MIG: {BoolValue: &mig}}
 	text := func(name resourceapi.QualifiedName, value string) {
 		if value = value[:min(len(value), resourceapi.DeviceAttributeMaxValueLength)]; value != "" {
 			out[name] = resourceapi.DeviceAttribute{StringValue: &value}
@@ -210,7 +216,7 @@ func Publishable(gpus []GPU) (out []GPU, left []string) {
 	for _, g := range gpus {
 		switch {
 		case g.MIG:
-			left = append(left, fmt.Sprintf("GPU %d (%s) is divided into MIG devices, which are rations already", g.Index, g.UUID))
+			left = append(left, fmt.Sprintf("GPU %d (%s) is divided (MIG), and has no MIG device", g.Index, g.UUID))
 		case g.UUID == "":
 			left = append(left, fmt.Sprintf("GPU %d has no UUID", g.Index))
 		case g.Capacity() < 2*Step:

@@ -103,7 +103,7 @@ func TestChart(t *testing.T) {
 			"the container engine would not see the regions of jobs")
 	}
 	// The plugin has only the rights that it uses.
-	used := []string{"resourceclaims get", "resourceslices list", "resourceslices watch", "resourceslices create", "resourceslices update", "resourceslices delete", "nodes get", "pods get", "events create"}
+	used := []string{"resourceclaims get", "resourceslices list", "resourceslices watch", "resourceslices create", "resourceslices update", "resourceslices delete", "nodes get", "nodes list", "nodes watch", "pods get", "events create"}
 	for _, right := range rights(objects) {
 		expect.True(t, slices.Contains(used, right), "the plugin has the right", right)
 	}

@@ -92,6 +92,34 @@ func TestPriorityPolicy(t *testing.T) {
 	}
 }
 
+// Settings that a claim cannot have are refused before its pod is scheduled.
+func TestSettingsPolicy(t *testing.T) {
+	for _, tt := range []struct {
+		driver, key string
+		value       any
+		want        string
+	}{
+		{"gpu.ration", "sleepAfter", "10m", "a claim cannot sleep"},
+		{"gpu.ration", "wake", "manual", "a claim cannot sleep"},
+		{"gpu.ration", "wait", "10m", "a claim cannot wait"},
+		{"other", "sleepAfter", "10m", ""},
+		{"gpu.ration", "waitAlloc", "30s", ""},
+		{"gpu.ration", "waitAlloc", "24h", ""},
+		{"gpu.ration", "waitAlloc", "none", ""},
+		{"gpu.ration", "waitAlloc", "25h", "waitAlloc is a time"},
+		{"gpu.ration", "waitAlloc", "-1s", "waitAlloc is a time"},
+		{"gpu.ration", "waitAlloc", "30", "waitAlloc is a time"},
+		{"gpu.ration", "waitAlloc", int64(30), "waitAlloc is a time"},
+	} {
+		spec := map[string]any{"devices": map[string]any{"config": []any{
+			map[string]any{"opaque": map[string]any{"driver": tt.driver, "parameters": map[string]any{tt.key: tt.value}}}}}}
+		for kind, object := range map[string]any{"ResourceClaim": map[string]any{"spec": spec}, "ResourceClaimTemplate": map[string]any{"spec": map[string]any{"spec": spec}}} {
+			got := refusal(t, nil, kind, object)
+			expect.True(t, (got == "") == (tt.want == "") && strings.Contains(got, tt.want), tt, kind, "is refused:", got)
+		}
+	}
+}
+
 // refusal returns the message of the first validation of the policy for claims that an object does not pass.
 func refusal(t *testing.T, values map[string]any, kind string, object any) string {
 	t.Helper()

@@ -202,23 +202,31 @@ func (f *flags) gpus(n *node.Node) ([]slices.GPU, error) {
 	if err := f.driver.Check(); err != nil {
 		return nil, err
 	}
-	library, err := f.driver.NVML()
+	gpus, driver, err := f.find()
 	if err != nil {
 		return nil, err
 	}
-	d, err := gpu.Open(library)
-	if err != nil {
-		return nil, err
+	n.Driver = driver
+	f.config.Find = func() ([]slices.GPU, *gpu.Driver, error) {
+		all, driver, err := f.find()
+		gpus, _ := slices.Publishable(all)
+		return gpus, driver, err
 	}
-	defer d.Close()
-	// A copy without NVML: jobs need only the list of devices.
-	n.Driver = &gpu.Driver{Version: d.Version, CUDA: d.CUDA, Devices: d.Devices}
 	n.Hardware, f.config.Sick, f.config.Faults, f.config.Users = f.driver.Edits, f.driver.Sick, f.driver.Faults, f.driver.Users
-	gpus := node.GPUs(d)
+	return gpus, nil
+}
+
+// find returns the GPUs that the machine has now, and the same for the limits of jobs.
+func (f *flags) find() ([]slices.GPU, *gpu.Driver, error) {
+	driver, err := f.driver.Devices()
+	if err != nil {
+		return nil, nil, err
+	}
+	gpus := node.GPUs(driver)
 	if err := f.driver.Locate(gpus); err != nil {
 		klog.Background().Error(err, "Published without their places in the machine")
 	}
-	return gpus, nil
+	return gpus, driver, nil
 }
 
 func (f *flags) connect() error {
