@@ -216,14 +216,23 @@ func TestFleet(t *testing.T) {
 
 // Flags that would send the token unencrypted, or serve nothing, are refused.
 func TestFleetFlags(t *testing.T) {
-	files, serve := tlsFiles(t)
-	token := filepath.Join(files, "token")
-	for _, args := range [][]string{
-		{"--token-file", token}, {"--tls-cert", serve[1]}, {"--tls-key", serve[3]}, {"--fleet", "node1"}, {"--fleet-token", token}, {"--ca", filepath.Join(files, "ca")},
-		{"--fleet", "http://node1", "--fleet-token", token}, {"--fleet", "node1", "--fleet-token", token, "--no-agent"}, {"--listen", "0.0.0.0:0"},
+	for _, c := range []struct {
+		flags webFlags
+		ok    bool
+	}{
+		{webFlags{}, true},
+		{webFlags{tlsCert: "c", tlsKey: "k", token: "t"}, true},
+		{webFlags{fleet: []string{"node1"}, fleetToken: "t", ca: "ca"}, true},
+		{webFlags{token: "t"}, false},
+		{webFlags{tlsCert: "c"}, false},
+		{webFlags{tlsKey: "k"}, false},
+		{webFlags{fleet: []string{"node1"}}, false},
+		{webFlags{fleetToken: "t"}, false},
+		{webFlags{ca: "ca"}, false},
+		{webFlags{fleet: []string{"node1"}, fleetToken: "t", noAgent: true}, false},
 	} {
-		err := execute(append([]string{"web", "--listen", "127.0.0.1:0"}, args...), io.Discard, io.Discard)
-		expect.True(t, err != nil && exitStatus(err) == ExitUsage, args, err)
+		err := c.flags.checkRemote()
+		expect.True(t, (err == nil) == c.ok && (err == nil || exitStatus(err) == ExitUsage), c.flags, err)
 	}
 }
 
