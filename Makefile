@@ -124,15 +124,15 @@ lint-module = cd $(1) && export GOFLAGS="$$GOFLAGS $(2)" && go vet ./... && $(CU
 # Each part prints a line, and its output goes to build/log. What takes long is in test-slow.
 MAKE_QUIET := $(MAKE) --no-print-directory
 
-# Prometheus' tool that tests rules: the machine's, or the one of Debian's package, whose server is not installed.
-build/promtool:
+# Prometheus, and its tool that tests rules: the machine's, or those of Debian's package, which is not installed.
+build/promtool build/prometheus:
 	@mkdir -p build
-	@if command -v promtool >/dev/null; then ln -sf "$$(command -v promtool)" $@; else scripts/promtool build; fi
+	@if command -v $(@F) >/dev/null; then ln -sf "$$(command -v $(@F))" $@; else scripts/promtool build; fi
 
 TOOLS      := spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq musl-gcc systemd-analyze
 test: ## everything that runs without a GPU, with the long walks shortened: start here
 	@scripts/need $(TOOLS)
-	@$(MAKE_QUIET) build/promtool
+	@$(MAKE_QUIET) build/promtool build/prometheus
 	@scripts/steps 'make $@' 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'vet=$(MAKE_QUIET) vet' \
 		'models=models/run --quick' 'go=RATION_TEST_MADE=1 scripts/gotest -short ./...' \
 		'python=$(MAKE_QUIET) test-python' $(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test SHORT=1')

@@ -53,25 +53,3 @@ func (s *snapshot) since(number uint64, client peer) delta {
 	}
 	return out
 }
-
-// jobsBySerial is the part of the previous delta that a client keeps.
-type jobsBySerial map[uint64]machine.Job
-
-// apply fills in the jobs of a delta that the client has already. It returns the jobs to keep for
-// the next delta. ok is false if the delta contradicts itself.
-func (have jobsBySerial) apply(d *delta) (next jobsBySerial, ok bool) {
-	next, all := make(jobsBySerial, len(d.Serials)), make([]machine.Job, len(d.Serials))
-	fresh := d.Jobs
-	for i, serial := range d.Serials {
-		j, known := have[serial]
-		if !known {
-			if len(fresh) == 0 {
-				return nil, false
-			}
-			j, fresh = fresh[0], fresh[1:]
-		}
-		next[serial], all[i] = j, j
-	}
-	d.Jobs = all
-	return next, len(fresh) == 0
-}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"ration/check/expect"
+	"ration/internal/feed"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -72,7 +73,7 @@ func TestDeltas(t *testing.T) {
 	now := &snapshot{}
 	type follower struct {
 		who  peer
-		have jobsBySerial
+		have map[uint64]machine.Job
 		seen uint64
 	}
 	var all []*follower
@@ -94,8 +95,8 @@ func TestDeltas(t *testing.T) {
 			var got delta
 			expect.OK(t, json.Unmarshal([]byte(text), &got))
 			fresh := len(got.Jobs)
-			next, ok := f.have.apply(&got)
-			f.have = next
+			jobs, next, ok := feed.Merge(f.have, got.Serials, got.Jobs)
+			f.have, got.Jobs = next, jobs
 			expect.Must(t, ok, "step", step, "user", f.who.uid, "cannot apply", text)
 			whole := asJSON(t, Visible(&now.Machine, f.who.uid, f.who.all))
 			have := asJSON(t, got.Machine)

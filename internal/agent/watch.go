@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"ration/internal/feed"
 	"ration/internal/node"
 	"ration/machine"
 )
@@ -60,21 +61,27 @@ const (
 	maxAtOnce = 5
 )
 
-// stream calls write at once and after each snapshot, until write fails or the client disconnects.
-// In between it sends empty lines. With once, it calls write once and returns.
+// stream is streamLines for a client at the agent's socket.
 func (a *Agent) stream(w http.ResponseWriter, r *http.Request, once bool, write func() error) {
+	changes := func() <-chan struct{} { _, next := a.feed.Latest(); return next }
+	streamLines(changes, rate.NewLimiter(rate.Every(streamGap), maxAtOnce), aliveEvery, w, r, once, write)
+}
+
+// streamLines calls write at once and after each change, as fast as lines allows, until write fails or
+// the client disconnects. changes returns a channel that is closed at the next change. In between it
+// sends empty lines. With once, it calls write once and returns.
+func streamLines(changes func() <-chan struct{}, lines *rate.Limiter, quiet time.Duration, w http.ResponseWriter, r *http.Request, once bool, write func() error) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // the deadline was for the request, which has been read
-	alive := time.NewTicker(aliveEvery)
+	alive := time.NewTicker(quiet)
 	defer alive.Stop()
-	lines := rate.NewLimiter(rate.Every(streamGap), maxAtOnce)
 	blank := func() error { _, err := w.Write([]byte("\n")); return err }
 	for first := true; ; first = false {
 		if lines.Wait(r.Context()) != nil {
 			return
 		}
-		_, next := a.feed.Latest()
+		next := changes()
 		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
 		err := write()
 		if err == nil && first && !once {
@@ -154,7 +161,7 @@ func (c *Client) Watch(ctx context.Context) iter.Seq2[Update, error] {
 	return func(yield func(Update, error) bool) {
 		over := errors.New("over")
 		err := c.ask(ctx, "/v1/watch", true, func(body io.Reader, alive func()) error {
-			var have jobsBySerial
+			var have map[uint64]machine.Job
 			lines := scanLines(body)
 			for lines.Scan() {
 				if alive(); len(lines.Bytes()) == 0 {
@@ -164,11 +171,11 @@ func (c *Client) Watch(ctx context.Context) iter.Seq2[Update, error] {
 				if err := json.Unmarshal(lines.Bytes(), &d); err != nil {
 					return fmt.Errorf("reading the agent's machine: %w", err)
 				}
-				next, ok := have.apply(&d)
+				jobs, next, ok := feed.Merge(have, d.Serials, d.Jobs)
 				if !ok {
 					return fmt.Errorf("reading the agent's machine: %d jobs are new, of %d", len(d.Jobs), len(d.Serials))
 				}
-				if have = next; !yield(Update{&d.Machine, d.Events}, nil) {
+				if have, d.Jobs = next, jobs; !yield(Update{&d.Machine, d.Events}, nil) {
 					return over
 				}
 			}

@@ -49,7 +49,11 @@ func completeFlags(cmd *cobra.Command) {
 		"region":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		"config":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		"output":  cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		"fleet":   completeWords("@", "dns+", "dnssrv+"),
 		"html":    cobra.FixedCompletions([]cobra.Completion{"html"}, cobra.ShellCompDirectiveFilterFileExt),
+	}
+	for _, name := range []string{"tls-cert", "tls-key", "token-file", "fleet-token", "ca"} {
+		complete[name] = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)
 	}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if c := complete[f.Name]; c != nil && f.Value.Type() != "bool" {

@@ -75,9 +75,9 @@ func blocks(lines []string) (out []block) {
 }
 
 // elsewhere are the kinds of blocks that other tests look at: TestDemoIsDocumented, TestCommandsPage of
-// cmd/ration-man, TestInstallScript of package deploy_test; those for Python the tests in the folder python. Diffs
-// and YAML are another program's.
-var elsewhere = []string{"text columns", "text demo", "text flags", "text install", "python", "ipython", "text python", "diff", "yaml"}
+// cmd/ration-man, TestInstallScript of package deploy_test; those for Python the tests in the folder python. Diffs,
+// YAML and units of systemd are another program's.
+var elsewhere = []string{"text columns", "text demo", "text flags", "text install", "python", "ipython", "text python", "diff", "yaml", "ini"}
 
 // shownLine matches a line of a code block that names no language: a command, or JSON fields.
 var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|sacct|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|minisign|docker|podman|pip|helm|kubectl|\./run|#|[A-Z_]+=|\{|[]}]|")|^$`)

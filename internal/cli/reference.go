@@ -6,6 +6,7 @@ import (
 	"ration/check/bench"
 	"ration/check/scenario"
 	"ration/internal/doctor"
+	"ration/internal/fleet"
 	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/sleep"
@@ -111,7 +112,7 @@ func variablesOf(command string) (out []Entry) {
 
 // outputs are the values that commands print with --json.
 var outputs = map[string]any{
-	"bench": bench.Measurement{}, "create": Created{}, "demo": scenario.DemoReport{}, "doctor": doctor.Report{}, "events": machine.Event{}, "inspect": Inspection{},
+	"bench": bench.Measurement{}, "create": Created{}, "demo": scenario.DemoReport{}, "doctor": doctor.Report{}, "events": machine.Event{}, "fleet": fleet.State{}, "inspect": Inspection{},
 	"library": Library{}, "limit": ShownLimits{}, "notify": Notified{}, "ps": machine.Machine{}, "queue": Queue{}, "rm": Removals{}, "run": launch.Summary{}, "schema": Schemas{}, "selftest": scenario.SelftestReport{}, "signal": Stopped{}, "sleep": Slept{}, "stop": Stopped{}, "wake": Slept{},
 	"report": usage.Report{}, "version": Version{}, "wait": Waited{}, "web": Page{}, "why": Why{},
 	"policy apply": PolicyApplied{}, "policy check": PolicyChecked{}, "policy disable": PolicyEnded{}, "policy enable": PolicyApplied{}, "policy enable" + dryRun: PolicyPlanned{}, "policy show": PolicyShown{},
@@ -120,7 +121,7 @@ var outputs = map[string]any{
 // pages are the docs pages about a command.
 var pages = map[string][]string{
 	"run": {"running.md", "compute.md", "waiting.md"}, "queue": {"waiting.md"}, "sleep": {"sleep.md"}, "wake": {"sleep.md"}, "create": {"containers.md", "slurm.md"}, "cdi": {"containers.md"}, "mount": {"slurm.md"}, "kube": {"kubernetes.md"},
-	"policy": {"shared-server.md"}, "notify": {"monitoring.md"}, "ps": {"scripting.md"}, "schema": {"scripting.md"}, "web": {"monitoring.md", "security.md"}, "agent": {"monitoring.md"}, "events": {"monitoring.md"},
+	"policy": {"shared-server.md"}, "notify": {"monitoring.md"}, "ps": {"scripting.md"}, "schema": {"scripting.md"}, "web": {"monitoring.md", "fleet.md", "security.md"}, "fleet": {"fleet.md"}, "agent": {"monitoring.md"}, "events": {"monitoring.md"},
 	"metrics": {"monitoring.md"}, "limit": {"compute.md"}, "why": {"troubleshooting.md"}, "doctor": {"troubleshooting.md"}, "library": {"from-hami-core.md"},
 	"bench": {"benchmarks.md"},
 }

@@ -161,7 +161,7 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 	}
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON instead of text")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newRunCommand(a), newCreateCommand(a), newCDICommand(a), newMountCommand(), newKubeCommand(a), newDoctorCommand(a), newLibraryCommand(a), newPsCommand(a), newInspectCommand(a), newWaitCommand(a), newQueueCommand(a), newStopCommand(a), newSignalCommand(a), newSleepCommand(a), newWakeCommand(a), newTopCommand(a), newWebCommand(a), newLimitCommand(a),
+	root.AddCommand(newRunCommand(a), newCreateCommand(a), newCDICommand(a), newMountCommand(), newKubeCommand(a), newDoctorCommand(a), newLibraryCommand(a), newPsCommand(a), newInspectCommand(a), newWaitCommand(a), newQueueCommand(a), newStopCommand(a), newSignalCommand(a), newSleepCommand(a), newWakeCommand(a), newTopCommand(a), newWebCommand(a), newFleetCommand(a), newLimitCommand(a),
 		newWhyCommand(a), newRmCommand(a), newAgentCommand(a), newEventsCommand(a), newReportCommand(a), newMetricsCommand(a), newPolicyCommand(a), newNotifyCommand(a), newDemoCommand(a), newLearnCommand(a), newSelftestCommand(a), newBenchCommand(a), newSchemaCommand(a), newVersionCommand(a),
 		newWorkerCommand(), newInsideCommand(), newReapCommand(), newCallsCommand(), newSleepWaiterCommand(), newSleepWhenIdleCommand(), newDeliverCommand())
 	root.SetHelpCommand(newHelpCommand())

@@ -31,6 +31,10 @@ type webFlags struct {
 	readOnly bool
 	noAgent  bool
 	insecure bool
+
+	tlsCert, tlsKey, token string   // files
+	fleet                  []string // machines
+	fleetToken, ca         string   // files
 }
 
 // Page is what `ration web --json` prints.
@@ -60,10 +64,27 @@ there. Not with localhost: that can be ::1 as well, where another user may
 listen, and would get the token. ?theme=dark or ?theme=light in the address is
 in place of the system's theme.
 
-The page is not encrypted, so it is served only at an address of this machine
-itself. --insecure serves it to other machines as well: then everybody on the
-way can read the token, and do on the page what you may. A proxy with TLS in
-front of 127.0.0.1, or ssh -L, is better.
+Without a certificate the page is not encrypted, so it is served only at an
+address of this machine itself. With --tls-cert and --tls-key it is served to
+other machines as well. The files may be replaced while it runs. --insecure
+serves it without a certificate: then everybody on the way can read the token,
+and do on the page what you may.
+
+With --token-file, the token is the first line of that file instead of a random
+one, and the page is at the top of the address. It needs a certificate. The page
+then also answers /v1/watch, the stream that a fleet reads; the client sends the
+token in the header Authorization: Bearer.
+
+With --fleet it shows many machines in place of this one: their GPUs, which user
+holds how much of them, and which machines have findings or do not answer. On
+each of them ration web must run with --tls-cert and --token-file. MACHINES is:
+
+` + fleetWords + `
+The flag may be repeated, and takes several with commas. Files and DNS are read
+again every 30 seconds. --fleet-token names the file with the token of these
+machines. Their certificates are checked against the authorities of the system,
+or those in --ca. Nothing can be changed on this page. /v1/fleet there has the
+same as JSON.
 
 A job's limits can be changed on the page, as ration limit does and with the
 rights of the user who started it; not with --read-only. Nothing else can be
@@ -75,14 +96,17 @@ of dead processes to their jobs.
 
 Exit status: 0 when it was asked to end; 1 if it could not start, for example
 because the address is taken.`,
-		Example: "  ration web\n  ration web --listen 127.0.0.1:8080 --read-only",
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runWeb(cmd, f) },
+		Example: "  ration web\n  ration web --listen 127.0.0.1:8080 --read-only\n" +
+			"  ration web --listen :9411 --tls-cert c.pem --tls-key k.pem --token-file t --read-only\n" +
+			"  ration web --fleet @/etc/ration/fleet --fleet-token /etc/ration/fleet.token",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runWeb(cmd, f) },
 	}
 	cmd.Flags().StringVar(&f.listen, "listen", "", "serve it at this `address` (default "+defaultWebListen+", or a free port if that is taken)")
 	cmd.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing: neither limits, nor the memory of dead processes")
 	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "serve it at an address that other machines can reach, without encryption")
 	cmd.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not use an agent")
+	f.addRemote(cmd)
 	return cmd
 }
 
@@ -96,7 +120,15 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	if err := checkListen(cmp.Or(f.listen, defaultWebListen)); err != nil {
 		return err
 	}
+	if err := f.checkRemote(); err != nil {
+		return err
+	}
 	if err := privsep.Undumpable(); err != nil { // before there is a token in it
+		return err
+	}
+	opts := web.Options{Version: version, Token: web.Secret(), ID: web.Secret()[:12], MaxStreams: maxWebStreams}
+	secure, err := f.secure(&opts)
+	if err != nil {
 		return err
 	}
 	listen, err := listenWeb(f.listen)
@@ -104,11 +136,62 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 		return err
 	}
 	defer listen.Close()
-	if err := checkReach(listen.Addr(), f.insecure); err != nil {
+	if err := checkReach(listen.Addr(), f.insecure || secure != nil); err != nil {
 		return err
 	}
 	ctx, stop := untilSignal()
 	defer stop()
+	pages, done, err := a.webPages(ctx, f, opts)
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer stop()
+	url := pageURL(listen.Addr(), f, opts)
+	err = a.print(Page{url, listen.Addr().String()}, func() {
+		text := "Open this address in a browser. It is for you only: whoever has it sees what you see, and may change what you may. Ctrl-C ends it."
+		if f.token != "" {
+			text = "Open this address in a browser, with the name in the certificate as its host. It asks for the token. Ctrl-C ends it."
+		}
+		a.out.printf("%s\n%s\n", a.out.style(bold, url), a.out.wrap(text, 0))
+	})
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: pages, ReadTimeout: webRequestTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, TLSConfig: secure,
+		BaseContext: func(net.Listener) context.Context { return ctx }}
+	if secure != nil { // everybody who can reach it could fill the log with failed handshakes
+		server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	}
+	return serveUntil(ctx, server, listen)
+}
+
+// serveUntil serves until the context ends.
+func serveUntil(ctx context.Context, server *http.Server, listen net.Listener) error {
+	connlimit.Attach(server)
+	limited := net.Listener(connlimit.NewEvicting(listen, maxWebConns))
+	failed := make(chan error, 1)
+	go func() {
+		if server.TLSConfig != nil {
+			failed <- server.ServeTLS(limited, "", "")
+		} else {
+			failed <- server.Serve(limited)
+		}
+	}()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	_ = server.Close() // its streams do not end by themselves
+	return nil
+}
+
+// webPages returns the page of this machine or of a fleet. done waits until it has ended, after the context.
+func (a *app) webPages(ctx context.Context, f webFlags, opts web.Options) (pages http.Handler, done func(), err error) {
+	if len(f.fleet) > 0 {
+		return fleetPages(ctx, f, opts)
+	}
 	// It has no journal, because it has no log: it must not record that events were logged.
 	own := agent.Options{Version: version, Log: slog.New(slog.DiscardHandler), Reap: reapAs}
 	if f.readOnly {
@@ -116,11 +199,9 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	}
 	source, err := agent.NewSource(ctx, own, f.noAgent, func(err error) { printError(a.err, err) })
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer source.Close()
-	defer stop()
-	opts := web.Options{Source: source, Version: version, Token: web.Secret(), ID: web.Secret()[:12], MaxStreams: maxWebStreams, Note: source.Note}
+	opts.Source, opts.Note = source, source.Note
 	if !job.AllUsers() {
 		opts.Viewer = proc.UserName(os.Geteuid())
 	}
@@ -130,25 +211,10 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	if !f.readOnly {
 		opts.MayChange, opts.SetLimit = mayChangeLimit, setLimit
 	}
-	url := fmt.Sprintf("http://%s/%s/?token=%s", listen.Addr(), opts.ID, opts.Token)
-	err = a.print(Page{url, listen.Addr().String()}, func() {
-		a.out.printf("%s\n%s\n", a.out.style(bold, url), a.out.wrap("Open this address in a browser. It is for you only: whoever has it sees what you see, and may change what you may. Ctrl-C ends it.", 0))
-	})
-	if err != nil {
-		return err
+	if f.token != "" {
+		opts.Watch = agent.NewRemote(source, version).ServeHTTP
 	}
-	server := &http.Server{Handler: web.New(opts), ReadTimeout: webRequestTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx }}
-	connlimit.Attach(server)
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(connlimit.NewEvicting(listen, maxWebConns)) }()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
-	}
-	_ = server.Close() // its streams do not end by themselves
-	return nil
+	return web.New(opts), source.Close, nil
 }
 
 // listenWeb listens at an address. Without one it uses the default port, or any free port.
@@ -168,7 +234,7 @@ func checkReach(at net.Addr, insecure bool) error {
 	if tcp, is := at.(*net.TCPAddr); insecure || is && tcp.IP.IsLoopback() {
 		return nil
 	}
-	return usageError("--listen %s: other machines can reach it, and the page is not encrypted: everybody on the way could read its token (use ssh -L or a proxy with TLS; --insecure serves it anyway)", at)
+	return usageError("--listen %s: other machines can reach it, and the page is not encrypted: everybody on the way could read its token (use --tls-cert, or ssh -L; --insecure serves it anyway)", at)
 }
 
 // mayChangeLimit reports whether this process may change a job's limits. If there is an operator's

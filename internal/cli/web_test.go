@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"bytes"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -12,10 +15,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/fleet/sim"
+	"ration/internal/fleet"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -23,7 +29,13 @@ import (
 // startWeb starts ration web as a command of args, and returns the page's address.
 func startWeb(t *testing.T, folder string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(args[0], append(args[1:], "web", "--json", "--listen", "127.0.0.1:0")...)
+	return startWebWith(t, folder, nil, args...)
+}
+
+// startWebWith is startWeb with flags.
+func startWebWith(t *testing.T, folder string, flags []string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(args[0], append(append(args[1:], "web", "--json", "--listen", "127.0.0.1:0"), flags...)...)
 	cmd.Env = append(os.Environ(), environ(folder)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -145,4 +157,104 @@ func TestForwardToTheAddress(t *testing.T) {
 		expect.True(t, !strings.Contains(text, ":localhost:"), name, "forwards to localhost (write 127.0.0.1)")
 	}
 	expect.True(t, count >= 2, "only", count, "places say how to forward the port")
+}
+
+// tlsFiles writes a certificate of 127.0.0.1 with its key and its authority, and a token.
+func tlsFiles(t *testing.T) (folder string, serve []string) {
+	t.Helper()
+	folder = t.TempDir()
+	authority, err := sim.NewAuthority()
+	expect.OK(t, err)
+	cert, err := authority.Certificate("127.0.0.1", time.Now().Add(time.Hour))
+	expect.OK(t, err)
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	expect.OK(t, err)
+	for name, text := range map[string][]byte{"cert": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}), "key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+		"ca": authority.PEM(), "token": []byte(sim.Token), "other": []byte(strings.Repeat("f", 32))} {
+		expect.OK(t, os.WriteFile(filepath.Join(folder, name), text, 0o600))
+	}
+	at := func(name string) string { return filepath.Join(folder, name) }
+	return folder, []string{"--tls-cert", at("cert"), "--tls-key", at("key"), "--token-file", at("token"), "--read-only"}
+}
+
+// A real machine with a job is read by a real ration web --fleet, with its certificate and token. With another
+// token, or without the authority, nothing of it is shown, and the page says why.
+func TestFleet(t *testing.T) {
+	folder := jobsFolder(t)
+	startJob(t, folder, "secretname", []string{"10g", "518m", "2900m", "rank-0"})
+	files, serve := tlsFiles(t)
+	machine := startWebWith(t, folder, append([]string{"--no-agent"}, serve...), "ration")
+	at := strings.TrimSuffix(strings.TrimPrefix(machine, "https://"), "/")
+	expect.True(t, strings.HasPrefix(machine, "https://127.0.0.1:") && !strings.Contains(machine, "token"), machine)
+	for _, c := range []struct{ token, ca, state, says string }{
+		{"token", "ca", fleet.Up, ""},
+		{"other", "ca", fleet.Unreachable, "it refuses the token"},
+		{"token", "", fleet.Unreachable, "unknown authority"},
+	} {
+		args := []string{"--fleet", at, "--fleet-token", filepath.Join(files, c.token)}
+		if c.ca != "" {
+			args = append(args, "--ca", filepath.Join(files, c.ca))
+		}
+		page := startWebWith(t, folder, args, "ration")
+		var state fleet.State
+		for state.Machines == nil || state.Machines[0].State == fleet.Connecting {
+			_, text, _ := getPage(t, strings.Replace(page, "?", "v1/fleet?", 1))
+			expect.OK(t, checkSchema("fleet", []byte(text)))
+			expect.OK(t, json.Unmarshal([]byte(text), &state))
+			expect.True(t, !strings.Contains(text, "secretname") && !strings.Contains(text, sim.Token), text)
+		}
+		m := state.Machines[0]
+		expect.True(t, m.Name == at && m.State == c.state && strings.Contains(m.Reason, c.says), m)
+		expect.True(t, (m.Jobs == 1) == (c.state == fleet.Up), m)
+		_, text, _ := getPage(t, page)
+		expect.True(t, strings.Contains(text, at) && strings.Contains(text, c.says), text)
+		var once bytes.Buffer
+		err := execute(append([]string{"fleet", at}, args[2:]...), &once, io.Discard)
+		expect.True(t, (err == nil) == (c.state == fleet.Up) && strings.Contains(once.String(), at) && strings.Contains(once.String(), c.says), once.String(), err)
+	}
+}
+
+// Flags that would send the token unencrypted, or serve nothing, are refused.
+func TestFleetFlags(t *testing.T) {
+	for _, c := range []struct {
+		flags webFlags
+		ok    bool
+	}{
+		{webFlags{}, true},
+		{webFlags{tlsCert: "c", tlsKey: "k", token: "t"}, true},
+		{webFlags{fleet: []string{"node1"}, fleetToken: "t", ca: "ca"}, true},
+		{webFlags{token: "t"}, false},
+		{webFlags{tlsCert: "c"}, false},
+		{webFlags{tlsKey: "k"}, false},
+		{webFlags{fleet: []string{"node1"}}, false},
+		{webFlags{fleetToken: "t"}, false},
+		{webFlags{ca: "ca"}, false},
+		{webFlags{fleet: []string{"node1"}, fleetToken: "t", noAgent: true}, false},
+	} {
+		err := c.flags.checkRemote()
+		expect.True(t, (err == nil) == c.ok && (err == nil || exitStatus(err) == ExitUsage), c.flags, err)
+	}
+}
+
+// A certificate that was renewed is used without a restart; half of a new one is not.
+func TestCertificateIsReadAgain(t *testing.T) {
+	files, serve := tlsFiles(t)
+	c := &certificate{cert: serve[1], key: serve[3]}
+	first, err := c.get(nil)
+	expect.OK(t, err)
+	newer, _ := tlsFiles(t)
+	replace := func(name string, after time.Duration) {
+		text, err := os.ReadFile(filepath.Join(newer, name))
+		path, when := filepath.Join(files, name), time.Now().Add(after)
+		expect.OK(t, errors.Join(err, os.WriteFile(path, text, 0o600), os.Chtimes(path, when, when)))
+	}
+	replace("cert", time.Minute)
+	half, err := c.get(nil)
+	expect.True(t, err == nil && half == first, err)
+	replace("key", time.Minute)
+	second, err := c.get(nil)
+	expect.True(t, err == nil && second != first && !bytes.Equal(second.Certificate[0], first.Certificate[0]), err)
+	expect.OK(t, os.Remove(filepath.Join(files, "cert")))
+	third, err := c.get(nil)
+	expect.True(t, err == nil && third == second, err)
 }

@@ -57,3 +57,21 @@ func (f *Feed) Parse(token string) uint64 {
 	}
 	return number
 }
+
+// Merge returns all items of a new version: serials has a number for each, in order, and fresh the items whose
+// numbers are not in have, in the same order. next has them by their numbers, for the version after it. ok is
+// false if there are too few or too many fresh items.
+func Merge[T any](have map[uint64]T, serials []uint64, fresh []T) (all []T, next map[uint64]T, ok bool) {
+	all, next = make([]T, len(serials)), make(map[uint64]T, len(serials))
+	for i, serial := range serials {
+		item, known := have[serial]
+		if !known {
+			if len(fresh) == 0 {
+				return nil, nil, false
+			}
+			item, fresh = fresh[0], fresh[1:]
+		}
+		all[i], next[serial] = item, item
+	}
+	return all, next, len(fresh) == 0
+}

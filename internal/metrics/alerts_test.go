@@ -131,16 +131,23 @@ func valueOf(m *dto.Metric) float64 {
 	return m.Gauge.GetValue()
 }
 
+// tool returns the path of a program of Prometheus.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		path, err = filepath.Abs("../../build/" + name)
+		expect.OK(t, err)
+		_, err = os.Stat(path)
+	}
+	testenv.Made(t, err)
+	return path
+}
+
 // Every alert fires when what it is about happens, by what an agent exports as it is shipped, and none fires on a
 // machine on which all is well. Prometheus' own tool evaluates the rules.
 func TestAlertsFire(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		promtool, err = filepath.Abs("../../build/promtool")
-		expect.OK(t, err)
-		_, err = os.Stat(promtool)
-	}
-	testenv.Made(t, err)
+	promtool := tool(t, "promtool")
 	type promql struct {
 		Expr    string           `yaml:"expr"`
 		At      string           `yaml:"eval_time"`

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"crypto/subtle"
 	"encoding/json"
 	"fmt"
@@ -33,8 +34,10 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 type server struct {
 	opts    Options
-	hub     *hub
-	prefix  string // prefix of all paths
+	board   *board
+	hub     *hub      // of the page of a machine
+	fleet   *fleetHub // of the page of a fleet
+	prefix  string    // prefix of all paths
 	streams *connlimit.Streams
 }
 
@@ -48,6 +51,15 @@ func (s *server) routes() http.Handler {
 	if s.opts.Usage != nil {
 		mux.Handle("GET "+s.prefix+"usage", s.allowed(s.serveUsage))
 	}
+	if s.opts.Watch != nil {
+		mux.Handle("GET "+s.prefix+"v1/watch", s.allowed(s.serveWatch))
+	}
+	s.addFiles(mux)
+	return s.guarded(mux)
+}
+
+// addFiles serves the files that the page needs. They are no secret.
+func (s *server) addFiles(mux *http.ServeMux) {
 	for name, kind := range map[string]string{"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"} {
 		text, err := files.ReadFile("files/" + name)
 		if err != nil {
@@ -59,7 +71,31 @@ func (s *server) routes() http.Handler {
 			_, _ = w.Write(text)
 		})
 	}
-	return s.guarded(mux)
+}
+
+// serveWatch sends the machine to a fleet, for as long as a page may stay connected.
+func (s *server) serveWatch(w http.ResponseWriter, r *http.Request) {
+	evicted, leave, ok := s.streams.Enter(r)
+	if !ok {
+		tooMany(w)
+		return
+	}
+	defer leave()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	go func() {
+		select {
+		case <-evicted:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	s.opts.Watch(w, r.WithContext(ctx))
+}
+
+func tooMany(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "10")
+	http.Error(w, "ration: too many pages are open", http.StatusServiceUnavailable)
 }
 
 // guarded sets the headers of every answer. It refuses a request whose Host header is not a name of
@@ -147,13 +183,22 @@ func (s *server) allowed(next http.HandlerFunc) http.Handler {
 		given := r.URL.Query().Get("token")
 		if given != "" && s.isToken(given) {
 			connlimit.Protect(r)
-			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: s.opts.Token, Path: s.prefix, HttpOnly: true, SameSite: http.SameSiteStrictMode})
+			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: s.opts.Token, Path: s.prefix, HttpOnly: true, Secure: s.opts.TLS, SameSite: http.SameSiteStrictMode})
 			next(w, r)
 			return
 		}
 		if c, err := r.Cookie(cookieName); err == nil && given == "" && s.isToken(c.Value) {
 			connlimit.Protect(r)
 			next(w, r)
+			return
+		}
+		if bearer, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); is && given == "" && s.isToken(bearer) {
+			connlimit.Protect(r)
+			next(w, r)
+			return
+		}
+		if s.opts.TLS && r.URL.Path == s.prefix { // the token is not part of the address that a person knows
+			s.writeTemplate(w, r, "login", nil, http.StatusForbidden)
 			return
 		}
 		refuse(w, "the token is missing or another one (open the address that ration web has printed)")
@@ -188,11 +233,9 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 	s.hub.refresh()
 	fragments, lists, version := s.hub.all()
 	html := func(id string) template.HTML { return template.HTML(fragments[id]) } // each was written by a template
-	v := pageView{Host: s.hub.host, Viewer: s.opts.Viewer, Version: s.opts.Version, At: s.hub.feed.Token(version), Public: s.opts.Public, Answer: answer, Failed: failed,
+	v := pageView{Host: s.hub.host, Viewer: s.opts.Viewer, Version: s.opts.Version, At: s.board.feed.Token(version), Public: s.opts.Public, Answer: answer, Failed: failed,
 		Top: html("top"), Findings: html("findings"), NoDevices: html("no-devices"), DevicesHead: html("devices-head"), Users: html("users"), JobsHead: html("jobs-head"), EndedHead: html("ended-head"), Waiting: html("waiting"), Outside: html("outside"), Events: html("events")}
-	if theme := r.URL.Query().Get("theme"); theme == "dark" || theme == "light" {
-		v.Theme = theme
-	}
+	v.Theme = themeOf(r)
 	if v.HasUsage = s.opts.Usage != nil; v.HasUsage && spans[r.URL.Query().Get("usage")] != 0 {
 		v.UsageSpan, v.Usage = r.URL.Query().Get("usage"), s.drawUsage(r.URL.Query(), time.Now())
 	}
@@ -206,8 +249,17 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 	for _, id := range lists["ended"] {
 		v.Ended = append(v.Ended, html(id))
 	}
+	status := http.StatusOK
+	if failed {
+		status = http.StatusUnprocessableEntity
+	}
+	s.writeTemplate(w, r, "page", v, status)
+}
+
+// writeTemplate answers with a page.
+func (s *server) writeTemplate(w http.ResponseWriter, r *http.Request, name string, data any, status int) {
 	var out bytes.Buffer
-	if err := templates().ExecuteTemplate(&out, "page", v); err != nil {
+	if err := templates().ExecuteTemplate(&out, name, data); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -215,10 +267,16 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 		connlimit.Unprotect(r)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	if failed {
-		w.WriteHeader(http.StatusUnprocessableEntity)
-	}
+	w.WriteHeader(status)
 	_, _ = w.Write(out.Bytes())
+}
+
+// themeOf returns the theme that the address names, or "" for the system's.
+func themeOf(r *http.Request) string {
+	if theme := r.URL.Query().Get("theme"); theme == "dark" || theme == "light" {
+		return theme
+	}
+	return ""
 }
 
 // serveStream sends changes as server-sent events. The id of an event is the version that the
@@ -226,13 +284,12 @@ func (s *server) writePage(w http.ResponseWriter, r *http.Request, answer string
 func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	evicted, leave, ok := s.streams.Enter(r)
 	if !ok {
-		w.Header().Set("Retry-After", "10")
-		http.Error(w, "ration: too many pages are open", http.StatusServiceUnavailable)
+		tooMany(w)
 		return
 	}
 	defer leave()
-	s.hub.enter()
-	defer s.hub.leave()
+	s.board.enter()
+	defer s.board.leave()
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // the deadline was for the request, which has been read
@@ -240,7 +297,7 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	if seen == "" {
 		seen = r.URL.Query().Get("since")
 	}
-	version := s.hub.feed.Parse(seen)
+	version := s.board.feed.Parse(seen)
 	text := []byte("retry: 1000\n\n")
 	end := time.NewTimer(streamTime)
 	defer end.Stop()
@@ -249,7 +306,7 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 	for {
 		var u update
 		var next <-chan struct{}
-		u, version, next = s.hub.since(version)
+		u, version, next = s.board.since(version)
 		if len(u.Set)+len(u.Lists) > 0 {
 			text = append(text, s.message(u, version)...)
 		}
@@ -274,7 +331,7 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 
 func (s *server) message(u update, version uint64) []byte {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "id: %s\ndata: ", s.hub.feed.Token(version))
+	fmt.Fprintf(&out, "id: %s\ndata: ", s.board.feed.Token(version))
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false) // it is not part of HTML, and escaping makes it half as long again
 	_ = enc.Encode(u)        // cannot fail: only maps and strings; it ends the line

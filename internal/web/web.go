@@ -54,6 +54,10 @@ type Options struct {
 
 	MaxStreams int  // bound on connected pages
 	AnyHost    bool // do not check the Host header: the operator has published the port
+	TLS        bool // the connections are encrypted
+
+	// Watch answers v1/watch, for the page of a fleet on another machine; nil for none.
+	Watch http.HandlerFunc
 
 	// MayChange reports whether the viewer may change a job's limits. SetLimit changes them, and
 	// returns the output of ration limit. Both are nil if no viewer may change limits.
@@ -83,12 +87,17 @@ func Secret() string {
 // New returns the handler of a page.
 func New(opts Options) http.Handler {
 	opts.form = Secret()
-	s := &server{opts: opts, hub: newHub(opts), prefix: "/"}
-	if opts.ID != "" {
-		s.prefix = "/" + opts.ID + "/"
-	}
-	s.streams = connlimit.NewStreams(max(1, opts.MaxStreams))
+	h := newHub(opts)
+	s := &server{opts: opts, board: h.board, hub: h, prefix: prefixOf(opts.ID), streams: connlimit.NewStreams(max(1, opts.MaxStreams))}
 	return s.routes()
+}
+
+// prefixOf returns the prefix of a page's paths.
+func prefixOf(id string) string {
+	if id == "" {
+		return "/"
+	}
+	return "/" + id + "/"
 }
 
 // hostName returns the name of the machine.

@@ -5,7 +5,7 @@
   const byId = (id) => document.getElementById(id);
 
   // Attributes that belong to the reader once the element is there.
-  const own = (el, name) => name === "open" && el.localName === "details" || name === "hidden" && el.classList.contains("job") || name === "aria-pressed" || name === "data-dim";
+  const own = (el, name) => name === "open" && el.localName === "details" || name === "hidden" && el.matches(".job, .machine") || name === "aria-pressed" || name === "data-dim";
 
   const parse = (html) => {
     const t = document.createElement("template");
@@ -141,7 +141,7 @@
   function tick() {
     for (const el of document.querySelectorAll("time[data-ago]")) {
       const s = Math.max(0, Math.floor((Date.now() - Date.parse(el.dateTime)) / 1000));
-      const ended = el.closest(".job").classList.contains("ended") ? " ago" : "";
+      const ended = el.closest(".job.ended") ? " ago" : "";
       const text = (s < 60 ? "<1 min" : s < 7200 ? Math.floor(s / 60) + " min" : s < 172800 ? Math.floor(s / 3600) + " h" : Math.floor(s / 86400) + " days") + ended;
       if (el.textContent !== text) el.textContent = text;
     }
@@ -189,18 +189,22 @@
   }
 
   // only is the user whose parts and jobs are shown; null for all.
-  let only = null;
+  let only = null, filtered = false;
+  const has = (el) => el.matches(".machine") ? [...el.querySelectorAll(".area")].some((p) => p.dataset.of === only) : el.dataset.of === only;
   function filter() {
     const input = byId("filter");
     if (!input) return;
     const buttons = [...document.querySelectorAll("[data-user]")];
     if (only !== null && !buttons.some((b) => b.dataset.user === only)) only = null; // it has nothing left
     for (const b of buttons) b.setAttribute("aria-pressed", String(b.dataset.user === only));
-    for (const el of document.querySelectorAll("#devices .part, #devices .area")) el.toggleAttribute("data-dim", only !== null && el.dataset.of !== only);
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const filters = only !== null || words.length > 0;
+    if (byId("machines") && !filters && !filtered) return; // there are very many
+    filtered = filters;
+    for (const el of document.querySelectorAll("#devices .part, #devices .area, #machines .area")) el.toggleAttribute("data-dim", only !== null && el.dataset.of !== only);
     let shown = 0;
-    for (const job of document.querySelectorAll("#jobs > .job")) {
-      const hide = only !== null && job.dataset.of !== only || !words.every((w) => job.dataset.search.includes(w));
+    for (const job of document.querySelectorAll("#jobs > .job, #machines > .machine")) {
+      const hide = only !== null && !has(job) || !words.every((w) => job.dataset.search.includes(w));
       if (job.hidden !== hide) job.hidden = hide;
       if (!hide) shown++;
     }
@@ -377,7 +381,12 @@
       input.select();
     } else if ((e.key === "Enter" || e.key === "ArrowDown") && e.target === input) {
       e.preventDefault();
-      document.querySelector("#jobs > .job:not([hidden]) summary")?.focus();
+      document.querySelector("#jobs > .job:not([hidden]) summary, #machines > .machine:not([hidden]) a")?.focus();
+    } else if ((e.key === "ArrowDown" || e.key === "ArrowUp") && e.target.matches(".machine-name")) {
+      const all = [...document.querySelectorAll("#machines > .machine:not([hidden]) a")];
+      const to = all[all.indexOf(e.target) + (e.key === "ArrowDown" ? 1 : -1)] || input;
+      e.preventDefault();
+      to.focus();
     } else if (e.key === "Escape" && e.target === input) {
       input.value = "";
       only = null;
