@@ -103,20 +103,20 @@ func (w *watcher) look(now time.Time) bool {
 	case j.Sleep == machine.FallingAsleep || j.Sleep == machine.Waking:
 		w.finish(j.Sleeps)
 	case j.Sleep == "" && idle && now.Sub(since) >= w.rule.After && !now.Before(w.notYet):
-		w.sleep(now)
+		w.sleep(now, j.Sleeps)
 	}
 	if !idle {
 		w.cannot = "" // what held for the last rest may not hold for the next one
 	}
-	w.write(since, idle)
+	w.write(j, since, idle)
 	return true
 }
 
-func (w *watcher) write(since time.Time, idle bool) {
+func (w *watcher) write(j *machine.Job, since time.Time, idle bool) {
 	if w.rest == nil {
 		return
 	}
-	rest := job.Rest{After: w.rule.After, Manual: w.rule.Manual, Cannot: w.cannot}
+	rest := job.Rest{After: w.rule.After, Manual: w.rule.Manual, Sleeps: j.Sleeps, Cannot: w.cannot}
 	if idle {
 		rest.Since = since.UnixNano()
 	}
@@ -126,13 +126,9 @@ func (w *watcher) write(since time.Time, idle bool) {
 	}
 }
 
-// sleep puts the job to sleep.
-func (w *watcher) sleep(now time.Time) {
-	err := withRegion(w.job, func(r *region.Region) error {
-		defer job.QueueChanged()
-		_, err := Sleep(r, Options{Manual: w.rule.Manual, Busy: idleBusy, Unused: true})
-		return err
-	})
+// sleep puts the job to sleep. sleeps is the job's count when it was found unused.
+func (w *watcher) sleep(now time.Time, sleeps uint64) {
+	err := sleepUnused(w.job, w.rule.Manual, sleeps)
 	if err == nil {
 		w.cannot = ""
 		return
@@ -145,6 +141,21 @@ func (w *watcher) sleep(now time.Time) {
 		w.cannot = text
 		w.tell(w.job.Title() + " has done nothing on the GPU for a while, and should sleep: " + text)
 	}
+}
+
+func sleepUnused(j job.Job, manual bool, sleeps uint64) error {
+	return withRegion(j, func(r *region.Region) error {
+		defer job.QueueChanged()
+		_, err := Sleep(r, Options{Manual: manual, Busy: idleBusy, Unused: true, Sleeps: &sleeps})
+		return err
+	})
+}
+
+// ForRoom puts a job that may fall asleep by itself to sleep, for a process that waits for its room. It is an error if
+// the job cannot sleep, or is used meanwhile.
+func ForRoom(of *machine.Job) error {
+	j := job.Job{Name: of.Name, Path: of.Path}
+	return sleepUnused(j, job.InfoOf(j).WakeManual, of.Sleeps)
 }
 
 // finish finishes what a killed process left halfway, so that the job's calls do not wait for ever. If the process

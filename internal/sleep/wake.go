@@ -52,6 +52,7 @@ func takeTurn(r *region.Region, j job.Job, wait launch.Wait) (*job.Ticket, error
 	if err != nil || len(wants) == 0 {
 		return nil, err
 	}
+	wait.Sleep = ForRoom
 	return wait.Room(j.Name, wants)
 }
 
