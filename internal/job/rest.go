@@ -34,6 +34,10 @@ type Rest struct {
 	Cannot string        `json:"cannot,omitempty"` // why it could not be put to sleep the last time
 }
 
+// YieldAfter returns for how long a job that falls asleep after that time must have been unused to sleep earlier, for a
+// command or a user that waits for its room.
+func YieldAfter(after time.Duration) time.Duration { return after / 10 }
+
 // RestFile is the file of a process that watches a job.
 type RestFile struct {
 	file *os.File

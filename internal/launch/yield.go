@@ -15,8 +15,6 @@ import (
 // the rights that it has: jobs of its own user. docs/protocols.md (*The queue*) has the rule.
 
 const (
-	// yieldPart is the part of its SleepAfter after which an unused job sleeps if its room is waited for.
-	yieldPart = 10
 	// lookForUnused is how often the jobs are read while one that may sleep holds the room.
 	lookForUnused = time.Second
 	// refusedPause is how long a job that could not sleep is left alone.
@@ -25,7 +23,7 @@ const (
 
 // yields reports whether a job makes room for the first in the queue.
 func yields(j *machine.Job, now time.Time) bool {
-	least := time.Duration(j.SleepAfter) * time.Millisecond / yieldPart
+	least := job.YieldAfter(time.Duration(j.SleepAfter) * time.Millisecond)
 	return maySleep(j) && !j.UnusedSince.IsZero() && now.Sub(j.UnusedSince) >= least
 }
 

@@ -17,6 +17,10 @@ import (
 type Rule struct {
 	After  time.Duration // when it has done nothing on its devices for so long
 	Manual bool          // then only ration wake wakes it
+	// Room, if it is not nil, says that the job's room is waited for: it sleeps if it has been unused for job.YieldAfter.
+	Room <-chan struct{}
+	// Report, if it is not nil, is called after each look with the time since when the job is unused; zero if it is used.
+	Report func(since time.Time)
 }
 
 // Intervals of a process that watches a job.
@@ -63,12 +67,15 @@ func WhenIdle(ctx context.Context, j job.Job, folder string, rule Rule, tell fun
 	tick := time.NewTicker(rule.lookEvery())
 	defer tick.Stop()
 	for {
+		after := rule.After
 		select {
 		case <-ctx.Done():
 			return
+		case <-rule.Room:
+			after = job.YieldAfter(after)
 		case <-tick.C:
 		}
-		if !w.look(time.Now()) {
+		if !w.look(time.Now(), after) {
 			return
 		}
 	}
@@ -89,8 +96,8 @@ func (w *watcher) restartWaiter() {
 	})
 }
 
-// look puts the job to sleep if it is time. It returns false when the job has ended.
-func (w *watcher) look(now time.Time) bool {
+// look puts the job to sleep if it has been unused for that long. It returns false when the job has ended.
+func (w *watcher) look(now time.Time, after time.Duration) bool {
 	m := w.reader.ReadJob(w.job, node.Options{ReadOnly: true})
 	j := &m.Jobs[0]
 	if j.State == machine.Ended {
@@ -102,13 +109,19 @@ func (w *watcher) look(now time.Time) bool {
 	switch {
 	case j.Sleep == machine.FallingAsleep || j.Sleep == machine.Waking:
 		w.finish(j.Sleeps)
-	case j.Sleep == "" && idle && now.Sub(since) >= w.rule.After && !now.Before(w.notYet):
+	case j.Sleep == "" && idle && now.Sub(since) >= after && !now.Before(w.notYet):
 		w.sleep(now, j.Sleeps)
 	}
 	if !idle {
 		w.cannot = "" // what held for the last rest may not hold for the next one
 	}
 	w.write(j, since, idle)
+	if w.rule.Report != nil {
+		if !idle || j.Sleep != "" {
+			since = time.Time{}
+		}
+		w.rule.Report(since)
+	}
 	return true
 }
 

@@ -21,11 +21,23 @@ import (
 const askFirst, askLast = 100 * time.Millisecond, 2 * time.Second
 
 // WakeInTurn wakes a job when there is room for its limits, in its turn among the commands that wait for room. Under a
-// policy its limits are its own also while it sleeps.
+// policy it needs its ration instead, which may be lent while it sleeps.
 func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
-	began, turn := time.Now(), launch.Ruled()
+	began, ruled := time.Now(), launch.Ruled()
+	turn := ruled
+	var promise *os.File
 	for pause := (job.Backoff{First: askFirst, Last: askLast}); ; {
+		if promise == nil && ruled && isLent(r) {
+			var err error
+			if promise, err = wait.ReturnRation(); err != nil {
+				return Result{}, fmt.Errorf("waking %s: %w (it sleeps on)", j.Title(), err)
+			}
+			defer promise.Close() // after the wake
+		}
 		out, err := Wake(r, turn)
+		if errors.Is(err, ErrOverLimit) && promise == nil && ruled && isLent(r) {
+			continue // it was lent meanwhile
+		}
 		if errors.Is(err, errNeedsTurn) {
 			t, err := takeTurn(r, j, wait)
 			if err != nil {
@@ -43,6 +55,19 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 		}
 		time.Sleep(pause.After(0))
 	}
+}
+
+// isLent reports whether the policy's service has lent the ration of a job that sleeps: all its limits are 0.
+func isLent(r *region.Region) bool {
+	zero := false
+	for d := range abi.Devices {
+		limit, err := r.Limit(d)
+		if err != nil || limit.Limited() && limit.Bytes() > 0 {
+			return false
+		}
+		zero = zero || limit.Limited()
+	}
+	return zero
 }
 
 // takeTurn returns when there is room for a job that sleeps, and this process is the first of those that wait. A job that
