@@ -173,23 +173,25 @@ func (r *rations) hasRoom(uid int) bool {
 // before that user: otherwise a user could keep it from waking by waiting for more than there can be.
 func (r *rations) firstIsStuck() bool {
 	all, err := job.Queue(job.Folder())
-	return err == nil && len(all) > 0 && all[0].UID > 0 && !r.couldGive(all[0].UID)
+	return err == nil && len(all) > 0 && all[0].UID > 0 && !r.roomFor(all[0].UID)(nil)
 }
 
-// couldGive reports whether there is room for a user's ration, if necessary after taking back others, and those of more.
-func (r *rations) couldGive(uid int, more ...int) bool {
+// roomFor returns a function that reports whether there is room for a user's ration, if necessary after taking back others,
+// and those of more.
+func (r *rations) roomFor(uid int) func(more []int) bool {
 	l, want, err := r.wholeRation(uid)
-	if err != nil {
-		return false
-	}
-	others, yielding := bookedByOthers(uid), append(r.yielding(map[int]bool{uid: true}), more...)
-	if want == 0 {
-		return r.policy.Overbook || r.checkBeside(l, others, yielding) == nil
-	}
-	for _, c := range r.candidates(l, others, yielding) {
-		if !c.Full {
-			want--
+	others, yielding := bookedByOthers(uid), r.yielding(map[int]bool{uid: true})
+	return func(more []int) bool {
+		without := slices.Concat(yielding, more)
+		if err != nil || want == 0 {
+			return err == nil && (r.policy.Overbook || r.checkBeside(l, others, without) == nil)
 		}
+		fits := 0
+		for _, c := range r.candidates(l, others, without) {
+			if !c.Full {
+				fits++
+			}
+		}
+		return fits >= want
 	}
-	return want <= 0
 }

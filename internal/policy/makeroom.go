@@ -115,7 +115,11 @@ func (k *keeper) makeRoom(r *rations, uid int) {
 			idle = append(idle, p)
 		}
 	}
-	if p := longestUnused(idle, func(uids []int) bool { return r.couldGive(uid, append(uids, falling...)...) }); p != nil {
+	if len(idle) == 0 {
+		return
+	}
+	room := r.roomFor(uid)
+	if p := longestUnused(idle, func(uids []int) bool { return room(slices.Concat(uids, falling)) }); p != nil {
 		p.asked = now
 		_, _ = io.WriteString(*p.in.Load(), "sleep\n") // a process that has ended makes no room
 	}
