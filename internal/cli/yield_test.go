@@ -36,7 +36,7 @@ func TestYield(t *testing.T) {
 	slow(t)
 	jobs, working := idleMachine(t)
 	start := func(name string) *sleepingProgram {
-		return startSleeper(t, 500, "--mem", "2400m", "--name", name, "--sleep-after", "60s")
+		return startSleeper(t, 500, "--mem", "2400m", "--name", name, "--sleep-after", "150s")
 	}
 	a, oldest, c := start("a"), start("oldest"), start("c")
 	working(pidOf(t, jobs, "a"), pidOf(t, jobs, "c"))
@@ -72,7 +72,7 @@ func TestYield(t *testing.T) {
 // now, nor by one that has read it before.
 func TestJustWoken(t *testing.T) {
 	jobs, _ := idleMachine(t)
-	p := startSleeper(t, 100, "--mem", "1g", "--name", "woken", "--sleep-after", "60s")
+	p := startSleeper(t, 100, "--mem", "1g", "--name", "woken", "--sleep-after", "150s")
 	waitUnused(t, true, "woken")
 	expect.OK(t, unix.Kill(p.command.Process.Pid, unix.SIGSTOP)) // it writes nothing any more
 	found, _ := readSleeper(t, "woken")
