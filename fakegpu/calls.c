@@ -34,6 +34,12 @@ void calls_leave(void)
 		__atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
 }
 
+void calls_forked(void)
+{
+	stopped = inside = 0;
+	depth = 0;
+}
+
 void calls_stop(void) { __atomic_store_n(&stopped, 1, __ATOMIC_SEQ_CST); }
 bool calls_inside(void) { return load_seq_cst(&inside) > 0; }
 

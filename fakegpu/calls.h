@@ -15,4 +15,7 @@ void calls_stop(void);
 void calls_resume(void);
 bool calls_inside(void);
 
+/* calls_forked lets calls go on in the child of a fork, where no thread would end the stop. */
+void calls_forked(void);
+
 #endif

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
 #include "checkpoint.h"
 #include "driver.h"
 #include "knobs.h"
@@ -13,6 +14,7 @@ static void init_child_of_fork(void)
 		return; /* nothing was shared yet: the child may start a driver of its own */
 	store_release(&driver_state, DRIVER_FORKED);
 	machine_forked();
+	calls_forked();
 }
 
 static CUresult init(unsigned flags)

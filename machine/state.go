@@ -33,7 +33,10 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	j.Started, j.Placed = timeOf(l.Info.Started), l.Info.Placed
 	j.Labels = l.Info.Labels
 	if r := l.Rest; r != nil {
-		j.SleepAfter, j.UnusedSince, j.CannotSleep = uint64(r.After.Milliseconds()), timeOf(r.Since), r.Cannot
+		j.SleepAfter, j.CannotSleep = uint64(r.After.Milliseconds()), r.Cannot
+		if r.Sleeps == j.Sleeps { // otherwise it has slept since then
+			j.UnusedSince = timeOf(r.Since)
+		}
 	}
 	j.Claimed = len(j.Labels) > 0 && l.UID != 0 && job.PolicyInForce()
 	j.countedIn = l.Info.Region

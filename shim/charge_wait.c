@@ -80,9 +80,8 @@ static void charge_wait_log(struct charge_wait *w, uint64_t limit_ns, unsigned r
 		 size_text(limit > used ? limit - used : 0, free), size_text(limit, whole), rank);
 }
 
-static bool charge_wait_fits(const struct region_waiter *w)
+static bool charge_wait_fits(struct region *r, const struct region_waiter *w)
 {
-	struct region *r = attach_region();
 	return units_for(region_used(r, w->device)) + units_for(w->bytes) <= limit_ceiling(region_limit(r, w->device));
 }
 
@@ -103,7 +102,9 @@ static void charge_wait_room(struct charge_wait *w, bool again)
 		}
 		uint32_t armed = region_wait_arm(r, &w->waiter);
 		unsigned rank = region_wait_rank(r, &w->waiter);
-		if (!again && !rank && (charge_wait_fits(&w->waiter) || now - began >= SECOND_NS))
+		/* The ledger of a job that sleeps is empty, and that is no room: its processes have
+		 * their memory aside. */
+		if (!again && !rank && region_awake(r) && (charge_wait_fits(r, &w->waiter) || now - began >= SECOND_NS))
 			return;
 		again = false;
 		if (!w->logged && now - w->from >= SECOND_NS)

@@ -28,8 +28,19 @@ static void export_memory(void)
 	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }
 
+static CUresult in_fork(void)
+{
+	CUdeviceptr p;
+	int status;
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit((int)cuMemAlloc_v2(&p, MIB));
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+	return (CUresult)WEXITSTATUS(status);
+}
+
 /* A byte of its input is a command: a allocates 100 MiB, f frees the last of them, k launches a
- * kernel. Each is answered by a byte: 0 is success. */
+ * kernel, F allocates in the child of a fork. Each is answered by a byte: 0 is success. */
 static int sleeper(const char *role)
 {
 	CUdeviceptr p = 0, q;
@@ -46,6 +57,7 @@ static int sleeper(const char *role)
 		switch (c) {
 		case 'a': r = (char)cuMemAlloc_v2(&p, 100 * MIB); break;
 		case 'f': r = (char)cuMemFree_v2(p); break;
+		case 'F': r = (char)in_fork(); break;
 		case 'k': r = (char)cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL); break;
 		}
 	} while (write(1, &r, 1) == 1 && read(0, &c, 1) == 1);
@@ -134,6 +146,8 @@ static void asleep(void)
 	put_to_sleep(c);
 	EQ(everybody(), before);
 	EQ(listed(), others);
+	command(c, 'F'); /* the child of a fork has no driver, and is not asleep */
+	EQ(answer(c, 20000), CUDA_ERROR_NOT_INITIALIZED);
 	command(c, 'a');
 	EQ(answer(c, 100), -1);
 	EQ(everybody(), before);

@@ -97,9 +97,11 @@ the queue. --mem 1=10g waits for GPU 1 alone, --mem 10g for all GPUs.
 
 --sleep-after 10m puts the job to sleep each time its processes have done
 nothing on the GPU for ten minutes (ration sleep --help). What they do elsewhere
-does not count, nor do keyboard and network. The next call to the GPU wakes it,
-or only ration wake with --wake manual. With --join the job's own setting
-counts. Under a policy it needs --mem.
+does not count, nor do keyboard and network. After a tenth of that time it
+sleeps if the first command in the queue waits for its room; of several jobs the
+one that has been unused longest. The next call to the GPU wakes it, or only
+ration wake with --wake manual. With --join the job's own setting counts. Under
+a policy it needs --mem.
 
 Where a policy is in force (ration policy show), the command is in the job of
 all your programs. With --mem it has that much of your ration for itself, until
@@ -255,7 +257,7 @@ func (f *runFlags) readWait(tell func(string)) error {
 	if f.wait == "" {
 		return nil
 	}
-	f.plan.Wait = &launch.Wait{Tell: tell}
+	f.plan.Wait = &launch.Wait{Tell: tell, Sleep: sleep.ForRoom}
 	if f.wait == waitForever {
 		if _, err := time.ParseDuration(f.plan.Command[0]); err == nil {
 			return usageError("%q is taken as the command (write the time as --wait=%[1]s)", f.plan.Command[0])

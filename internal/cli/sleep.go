@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -271,7 +273,7 @@ func newSleepWhenIdleCommand() *cobra.Command {
 			}
 			ctx, stop := untilSignal()
 			defer stop()
-			sleep.WhenIdle(ctx, jobs[0], "", sleep.Rule{After: after}, func(string) {})
+			sleep.WhenIdle(ctx, jobs[0], "", sleep.Rule{After: after, Room: eachLine(os.Stdin), Report: policy.ReportUnused(os.Stdout)}, func(string) {})
 			return nil
 		}}
 }
@@ -296,6 +298,17 @@ func addPolicySleep(jobs []machine.Job) {
 			j.SleepAfter = uint64(rule.SleepAfter.Milliseconds())
 		}
 	}
+}
+
+// eachLine returns a channel with a value for each line that is read.
+func eachLine(in io.Reader) <-chan struct{} {
+	out := make(chan struct{})
+	go func() {
+		for s := bufio.NewScanner(in); s.Scan(); {
+			out <- struct{}{}
+		}
+	}()
+	return out
 }
 
 // newSleepWaiterCommand returns the command that wakes a job when a call wants it awake.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -448,4 +449,31 @@ func TestSleepLockUnderWay(t *testing.T) {
 	expect.Must(t, answered, "the program is locked")
 	p.does("free")
 	awakeAndWhole(t, "stopped", before.Used, p)
+}
+
+// A request that waits for memory of its job (--wait-alloc) does not take the empty accounts of a job that sleeps for
+// room: it neither wakes the job nor is served, and waits on when the job is awake.
+func TestSleepBesideWaiting(t *testing.T) {
+	sleepMachine(t, "0")
+	holder := startSleeper(t, 1100, "--mem", "2g", "--wait-alloc", "10m", "--name", "full")
+	waits := startSleeper(t, 100, "--join", "--name", "full")
+	waits.tell(fmt.Sprint("alloc ", 1000<<20))
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		j, _ := readSleeper(t, "full")
+		if slices.ContainsFunc(j.Processes, func(p machine.Process) bool { return len(p.Waits) > 0 }) {
+			break
+		}
+		expect.Must(t, time.Now().Before(end), "the request does not wait")
+	}
+	_, before := readSleeper(t, "full")
+	mustRation(t, "sleep", "full")
+	_, answered := waits.answers(3 * time.Second) // it tries once a second
+	j, d := readSleeper(t, "full")
+	expect.True(t, !answered && j.Sleep == machine.Asleep && d.Used == 0, "answered", answered, "the job is", j.Sleep, "and uses", d.Used)
+	mustRation(t, "wake", "full")
+	_, d = readSleeper(t, "full")
+	expect.Equal(t, d.Used, before.Used, "after the wake")
+	holder.does("free")
+	text, answered := waits.answers(time.Minute)
+	expect.True(t, answered && strings.HasPrefix(text, "ok"), "the request that waited was answered with", text)
 }

@@ -30,8 +30,13 @@ type Rest struct {
 	After  time.Duration `json:"after"`            // the job falls asleep when it has done nothing on its devices for so long
 	Manual bool          `json:"manual,omitempty"` // then only ration wake wakes it
 	Since  int64         `json:"since,omitempty"`  // Unix nanoseconds since when it has done nothing; 0 if it works, or if that is unknown
+	Sleeps uint64        `json:"sleeps,omitempty"` // how often the job had begun to fall asleep then: Since counts only for that
 	Cannot string        `json:"cannot,omitempty"` // why it could not be put to sleep the last time
 }
+
+// YieldAfter returns for how long a job that falls asleep after that time must have been unused to sleep earlier, for a
+// command or a user that waits for its room.
+func YieldAfter(after time.Duration) time.Duration { return after / 10 }
 
 // RestFile is the file of a process that watches a job.
 type RestFile struct {

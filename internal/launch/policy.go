@@ -238,6 +238,48 @@ func (p Plan) takeRun(j *Job, how string) error {
 	return nil
 }
 
+// WakeRequest is the word with which a user asks for the ration of a job that sleeps, which may be lent: UID wake [wait].
+// While the client waits, it gets lines that begin with waitAnswer.
+const (
+	WakeRequest = "wake"
+	waitAnswer  = "wait"
+)
+
+// ReturnRation returns when the user's job has its ration again, so that it can wake. The ration is not lent again before
+// the file is closed.
+func (wait Wait) ReturnRation() (*os.File, error) {
+	request := fmt.Sprintf("%d %s", os.Getuid(), WakeRequest)
+	until := time.Now().Add(runTimeout)
+	switch {
+	case wait.Most > 0:
+		until, request = time.Now().Add(wait.Most), request+" "+waitAnswer
+	case wait.Most == 0:
+		until, request = time.Time{}, request+" "+waitAnswer
+	}
+	c, err := dialPolicy(until)
+	if err != nil {
+		return nil, ServiceError(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte(request + "\n")); err != nil {
+		return nil, ServiceError(err)
+	}
+	for {
+		answer, promise, err := readAnswer(c)
+		why, waits := strings.CutPrefix(answer, waitAnswer+" ")
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("asking for the ration: %w", ServiceError(err))
+		case waits:
+			wait.Tell("waiting for the ration: " + why)
+		case answer == "ok" && promise != nil:
+			return promise, nil
+		default:
+			return nil, fmt.Errorf("%w: %s", ErrRefused, answer)
+		}
+	}
+}
+
 // ErrNoService is returned if nothing answers at the socket of the policy's service.
 var ErrNoService = errors.New("the service of this machine's policy does not run, so no ration can be given or changed")
 
@@ -258,16 +300,28 @@ var ErrRefused = errors.New("refused")
 // askPolicy sends a line to the policy's service. It returns the answer, and the file that came
 // with it.
 func askPolicy(line string) (answer string, file *os.File, err error) {
-	dialed, err := net.DialTimeout("unix", filepath.Join(job.RootFolder, job.PolicySocket), runTimeout)
+	c, err := dialPolicy(time.Now().Add(runTimeout))
 	if err != nil {
 		return "", nil, err
 	}
-	defer dialed.Close()
-	c := dialed.(*net.UnixConn)
-	_ = c.SetDeadline(time.Now().Add(runTimeout))
+	defer c.Close()
 	if _, err := c.Write([]byte(line)); err != nil {
 		return "", nil, err
 	}
+	return readAnswer(c)
+}
+
+// dialPolicy connects to the policy's service.
+func dialPolicy(until time.Time) (*net.UnixConn, error) {
+	c, err := net.DialTimeout("unix", filepath.Join(job.RootFolder, job.PolicySocket), runTimeout)
+	if err != nil {
+		return nil, err
+	}
+	_ = c.SetDeadline(until)
+	return c.(*net.UnixConn), nil
+}
+
+func readAnswer(c *net.UnixConn) (answer string, file *os.File, err error) {
 	text, rights := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	n, nr, _, _, err := c.ReadMsgUnix(text, rights) // an answer is one write
 	if err != nil || n == 0 {

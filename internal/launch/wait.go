@@ -34,6 +34,8 @@ var ErrCannotWait = errors.New("--wait cannot be used")
 type Wait struct {
 	Most time.Duration // how long; 0 for any time; negative: not at all
 	Tell func(string)  // called with a sentence when the place in the queue changes
+	// Sleep puts a job of this user to sleep if it is not used. Nil: no job is put to sleep to make room.
+	Sleep func(*machine.Job) error
 }
 
 // atStep is called at steps of waiting, for tests that stop the process there.
@@ -167,6 +169,8 @@ type waiter struct {
 	expired <-chan time.Time // nil without a time limit
 	atOnce  bool             // do not wait
 	told    bool
+	sleep   func(*machine.Job) error    // Wait.Sleep
+	refused map[machine.JobID]time.Time // jobs that could not sleep, and until when they are left alone
 }
 
 func (p Plan) newWaiter(wants map[int]uint64, driver *gpu.Driver) *waiter {
@@ -174,7 +178,7 @@ func (p Plan) newWaiter(wants map[int]uint64, driver *gpu.Driver) *waiter {
 }
 
 func (wait Wait) newWaiter(wants map[int]uint64, devices int) *waiter {
-	w := &waiter{wants: wants, devices: devices, tell: wait.Tell, began: time.Now(), atOnce: wait.Most < 0}
+	w := &waiter{wants: wants, devices: devices, tell: wait.Tell, sleep: wait.Sleep, began: time.Now(), atOnce: wait.Most < 0}
 	if wait.Most > 0 {
 		w.expired = time.After(wait.Most)
 	}
@@ -246,10 +250,17 @@ func (w *waiter) untilRoom() error {
 			told, w.told = true, true
 			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", humanfmt.OnGPUs(w.shown()), holdersText(&m, w.wants)))
 		}
+		changed, later := w.makeRoom(&m)
+		if changed {
+			continue
+		}
 		var again <-chan time.Time
-		if sure := watch.ends(&m, short); unasked {
+		switch sure := watch.ends(&m, short); {
+		case unasked:
 			again = time.After(ask.After(0))
-		} else if !sure {
+		case later:
+			again = time.After(lookForUnused)
+		case !sure:
 			again = time.After(readAgain)
 		}
 		select {
@@ -266,10 +277,10 @@ func (w *waiter) noRoom(why string) error {
 }
 
 // short returns the devices without enough room, or none if enough others have it. unasked reports whether other
-// programs than jobs hold what is missing on one of them.
-func (w *waiter) short(m *machine.Machine) (devices []int, unasked bool) {
+// programs than jobs hold what is missing on one of them. It is asked as if the jobs asleep slept.
+func (w *waiter) short(m *machine.Machine, asleep ...*machine.Job) (devices []int, unasked bool) {
 	for d, bytes := range w.wants {
-		r := roomOn(m, d)
+		r := roomOn(m, d, asleep...)
 		if r.left >= bytes {
 			continue
 		}
@@ -295,8 +306,9 @@ type holder struct {
 }
 
 // roomOn returns the room on a device: its memory, less the limits of all jobs on it, and less what the driver
-// counts beyond what these jobs hold: the driver's own memory, programs in no job, and jobs without a limit.
-func roomOn(m *machine.Machine, device int) (out room) {
+// counts beyond what these jobs hold: the driver's own memory, programs in no job, and jobs without a limit. Jobs in asleep
+// count as if they slept.
+func roomOn(m *machine.Machine, device int, asleep ...*machine.Job) (out room) {
 	at := slices.IndexFunc(m.Devices, func(g machine.GPU) bool { return g.Device == device })
 	if at < 0 {
 		return out // the driver does not answer now
@@ -311,11 +323,15 @@ func roomOn(m *machine.Machine, device int) (out room) {
 		}
 		for n := range j.Devices {
 			d := &j.Devices[n]
-			if m.DeviceOf(d) != at || !d.Limited {
+			sleeps := slices.Contains(asleep, j)
+			if m.DeviceOf(d) != at || !d.Limited && !sleeps {
 				continue
 			}
 			held := max(d.Used, d.Driver)
 			out.outside -= min(out.outside, held)
+			if sleeps {
+				continue
+			}
 			bytes := max(d.Limit, held)
 			taken += min(bytes, ^taken)
 			if bytes > 0 {

@@ -22,9 +22,10 @@ type Idleness struct {
 
 // resting is a job that has done nothing.
 type resting struct {
-	since time.Time
-	about bool   // the driver's samples say so
-	held  uint64 // bytes
+	since  time.Time
+	about  bool   // the driver's samples say so
+	held   uint64 // bytes
+	sleeps uint64 // how often the job had begun to fall asleep
 }
 
 // NewIdleness returns one that marks jobs which have done nothing for that long.
@@ -45,8 +46,9 @@ func (i *Idleness) Look(m *machine.Machine, now time.Time) {
 			continue
 		}
 		was, known := before[j.ID()]
-		if !known || was.held != held { // a job that allocates or frees memory does something
-			was = resting{since: now.UTC(), held: held}
+		// A job that allocates or frees memory does something, and so does one that has woken.
+		if !known || was.held != held || was.sleeps != j.Sleeps {
+			was = resting{since: now.UTC(), held: held, sleeps: j.Sleeps}
 		}
 		was.about = about
 		i.jobs[j.ID()] = was

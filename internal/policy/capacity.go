@@ -21,8 +21,8 @@ import (
 // Without overbook = true, the rations of all users together must fit on the devices.
 
 // fits returns ErrOverbooked for limits that do not fit beside those of other users. To make them
-// fit it may remove jobs that have no process and no promise, and whose users the file does not name: as few as
-// necessary, and none if that would not be enough.
+// fit it may take back rations of users that the file does not name, whose jobs have no process and no promise, or sleep:
+// as few as necessary, and none if that would not be enough.
 func (r *rations) fits(uid int, l region.Limits) error {
 	if r.policy.Overbook {
 		return nil
@@ -34,12 +34,12 @@ func (r *rations) fits(uid int, l region.Limits) error {
 		if check(nil) == nil {
 			return nil
 		}
-		remove, err := fewest(r.removable(keep), check)
+		lose, err := fewest(r.yielding(keep), check)
 		if err != nil {
 			return err
 		}
-		for _, other := range remove {
-			if evict(other) != nil { // a process has joined the job since, or is about to
+		for _, other := range lose {
+			if takeBack(other) != nil { // a process has joined the job since, or is about to; or the job wakes
 				keep[other] = true
 			}
 		}

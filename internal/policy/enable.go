@@ -100,6 +100,9 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 		out.Failed = nil
 		var again []int
 		for _, uid := range todo {
+			if lent(uid) && !r.hasRoom(uid) {
+				continue // it has no use of its ration until it wakes
+			}
 			err := r.ensure(uid)
 			if errors.Is(err, ErrDamaged) && (errors.Is(err, job.ErrLiving) || errors.Is(err, job.ErrInUse)) {
 				warn(err.Error()) // a user cannot make the policy fail, and its limits are the new ones

@@ -15,7 +15,8 @@ import (
 )
 
 // IdleCommand is the command that puts a job to sleep when it has done nothing: PATH AFTER. The service starts it for
-// users with sleep_after, with their rights. Root itself reads no region of a user for that.
+// users with sleep_after, with their rights. Root itself reads no region of a user for that. The command writes a line when
+// it knows since when the job is unused (ReportUnused), and a line of its input asks it to make room.
 const IdleCommand = "sleep-when-idle"
 
 // Intervals of the watch for jobs that need such a process.
@@ -36,40 +37,40 @@ type idleJob struct {
 
 // sleepIdle keeps a process running for each job with processes whose user has sleep_after, until the context ends.
 func (k *keeper) sleepIdle(ctx context.Context) {
-	running := map[string]context.CancelFunc{} // by region
+	running := &k.idle
 	ended := make(chan string)
 	later := map[string]time.Time{}
-	rule := map[string]idleJob{}
 	tick := time.NewTicker(idleEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			for range running { // their contexts have ended as well
+			for range running.all() { // their contexts have ended as well
 				<-ended
 			}
 			return
 		case path := <-ended:
-			delete(running, path)
-			delete(rule, path)
+			running.set(path, nil)
 			later[path] = time.Now().Add(idlePause)
 			continue
 		case <-tick.C:
 		}
 		now, want := time.Now(), k.idleJobs()
-		for path, cancel := range running {
-			if want[path] != rule[path] { // the policy has changed, or the job has no process
-				cancel()
+		is := running.all()
+		for path, p := range is {
+			if want[path] != p.idleJob { // the policy has changed, or the job has no process
+				p.cancel()
 			}
 		}
 		for path, j := range want {
-			if running[path] != nil || now.Before(later[path]) {
+			if is[path] != nil || now.Before(later[path]) {
 				continue
 			}
 			one, cancel := context.WithCancel(ctx)
-			running[path], rule[path] = cancel, j
+			p := &idleProcess{idleJob: j, path: path, cancel: cancel}
+			running.set(path, p)
 			go func() {
-				if err := watchIdle(one, path, j); err != nil && one.Err() == nil && k.mayLog(j.uid) {
+				if err := p.watch(one); err != nil && one.Err() == nil && k.mayLog(j.uid) {
 					k.log.Warn("the process that puts an idle job to sleep has ended", "user", proc.UserName(j.uid), "error", err)
 				}
 				cancel()
@@ -113,18 +114,24 @@ func (p *Policy) sleeps() bool {
 	return has(p.Everybody) || slices.ContainsFunc(byLine(p.Users), has) || slices.ContainsFunc(byLine(p.Groups), has)
 }
 
-// watchIdle runs the process for one job.
-func watchIdle(ctx context.Context, path string, j idleJob) error {
+// watch runs the process.
+func (p *idleProcess) watch(ctx context.Context) error {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Args, cmd.Env = []string{"ration", IdleCommand, path, j.after.String()}, []string{"PATH=/usr/bin:/bin"}
+	cmd.Args, cmd.Env = []string{"ration", IdleCommand, p.path, p.after.String()}, []string{"PATH=/usr/bin:/bin"}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	p.in.Store(&in)
+	cmd.Stdout = p
 	for _, entry := range os.Environ() {
 		if slices.ContainsFunc(idleEnviron, func(name string) bool { return strings.HasPrefix(entry, name) }) {
 			cmd.Env = append(cmd.Env, entry)
 		}
 	}
-	gid, err := proc.PrimaryGroup(j.uid)
+	gid, err := proc.PrimaryGroup(p.uid)
 	if err != nil {
 		return err
 	}
-	return privsep.RunAs(ctx, cmd, uint32(j.uid), gid)
+	return privsep.RunAs(ctx, cmd, uint32(p.uid), gid)
 }

@@ -56,9 +56,10 @@ type keeper struct {
 	lines   *connlimit.Lines // of log, because of requests
 	records *connlimit.Lines // refusals that have an entry of their own
 
-	queue  queue   // users that wait for room
-	turn   turn    // held while jobs are made or changed
-	policy *Policy // in force; guarded by turn
+	queue  queue         // users that wait for room
+	idle   idleProcesses // that put jobs to sleep
+	turn   turn          // held while jobs are made or changed
+	policy *Policy       // in force; guarded by turn
 }
 
 // turn is a lock that serves the first caller first. A sync.Mutex may serve a later caller before one
@@ -330,6 +331,9 @@ func (k *keeper) handle(peer int, line string, waits bool) (answer string, held 
 		if err == nil {
 			held, err = promise(uid)
 		}
+		return ok, held, err
+	case words[1] == launch.WakeRequest && len(words) == 2:
+		held, err = r.wake(uid, waits)
 		return ok, held, err
 	case words[1] == moveRequest && (len(words) == 2 || at != 0):
 		at, err = r.relocate(uid, at)

@@ -136,7 +136,7 @@ func checkPlace(uid int, at region.Place) error {
 // placeAnew restricts limits to the devices that it chooses.
 func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limits, why string, err error) {
 	candidates := func() []launch.Candidate {
-		return r.candidates(limits, bookedByOthers(uid), r.removable(map[int]bool{uid: true}))
+		return r.candidates(limits, bookedByOthers(uid), r.yielding(map[int]bool{uid: true}))
 	}
 	at, why, err := chooseFitting(want, candidates, func(at region.Place) error { return r.fits(uid, limits.Restrict(at)) })
 	if err != nil {
@@ -211,7 +211,7 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 	case at != 0 && !r.suits(at, want, limits):
 		return 0, fmt.Errorf("%w: it needs %s that this machine has and your rule allows, not %v (ration ps lists the GPUs)", ErrMove, humanfmt.Plural(want, "GPU", "GPUs"), at)
 	case at == 0:
-		all := r.candidates(limits, bookedByOthers(uid), r.removable(map[int]bool{uid: true}))
+		all := r.candidates(limits, bookedByOthers(uid), r.yielding(map[int]bool{uid: true}))
 		all = slices.DeleteFunc(all, func(c launch.Candidate) bool { return is && now.Has(c.Device) })
 		if len(all) < want {
 			return 0, fmt.Errorf("%w: there is no other GPU that it may use", ErrMove)

@@ -32,6 +32,7 @@ type mustWait struct {
 	at    region.Place
 	wants map[int]uint64 // as in job.Waiting
 	why   string
+	wakes bool // the user's job sleeps, and its ration is lent
 }
 
 func (e *mustWait) Error() string { return e.why }
@@ -77,7 +78,7 @@ func (r *rations) ensureOrWait(uid int, at region.Place) error {
 		return r.ensureAt(uid, at)
 	}
 	if all, err := job.Queue(job.Folder()); err == nil && len(all) > 0 {
-		return &mustWait{uid, at, r.wants(uid), fmt.Sprintf("place %d in the queue (ration queue)", len(all)+1)}
+		return &mustWait{uid: uid, at: at, wants: r.wants(uid), wakes: lent(uid), why: fmt.Sprintf("place %d in the queue (ration queue)", len(all)+1)}
 	}
 	return r.ensureIfRoom(uid, at)
 }
@@ -96,7 +97,7 @@ func (r *rations) ensureIfRoom(uid int, at region.Place) error {
 	err := r.ensureAt(uid, at)
 	if errors.Is(err, ErrOverbooked) && r.waits(uid) {
 		why, _, _ := strings.Cut(err.Error(), " (try again later")
-		return &mustWait{uid, at, r.wants(uid), why}
+		return &mustWait{uid: uid, at: at, wants: r.wants(uid), wakes: lent(uid), why: why}
 	}
 	return err
 }
@@ -192,7 +193,7 @@ func (k *keeper) leave(uid int, w *waitingUser) {
 // awaitRoom makes the job of a user that waits when it is the user's turn and there is room. It keeps the job until
 // the clients have their promises.
 func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int) {
-	of := job.Waiting{Job: job.OfUser(m.uid), UID: m.uid, PID: pid, Wants: m.wants}
+	of := job.Waiting{Job: job.OfUser(m.uid), UID: m.uid, PID: pid, Wants: m.wants, Wakes: m.wakes}
 	ticket, err := job.Enqueue(of)
 	var held *os.File
 	for err == nil {
@@ -226,12 +227,12 @@ func (k *keeper) grantInTurn(w *waitingUser, m *mustWait, ticket *job.Ticket) (h
 			k.publishQueue()
 			shown = ahead
 		}
-		if ahead == 0 {
+		if ahead == 0 || m.wakes {
 			var again *mustWait
-			if held, err = k.grant(m); !errors.As(err, &again) {
+			if held, err = k.grant(m, ahead == 0); !errors.As(err, &again) {
 				return held, err
 			}
-			if all, err := job.Queue(job.Folder()); m.at != 0 && err == nil && len(all) > 1 {
+			if all, err := job.Queue(job.Folder()); ahead == 0 && m.at != 0 && err == nil && len(all) > 1 {
 				return nil, errPass
 			}
 		}
@@ -243,8 +244,9 @@ func (k *keeper) grantInTurn(w *waitingUser, m *mustWait, ticket *job.Ticket) (h
 	}
 }
 
-// grant makes the user's job now. The error is a mustWait if there is no room.
-func (k *keeper) grant(m *mustWait) (held *os.File, err error) {
+// grant makes the user's job now, or gives it its ration back. The error is a mustWait if there is no room, or if it is
+// not the user's turn.
+func (k *keeper) grant(m *mustWait, first bool) (held *os.File, err error) {
 	r, done, err := k.open()
 	if err != nil {
 		return nil, err
@@ -253,8 +255,14 @@ func (k *keeper) grant(m *mustWait) (held *os.File, err error) {
 	if err := checkInForce(); err != nil {
 		return nil, err
 	}
-	if !usable(m.uid) {
+	if !first && !r.firstIsStuck() {
+		return nil, m
+	}
+	if !usable(m.uid) || lent(m.uid) {
 		if err := r.ensureIfRoom(m.uid, m.at); err != nil {
+			if first {
+				k.makeRoom(r, m.uid)
+			}
 			return nil, err
 		}
 	}

@@ -17,6 +17,10 @@ import (
 type Rule struct {
 	After  time.Duration // when it has done nothing on its devices for so long
 	Manual bool          // then only ration wake wakes it
+	// Room, if it is not nil, says that the job's room is waited for: it sleeps if it has been unused for job.YieldAfter.
+	Room <-chan struct{}
+	// Report, if it is not nil, is called after each look with the time since when the job is unused; zero if it is used.
+	Report func(since time.Time)
 }
 
 // Intervals of a process that watches a job.
@@ -63,12 +67,15 @@ func WhenIdle(ctx context.Context, j job.Job, folder string, rule Rule, tell fun
 	tick := time.NewTicker(rule.lookEvery())
 	defer tick.Stop()
 	for {
+		after := rule.After
 		select {
 		case <-ctx.Done():
 			return
+		case <-rule.Room:
+			after = job.YieldAfter(after)
 		case <-tick.C:
 		}
-		if !w.look(time.Now()) {
+		if !w.look(time.Now(), after) {
 			return
 		}
 	}
@@ -89,8 +96,8 @@ func (w *watcher) restartWaiter() {
 	})
 }
 
-// look puts the job to sleep if it is time. It returns false when the job has ended.
-func (w *watcher) look(now time.Time) bool {
+// look puts the job to sleep if it has been unused for that long. It returns false when the job has ended.
+func (w *watcher) look(now time.Time, after time.Duration) bool {
 	m := w.reader.ReadJob(w.job, node.Options{ReadOnly: true})
 	j := &m.Jobs[0]
 	if j.State == machine.Ended {
@@ -102,21 +109,27 @@ func (w *watcher) look(now time.Time) bool {
 	switch {
 	case j.Sleep == machine.FallingAsleep || j.Sleep == machine.Waking:
 		w.finish(j.Sleeps)
-	case j.Sleep == "" && idle && now.Sub(since) >= w.rule.After && !now.Before(w.notYet):
-		w.sleep(now)
+	case j.Sleep == "" && idle && now.Sub(since) >= after && !now.Before(w.notYet):
+		w.sleep(now, j.Sleeps)
 	}
 	if !idle {
 		w.cannot = "" // what held for the last rest may not hold for the next one
 	}
-	w.write(since, idle)
+	w.write(j, since, idle)
+	if w.rule.Report != nil {
+		if !idle || j.Sleep != "" {
+			since = time.Time{}
+		}
+		w.rule.Report(since)
+	}
 	return true
 }
 
-func (w *watcher) write(since time.Time, idle bool) {
+func (w *watcher) write(j *machine.Job, since time.Time, idle bool) {
 	if w.rest == nil {
 		return
 	}
-	rest := job.Rest{After: w.rule.After, Manual: w.rule.Manual, Cannot: w.cannot}
+	rest := job.Rest{After: w.rule.After, Manual: w.rule.Manual, Sleeps: j.Sleeps, Cannot: w.cannot}
 	if idle {
 		rest.Since = since.UnixNano()
 	}
@@ -126,13 +139,9 @@ func (w *watcher) write(since time.Time, idle bool) {
 	}
 }
 
-// sleep puts the job to sleep.
-func (w *watcher) sleep(now time.Time) {
-	err := withRegion(w.job, func(r *region.Region) error {
-		defer job.QueueChanged()
-		_, err := Sleep(r, Options{Manual: w.rule.Manual, Busy: idleBusy, Unused: true})
-		return err
-	})
+// sleep puts the job to sleep. sleeps is the job's count when it was found unused.
+func (w *watcher) sleep(now time.Time, sleeps uint64) {
+	err := sleepUnused(w.job, w.rule.Manual, sleeps)
 	if err == nil {
 		w.cannot = ""
 		return
@@ -145,6 +154,21 @@ func (w *watcher) sleep(now time.Time) {
 		w.cannot = text
 		w.tell(w.job.Title() + " has done nothing on the GPU for a while, and should sleep: " + text)
 	}
+}
+
+func sleepUnused(j job.Job, manual bool, sleeps uint64) error {
+	return withRegion(j, func(r *region.Region) error {
+		defer job.QueueChanged()
+		_, err := Sleep(r, Options{Manual: manual, Busy: idleBusy, Unused: true, Sleeps: &sleeps})
+		return err
+	})
+}
+
+// ForRoom puts a job that may fall asleep by itself to sleep, for a process that waits for its room. It is an error if
+// the job cannot sleep, or is used meanwhile.
+func ForRoom(of *machine.Job) error {
+	j := job.Job{Name: of.Name, Path: of.Path}
+	return sleepUnused(j, job.InfoOf(j).WakeManual, of.Sleeps)
 }
 
 // finish finishes what a killed process left halfway, so that the job's calls do not wait for ever. If the process

@@ -56,6 +56,7 @@ type Options struct {
 	Manual bool          // no process waits for a call that wants the job awake
 	Busy   time.Duration // how long work that is under way may take
 	Unused bool          // a call to the GPU while the job falls asleep keeps it awake
+	Sleeps *uint64       // how often the job had begun to fall asleep when it was found unused; nil for any number
 }
 
 // sleeper does the steps. It has the sleep lock.
@@ -113,6 +114,9 @@ func Sleep(r *region.Region, o Options) (out Result, err error) {
 	}
 	defer end()
 	defer func() { out.Took = time.Since(began) }()
+	if o.Sleeps != nil && *o.Sleeps != word.Count() { // it has slept since then, and may have been used
+		return out, ErrInUse
+	}
 	if err := s.openDriver(); err != nil {
 		return out, err
 	}

@@ -21,13 +21,25 @@ import (
 const askFirst, askLast = 100 * time.Millisecond, 2 * time.Second
 
 // WakeInTurn wakes a job when there is room for its limits, in its turn among the commands that wait for room. Under a
-// policy its limits are its own also while it sleeps.
+// policy it needs its ration instead, which may be lent while it sleeps.
 func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
-	began, turn := time.Now(), launch.Ruled()
+	began, ruled := time.Now(), launch.Ruled()
+	turn := ruled
+	var promise *os.File
 	c := &calls{}
 	defer c.close()
 	for pause := (job.Backoff{First: askFirst, Last: askLast}); ; {
+		if promise == nil && ruled && isLent(r) {
+			var err error
+			if promise, err = wait.ReturnRation(); err != nil {
+				return Result{}, fmt.Errorf("waking %s: %w (it sleeps on)", j.Title(), err)
+			}
+			defer promise.Close() // after the wake
+		}
 		out, err := wake(r, turn, c)
+		if errors.Is(err, ErrOverLimit) && promise == nil && ruled && isLent(r) {
+			continue // it was lent meanwhile
+		}
 		if errors.Is(err, errNeedsTurn) {
 			gpus, err := gpu.Open("") // kept open: to start NVML again takes long
 			if err != nil {
@@ -52,6 +64,19 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 	}
 }
 
+// isLent reports whether the policy's service has lent the ration of a job that sleeps: all its limits are 0.
+func isLent(r *region.Region) bool {
+	zero := false
+	for d := range abi.Devices {
+		limit, err := r.Limit(d)
+		if err != nil || limit.Limited() && limit.Bytes() > 0 {
+			return false
+		}
+		zero = zero || limit.Limited()
+	}
+	return zero
+}
+
 // takeTurn returns when there is room for a job that sleeps, and this process is the first of those that wait. A job that
 // has nothing aside needs no ticket. c starts CUDA meanwhile; if others hold the room, it is not kept until they leave.
 func takeTurn(r *region.Region, j job.Job, gpus *gpu.Driver, c *calls, wait launch.Wait) (*job.Ticket, error) {
@@ -67,6 +92,7 @@ func takeTurn(r *region.Region, j job.Job, gpus *gpu.Driver, c *calls, wait laun
 		c.close()
 		tell(text)
 	}
+	wait.Sleep = ForRoom
 	return wait.Room(j.Name, wants)
 }
 

@@ -100,6 +100,10 @@ static uint64_t meminfo_total(CUdevice ordinal, uint64_t real)
 	if (!attach_on() || device_of(ordinal, &d) != 1)
 		return real;
 	uint64_t limit = region_limit(attach_region(), d->index);
+	if (limit_bounds(limit) && !limit_bytes(limit)) { /* the ration of a job that sleeps may be lent */
+		gate_pass(GATE_WAITS);
+		limit = region_limit(attach_region(), d->index);
+	}
 	return limit_bounds(limit) && limit_bytes(limit) < real ? limit_bytes(limit) : real;
 }
 

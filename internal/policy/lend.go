@@ -1,0 +1,197 @@
+package policy
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+	"ration/machine"
+)
+
+// A job that sleeps needs none of its ration until it wakes. The service lends it to users that need it: it sets the limits
+// of memory of the job to 0. PROTOCOL.md (*Lending*) gives the invariant and the steps. Callers of these functions hold
+// the lock of lockJobs.
+
+// isLent reports whether limits are those of a job whose ration is lent.
+func isLent(l *region.Limits) bool {
+	limited := func(m abi.Limit) bool { return m.Limited() }
+	return slices.ContainsFunc(l.Memory[:], limited) && !slices.ContainsFunc(l.Memory[:], func(m abi.Limit) bool { return m.Limited() && m.Bytes() > 0 })
+}
+
+// lent reports whether the ration of a user's job is lent. Runs of the user may have all of a ration, too.
+func lent(uid int) bool {
+	l, err := readLimits(job.OfUserPath(uid))
+	return err == nil && isLent(&l) && len(job.RunsOf(uid)) == 0
+}
+
+// lend lends the ration of a job that sleeps. It is an error if the job holds memory, or if a process has been promised
+// that it may wake.
+func lend(uid int) error {
+	if job.Running(jobOf(uid)) {
+		return job.ErrInUse
+	}
+	passed("lending")
+	before, err := readLimits(job.OfUserPath(uid))
+	if err != nil {
+		return err
+	}
+	after := before
+	for d := range abi.Devices {
+		if after.Memory[d].Limited() {
+			after.Memory[d] = abi.MakeLimit(0)
+		}
+	}
+	if err := setLimits(uid, after); err != nil {
+		return errors.Join(err, setLimits(uid, before))
+	}
+	passed("lent")
+	// A wake charges all memory before it brings it back. So if nothing is held now, a later wake finds no room.
+	if err := checkHeld(uid, before, after); err != nil {
+		return errors.Join(err, setLimits(uid, before))
+	}
+	passed("lend-checked")
+	return nil
+}
+
+// sleepers returns the users whose jobs sleep and whose rations can be lent, except users in keep and users that the file
+// names. A user who does not wait for a ration could not wait to wake.
+func (r *rations) sleepers(keep map[int]bool) (uids []int) {
+	for _, uid := range Users() {
+		if !keep[uid] && r.mayLend(uid) && !lent(uid) && saysAsleep(uid) {
+			uids = append(uids, uid)
+		}
+	}
+	if len(uids) > 0 {
+		asleep := leavingRoom()
+		uids = slices.DeleteFunc(uids, func(uid int) bool { return !asleep[job.OfUserPath(uid)] })
+	}
+	return uids
+}
+
+// mayLend reports whether a user's ration can be lent while the job sleeps.
+func (r *rations) mayLend(uid int) bool {
+	rule, err := r.policy.For(uid)
+	return err == nil && rule != nil && !rule.Exempt && rule.Waits && !strings.HasPrefix(rule.Source, "users.") && len(job.RunsOf(uid)) == 0
+}
+
+// saysAsleep reports whether a user's region says that the job sleeps. It is the word of the user.
+func saysAsleep(uid int) bool {
+	g, err := region.OpenReadOnly(job.OfUserPath(uid))
+	if err != nil {
+		return false
+	}
+	defer g.Close()
+	word, err := g.Sleep()
+	return err == nil && word.State() == abi.Asleep
+}
+
+// lastLook is what leavingRoom has found last, and when: a user who says that its job sleeps, and holds memory, must not
+// make the service read the machine all the time.
+var lastLook struct {
+	at     time.Time
+	asleep map[string]bool
+}
+
+const lookAgain = time.Second
+
+// leavingRoom returns the paths of jobs that sleep, and of which the driver counts no memory.
+func leavingRoom() map[string]bool {
+	if lastLook.asleep != nil && time.Since(lastLook.at) < lookAgain {
+		return lastLook.asleep
+	}
+	m, err := machine.Read()
+	lastLook.at, lastLook.asleep = time.Now(), map[string]bool{}
+	for i := 0; err == nil && i < len(m.Jobs); i++ {
+		if j := &m.Jobs[i]; j.LeavesRoom() {
+			lastLook.asleep[j.Path] = true
+		}
+	}
+	return lastLook.asleep
+}
+
+// yielding returns the users that can give up their rations for others. Those whose jobs sleep come first: as few of them
+// as possible lose theirs.
+func (r *rations) yielding(keep map[int]bool) []int {
+	idle := r.removable(keep)
+	sleepers := slices.DeleteFunc(r.sleepers(keep), func(uid int) bool { return slices.Contains(idle, uid) })
+	return append(sleepers, idle...)
+}
+
+// takeBack takes back the ration of a user: all of the job if it has no process, otherwise as lend does.
+func takeBack(uid int) error {
+	if job.CheckRemovable(jobOf(uid), true) == nil {
+		return evict(uid)
+	}
+	return lend(uid)
+}
+
+// wake gives a job whose ration is lent its ration back, so that it can wake. The client may wait for that. held is a
+// promise: the ration is not lent again before the client has closed it.
+func (r *rations) wake(uid int, waits bool) (held *os.File, err error) {
+	if lent(uid) {
+		var at region.Place
+		if len(r.totals()) > 1 { // others may have room elsewhere, and can pass
+			at, _ = placed(uid)
+		}
+		if waits {
+			err = r.ensureOrWait(uid, at)
+		} else {
+			err = r.ensureNow(uid, at)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return promise(uid)
+}
+
+// wholeRation returns the limits of a user's ration on the devices where the user has a job, or else on all. want is on
+// how many devices it is to be placed; 0 if it has its place, or is for all.
+func (r *rations) wholeRation(uid int) (l region.Limits, want int, err error) {
+	ration, _, err := r.rationOf(uid)
+	if err == nil {
+		l, err = r.limitsOf(ration)
+	}
+	if at, is := placed(uid); is {
+		return l.Restrict(at), 0, err
+	}
+	return l, r.wanted(ration), err
+}
+
+// hasRoom reports whether the ration of a user with a job fits beside those of others, without taking back any.
+func (r *rations) hasRoom(uid int) bool {
+	l, _, err := r.wholeRation(uid)
+	return err == nil && (r.policy.Overbook || r.checkBeside(l, bookedByOthers(uid), nil) == nil)
+}
+
+// firstIsStuck reports whether there is no room for the first user in the queue. Then a job whose ration is lent may wake
+// before that user: otherwise a user could keep it from waking by waiting for more than there can be.
+func (r *rations) firstIsStuck() bool {
+	all, err := job.Queue(job.Folder())
+	return err == nil && len(all) > 0 && all[0].UID > 0 && !r.roomFor(all[0].UID)(nil)
+}
+
+// roomFor returns a function that reports whether there is room for a user's ration, if necessary after taking back others,
+// and those of more.
+func (r *rations) roomFor(uid int) func(more []int) bool {
+	l, want, err := r.wholeRation(uid)
+	others, yielding := bookedByOthers(uid), r.yielding(map[int]bool{uid: true})
+	return func(more []int) bool {
+		without := slices.Concat(yielding, more)
+		if err != nil || want == 0 {
+			return err == nil && (r.policy.Overbook || r.checkBeside(l, others, without) == nil)
+		}
+		fits := 0
+		for _, c := range r.candidates(l, others, without) {
+			if !c.Full {
+				fits++
+			}
+		}
+		return fits >= want
+	}
+}
