@@ -287,7 +287,7 @@ test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root,
 .PHONY: e2e-sched e2e-node e2e-scale
 e2e-sched: build/staticcheck ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
 	$(call lint-module,check/kube)
-	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./simnode ./sched
+	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./simnode ./sched ./helm
 
 e2e-node: all plugin ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
 	@scripts/need busybox ip libseccomp-dev
