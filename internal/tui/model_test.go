@@ -373,6 +373,16 @@ func TestDenied(t *testing.T) {
 	expect.True(t, len(m.events()) == 1 && strings.Contains(m.events()[0].text, "carl"), m.events())
 }
 
+// Without an agent, what is known of a device are the limits of this user's jobs, and the frame says so.
+func TestOwnLimitsOnly(t *testing.T) {
+	s := wholeMachine()
+	expect.True(t, strings.Contains(text(modelOf(s, 120, 40).Frame()), "HANDED OUT"), "want HANDED OUT")
+	s.Mine = true
+	m := modelOf(s, 120, 40)
+	expect.True(t, strings.Contains(text(m.Frame()), "YOURS") && !strings.Contains(text(m.Frame()), "HANDED OUT"), text(m.Frame()))
+	expect.True(t, strings.HasSuffix(m.gpuSum(s.Devices), "yours"), m.gpuSum(s.Devices))
+}
+
 // A job that the driver counts more for than its limit is red, also if its own accounts are empty.
 func TestOverLimit(t *testing.T) {
 	s := example()
