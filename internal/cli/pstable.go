@@ -137,15 +137,16 @@ func jobColumns(wide bool, waiting []machine.Waiting) []column[machine.Job] {
 // commandText formats the command of a job. A job that was not made for one command, such as that of a policy's user,
 // has the command of its process that holds most.
 func commandText(j *machine.Job) string {
-	if len(j.Command) > 0 || len(j.Processes) == 0 {
+	living := slices.DeleteFunc(slices.Clone(j.Processes), func(p machine.Process) bool { return p.State == machine.Dead })
+	if len(j.Command) > 0 || len(living) == 0 {
 		return strings.Join(j.Command, " ")
 	}
-	p := slices.MaxFunc(j.Processes, func(a, b machine.Process) int { return cmp.Compare(a.Held(), b.Held()) })
+	p := slices.MaxFunc(living, func(a, b machine.Process) int { return cmp.Compare(a.Held(), b.Held()) })
 	text := p.Name
 	if p.Host != nil && len(p.Host.Command) > 0 {
 		text = strings.Join(p.Host.Command, " ")
 	}
-	if n := len(j.Processes) - 1; n > 0 && text != "" {
+	if n := len(living) - 1; n > 0 && text != "" {
 		text += " and " + humanfmt.Plural(n, "other", "others")
 	}
 	return text
