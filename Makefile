@@ -56,7 +56,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist reproducible test-install test-systemd test-kube test-slurm test-jupyterhub test-python test-web install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist image reproducible test-install test-systemd test-kube test-slurm test-jupyterhub test-python test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
@@ -71,10 +71,10 @@ programs:
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
 	$(STATIC_BUILD) -o $(BIN)/ration-static ./cmd/ration
 
-# What make generate writes: from the layout in internal/abi, and from the commands.
-GENERATED := shim/region/abi.h docs/format.md docs/commands.md internal/cli/descriptions.json
+# What make generate writes: from the layout in internal/abi, from the commands, and from the chart's values.
+GENERATED := shim/region/abi.h docs/format.md docs/commands.md internal/cli/descriptions.json kube/chart/README.md
 
-generate: ## write shim/region/abi.h, docs/format.md, docs/commands.md and internal/cli/descriptions.json
+generate: ## write shim/region/abi.h, docs/format.md, docs/commands.md, internal/cli/descriptions.json and kube/chart/README.md
 	go generate ./...
 
 native: ## build the C libraries
@@ -227,8 +227,40 @@ dist: all static ## tarballs and packages, in dist; for arm64 too if there is a 
 package: all static
 	deploy/dist $(VERSION) $(ARCH) $(BIN) $(FILES)
 
+# The kubelet plugin for ARCH, and the root of its image.
+.PHONY: plugin staged-image
+plugin: native
+	cd kube && $(CGO_BUILD) -o $(CURDIR)/$(BUILD)/kube/ ./cmd/ration-kubelet-plugin
+staged-image: plugin
+	@mkdir -p build/image
+	deploy/stage-image $(VERSION) $(ARCH) $(BUILD)/kube/ration-kubelet-plugin $(CC) >build/image/$(ARCH).root
+
+# The processors that make image makes the image for.
+IMAGE ?= amd64 arm64
+image: export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
+image: ## the kubelet plugin's image for amd64 and arm64, in dist, without a daemon: prints its digest
+	@$(if $(filter arm64,$(filter-out $(HOST),$(IMAGE))),scripts/need aarch64-linux-gnu-gcc)
+	@set -e; for arch in $(IMAGE); do $(MAKE_QUIET) ARCH=$$arch staged-image; done
+	@$(if $(filter $(HOST),$(IMAGE)),deploy/test-image build/image/$(HOST))
+	@mkdir -p dist
+	@rm -f dist/ration-kubelet-plugin-*
+	@go run ./deploy/image $(VERSION) "$$(git rev-parse HEAD)" dist/ration-kubelet-plugin-$(VERSION).oci.tar $$(cat $(IMAGE:%=build/image/%.root))
+	@deploy/sums dist
+
+# Where push-image pushes, as registry.example/ration-kubelet-plugin:0.2.0.
+.PHONY: push-image
+push-image: ## push what make image made to TO=REGISTRY/NAME:TAG, with crane
+	@test -n "$(TO)" || { echo "say where to push: make push-image TO=registry.example/ration-kubelet-plugin:TAG" >&2; exit 1; }
+	rm -rf build/image/layout && mkdir -p build/image/layout
+	tar -C build/image/layout -xf dist/ration-kubelet-plugin-$(VERSION).oci.tar
+	cd build/image/layout && cp blobs/sha256/$$(jq -r '.manifests[0].digest[7:]' index.json) index.json # crane pushes what this file lists
+	go tool -modfile=deploy/tools.mod crane push --index build/image/layout $(TO)
+
 reproducible: ## build what the last commit hands out twice; the bytes must be the same
 	scripts/reproducible $(filter-out $(HOST),$(ARCH))
+.PHONY: reproducible-image
+reproducible-image: ## the same for the image of the kubelet plugin
+	scripts/reproducible image
 
 test-install: all static ## install, upgrade and remove the packages in a clean Debian root (as root)
 	scripts/test-install $(VERSION)
@@ -255,12 +287,11 @@ test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root,
 .PHONY: e2e-sched e2e-node e2e-scale
 e2e-sched: build/staticcheck ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
 	$(call lint-module,check/kube)
-	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./simnode ./sched
+	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./simnode ./sched ./helm
 
-e2e-node: all ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
+e2e-node: all plugin ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
 	@scripts/need busybox ip libseccomp-dev
-	cd kube && go build -o $(CURDIR)/build/kube/ ./cmd/ration-kubelet-plugin
-	programs=$$(check/kube/binaries/build -node) && cd check/kube && RATION_E2E_PROGRAMS=$$programs RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./image ./node
+	programs=$$(check/kube/binaries/build -node) && cd check/kube && RATION_E2E_PROGRAMS=$$programs RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./node
 
 # How much e2e-scale asks for, as -nodes=1000 -claims=20000.
 SCALE ?=

@@ -129,6 +129,9 @@ func (w *work) removeOthers(known map[string]bool) error {
 	})
 }
 
+// notBuilt are folders of build that no test of a mutant needs. Those of other targets can be large.
+var notBuilt = []string{"mutants", "log", "gpu-test", "stage", "image", "reproducible", "test-install", "test-systemd", "test-slurm", "amd64", "arm64"}
+
 // takeBuild copies what the repository has built, with its times, so that a first run need not build it
 // again, but for the library, which is built in another way here. Files for make name their targets by
 // whole paths.
@@ -142,7 +145,7 @@ func takeBuild(root, dir string) error {
 	}
 	for _, e := range built {
 		name := e.Name()
-		if strings.HasPrefix(name, "mutants") || name == "log" || name == "gpu-test" || strings.HasPrefix(name, "san-") || strings.Contains(name, "shim") || strings.HasPrefix(name, "libration") || err != nil {
+		if slices.Contains(notBuilt, name) || strings.HasPrefix(name, "san-") || strings.Contains(name, "shim") || strings.HasPrefix(name, "libration") || err != nil {
 			continue
 		}
 		err = exec.Command("cp", "-a", filepath.Join(root, "build", name), filepath.Join(dir, "build")).Run()
@@ -151,7 +154,7 @@ func takeBuild(root, dir string) error {
 		return err
 	}
 	return filepath.WalkDir(filepath.Join(dir, "build"), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || filepath.Ext(path) != ".d" {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".d" {
 			return err
 		}
 		text, err := os.ReadFile(path)

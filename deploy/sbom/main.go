@@ -4,6 +4,7 @@
 //
 //	sbom VERSION ARCH GLIBC PROGRAM [FILE...]
 //
+// GLIBC is the oldest version that they need or, where the C library is shipped with them, its package URL.
 // SOURCE_DATE_EPOCH is the time in the document, so that two builds write the same bytes. That is why
 // no other generator is used: cyclonedx-gomod writes the time of the day, and knows no C parts.
 package main
@@ -88,7 +89,9 @@ func makeDocument(version, arch, glibc, program string, files []string, at time.
 		}
 		d.addPackage(m.Path, m.Version, none, "pkg:golang/"+m.Path+"@"+m.Version, "go.sum: "+m.Sum, "STATIC_LINK")
 	}
-	if glibc != "" {
+	if _, exact, ok := strings.Cut(glibc, "@"); ok {
+		d.addPackage("glibc", exact, "LGPL-2.1-or-later", glibc, "", "CONTAINS")
+	} else if glibc != "" {
 		d.addPackage("glibc", glibc+" or newer", none, "pkg:generic/glibc@"+glibc, "", "DYNAMIC_LINK")
 	}
 	sum, err := d.addFile(program)

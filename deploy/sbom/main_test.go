@@ -56,6 +56,31 @@ func TestDocument(t *testing.T) {
 	expect.Equal(t, len(related), len(ids)-1, "elements are related to the package")
 }
 
+// A C library that is shipped is a part of the package, by its exact version; one of the machine is only needed.
+func TestCLibrary(t *testing.T) {
+	program, err := os.Executable()
+	expect.OK(t, err)
+	for glibc, want := range map[string][3]string{
+		"2.17":                        {"2.17 or newer", "pkg:generic/glibc@2.17", "DYNAMIC_LINK"},
+		"pkg:deb/debian/libc6@2.36-9": {"2.36-9", "pkg:deb/debian/libc6@2.36-9", "CONTAINS"},
+	} {
+		d, err := makeDocument("0.2.0", "amd64", glibc, program, nil, time.Unix(1, 0))
+		expect.OK(t, err)
+		var got [3]string
+		for _, p := range d["packages"].([]object) {
+			if p["name"] == "glibc" {
+				got[0], got[1] = p["versionInfo"].(string), p["externalRefs"].([]object)[0]["referenceLocator"].(string)
+			}
+		}
+		for _, r := range d["relationships"].([]object) {
+			if r["relatedSpdxElement"] == "SPDXRef-Package-glibc" {
+				got[2] = r["relationshipType"].(string)
+			}
+		}
+		expect.Equal(t, got, want, glibc)
+	}
+}
+
 // The document of the program that make builds has the modules of go.mod.
 func TestProgram(t *testing.T) {
 	const program = "../../bin/ration"

@@ -12,11 +12,19 @@ import (
 // Totals adds the totals of all users' jobs to an ordinary user's view of the devices, and marks the
 // jobs that are idle. It gets both from an agent. The zero value is ready. It is not safe for concurrent
 // use.
-type Totals struct{ rest time.Time }
+type Totals struct {
+	rest time.Time
+	all  bool // the latest Add knew the jobs of all users
+}
+
+// All reports whether the devices have the totals of all users' jobs after the latest Add. If not, they have those of
+// this user's jobs.
+func (t *Totals) All() bool { return t.all }
 
 // Add adds the totals to m. Without an agent that answers, it changes nothing. It returns ErrSilent
 // if it asked an agent now and got no answer.
 func (t *Totals) Add(m *machine.Machine) error {
+	t.all = job.AllUsers()
 	if t.Resting() {
 		return nil // it has waited in vain a moment ago
 	}
@@ -30,8 +38,9 @@ func (t *Totals) Add(m *machine.Machine) error {
 		return onlySilent(err)
 	}
 	addIdle(m, &theirs)
-	if !job.AllUsers() { // root sees all jobs itself
+	if !t.all { // root sees all jobs itself
 		addTotals(m, &theirs)
+		t.all = true
 	}
 	return nil
 }

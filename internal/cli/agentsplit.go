@@ -99,17 +99,26 @@ func runReader(ctx context.Context, stop func(), opts agent.Options) error {
 		stop()
 	}()
 	region.InspectBy(parent.Inspector)
-	opts.Folder, opts.Reap, opts.OpenListen = agent.StateFolder, parent.Reap, parent.Inspector.Listen
+	opts.Folder, opts.Usage, opts.Reap, opts.OpenListen = agent.StateFolder, agent.UsageFile, parent.Reap, parent.Inspector.Listen
 	if opts.Stop != nil {
 		opts.Stop = parent.Stop
 	}
 	return watch(ctx, stop, opts, socket, parent.Ready, func() {})
 }
 
-// makeStateFolder makes the reader's own folder, if the packages have not. If it cannot, as under
-// systemd, the reader reports it.
+// makeStateFolder makes the reader's own folder, if the packages have not, and gives it what is left of an agent that
+// was one process, of root. If it cannot, as under systemd, the reader reports it.
 func makeStateFolder(path string, uid, gid int) {
-	if os.Mkdir(path, 0o700) == nil && os.Chown(path, uid, gid) != nil {
+	made := os.Mkdir(path, 0o700) == nil
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil || st.Uid != 0 || st.Mode&0o022 != 0 || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return // it is the reader's, or anybody's
+	}
+	files, _ := os.ReadDir(path)
+	for _, f := range files { // before the folder, in which nobody but root can change anything until then
+		_ = os.Lchown(filepath.Join(path, f.Name()), uid, gid)
+	}
+	if os.Lchown(path, uid, gid) != nil && made {
 		_ = os.Remove(path)
 	}
 }

@@ -165,7 +165,11 @@ func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err e
 		if q != nil {
 			j = q.Job()
 		} else if j, err = lookUpJob(name, job.FindFolder); err != nil {
-			return nil, nil, err
+			waits := false
+			if j, waits = job.WaitingFor(name); !waits || !errors.Is(err, job.ErrNoJob) {
+				return nil, nil, err
+			}
+			err = nil
 		}
 		jobs, queued = append(jobs, j), append(queued, q)
 	}

@@ -102,6 +102,9 @@ Exit status: 0 if it is right, 2 if not.`,
 			return a.print(PolicyChecked{File: file, Right: true, Problems: []policy.Problem{}}, func() {
 				a.out.printf("%s is right: %s, %s, and a rule for everybody else.\n", file,
 					humanfmt.Plural(len(p.Users), "user", "users"), humanfmt.Plural(len(p.Groups), "group", "groups"))
+				if p.NoDriver {
+					a.out.paragraph(plain, 0, "There is no driver here: whether the rations fit on the GPUs was not checked.")
+				}
 			})
 		},
 	}

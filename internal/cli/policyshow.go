@@ -198,9 +198,13 @@ func limitsText(limits []policy.DeviceLimit) string {
 	return fmt.Sprintf("%d=%s,", limits[0].Device, memoryText(limits[0].Memory)) + strings.Join(parts, ",")
 }
 
+// memoryText formats a limit as the file does, or with a fraction if it is not whole MiB, such as that of a percentage.
 func memoryText(bytes uint64) string {
 	if bytes == 0 {
 		return "none"
+	}
+	if size := limit.Size(bytes); size%limit.MiB == 0 {
+		return size.Exact()
 	}
 	return limit.Size(bytes).String()
 }

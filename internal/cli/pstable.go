@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -132,8 +133,26 @@ func jobColumns(wide bool, waiting []machine.Waiting) []column[machine.Job] {
 		{"LAUNCHER", false, func(j machine.Job) string { return cmp.Or(j.Launcher, "?") }, always},
 		{"POD", false, func(j machine.Job) string { return j.Kubernetes.String() }, func(j machine.Job) bool { return wide && j.Kubernetes != nil }},
 		{"REGION", false, func(j machine.Job) string { return j.Path }, always},
-		{"COMMAND", false, func(j machine.Job) string { return strings.Join(j.Command, " ") }, func(j machine.Job) bool { return len(j.Command) > 0 }},
+		{"COMMAND", false, func(j machine.Job) string { return commandText(&j) }, func(j machine.Job) bool { return commandText(&j) != "" }},
 	}
+}
+
+// commandText formats the command of a job. A job that was not made for one command, such as that of a policy's user,
+// has the command of its process that holds most.
+func commandText(j *machine.Job) string {
+	living := slices.DeleteFunc(slices.Clone(j.Processes), func(p machine.Process) bool { return p.State == machine.Dead })
+	if len(j.Command) > 0 || len(living) == 0 {
+		return strings.Join(j.Command, " ")
+	}
+	p := slices.MaxFunc(living, func(a, b machine.Process) int { return cmp.Compare(a.Held(), b.Held()) })
+	text := p.Name
+	if p.Host != nil && len(p.Host.Command) > 0 {
+		text = strings.Join(p.Host.Command, " ")
+	}
+	if n := len(living) - 1; n > 0 && text != "" {
+		text += " and " + humanfmt.Plural(n, "other", "others")
+	}
+	return text
 }
 
 func ageText(j *machine.Job) string {
@@ -159,6 +178,11 @@ func (a *app) printJobTable(jobs []machine.Job, waiting []machine.Waiting, wide 
 	out := a.out
 	if wide {
 		out.tty = false // do not cut lines
+	}
+	for i := range jobs {
+		if len(jobs[i].Command) == 0 {
+			a.host.AddHostUse(jobs[i : i+1])
+		}
 	}
 	printTable(out, jobColumns(wide, waiting), jobs)
 	for i := range jobs {

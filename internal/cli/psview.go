@@ -158,8 +158,13 @@ func (a *app) printDevices(devices []machine.Device) {
 	}
 }
 
-// printGPUs prints a line for each device of the machine.
+// printGPUs prints a line for each device of the machine. Without an agent, a user's program knows that user's jobs
+// only, and says so.
 func (a *app) printGPUs(devices []machine.GPU) {
+	whose := ""
+	if !a.totals.All() {
+		whose = " of yours"
+	}
 	for _, g := range devices {
 		line := fmt.Sprintf("GPU %d  %s  ", g.Device, g.Name)
 		share := 0.0
@@ -171,10 +176,10 @@ func (a *app) printGPUs(devices []machine.GPU) {
 		}
 		line += fmt.Sprintf("%s of %s used", humanfmt.Bytes(g.Used), humanfmt.Bytes(g.Total))
 		if g.Jobs > 0 {
-			line += fmt.Sprintf(", %s handed out to %s", humanfmt.Bytes(g.Rations), humanfmt.Plural(g.Jobs, "job", "jobs"))
+			line += fmt.Sprintf(", %s handed out to %s", humanfmt.Bytes(g.Rations), humanfmt.Plural(g.Jobs, "job", "jobs")+whose)
 		}
 		if g.Unlimited > 0 {
-			line += fmt.Sprintf(", %s without a limit", humanfmt.Plural(g.Unlimited, "job", "jobs"))
+			line += fmt.Sprintf(", %s without a limit", humanfmt.Plural(g.Unlimited, "job", "jobs")+whose)
 		}
 		if g.Utilization != nil {
 			line += fmt.Sprintf(", %d %% busy", *g.Utilization)

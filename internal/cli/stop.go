@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -49,7 +50,8 @@ func newStopCommand(a *app) *cobra.Command {
 		Long: `End jobs: send SIGTERM to all processes of each, and SIGKILL to those that are
 left after the grace period. These are the processes that hold memory in the
 job, and those of its command, with everything that it has started; ration run
-then ends as the command does. A command that waits for room leaves the queue.
+then ends as the command does. A command that waits for room leaves the queue,
+and so does a program that waits for its user's ration (of several the first).
 The kernel says which processes they are, by the locks that they hold, and a
 signal cannot reach another process that has got such a PID.
 
@@ -170,10 +172,16 @@ func signalJob(j job.Job, s syscall.Signal) (out job.Stopped, err error) {
 // askBefore asks before a signal goes to processes of another user.
 func (a *app) askBefore(verb, name string, j job.Job) error {
 	var st unix.Stat_t
-	if err := unix.Lstat(j.Path, &st); err != nil || int(st.Uid) == os.Getuid() {
-		return nil // it has no region yet; only an own job is found then
+	uid := os.Getuid() // if it has no region yet, only an own job is found, or one that a user waits for
+	if err := unix.Lstat(j.Path, &st); err == nil {
+		uid = int(st.Uid)
+	} else if of, is := job.UserOf(filepath.Base(filepath.Dir(j.Path))); is {
+		uid = of
 	}
-	owner := proc.UserName(int(st.Uid))
+	if uid == os.Getuid() {
+		return nil
+	}
+	owner := proc.UserName(uid)
 	if os.Geteuid() != 0 {
 		return statusError{fmt.Errorf("%s: it is a job of user %s (only %s and root may do that)", name, owner, owner), ExitFailed}
 	}

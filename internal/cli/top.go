@@ -110,6 +110,7 @@ func (a *app) runTop(cmd *cobra.Command, f topFlags) error {
 		s.Machine, s.Err = read()
 		reader.AddTimes(s.Jobs, s.Time)
 		_ = totals.Add(&s.Machine)
+		s.Mine = !totals.All()
 		if first && !totals.Resting() { // an agent that does not answer is not asked twice
 			s.Past = agentHistory()
 		}

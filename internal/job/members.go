@@ -85,6 +85,15 @@ func Members(j Job) (out []Member) {
 		add(q.PID, nil, func() bool { return q.isLauncher(q.PID) })
 		q.Close()
 	}
+	if uid, is := UserOf(filepath.Base(folder)); is && filepath.Dir(folder) == RootFolder { // a program that waits for the user's ration
+		waits := func() int {
+			w, _ := WaitingForRation(uid)
+			return w.PID
+		}
+		if pid := waits(); pid != 0 {
+			add(pid, map[int]bool{proc.Account(uid): true}, func() bool { return waits() == pid })
+		}
+	}
 	uids := map[int]bool{}
 	for _, m := range out {
 		uids[proc.Account(m.UID)] = true

@@ -48,6 +48,17 @@ func PublishWaiting() error {
 	return safepath.Replace(filepath.Join(RootFolder, PolicyWaiting), text, 0o644)
 }
 
+// WaitingFor returns the job that a user's program waits for the policy to make, if the argument names that user and
+// this user may know it: root, or the user.
+func WaitingFor(argument string) (j Job, waits bool) {
+	uid, err := proc.UID(argument)
+	if err != nil || !AllUsers() && uid != os.Getuid() {
+		return Job{}, false
+	}
+	_, waits = WaitingForRation(uid)
+	return Job{Path: OfUserPath(uid)}, waits
+}
+
 // WaitingForRation returns the user's place in root's queue, if a program of the user waits there.
 func WaitingForRation(uid int) (w UserWaiting, waits bool) {
 	fd, err := safepath.Open(filepath.Join(RootFolder, PolicyWaiting), unix.O_RDONLY, 0)
@@ -65,6 +76,8 @@ func WaitingForRation(uid int) (w UserWaiting, waits bool) {
 	if i < 0 {
 		return UserWaiting{}, false
 	}
-	start, err := proc.Started(all[i].PID)
-	return all[i], err == nil && start == all[i].Start
+	if start, err := proc.Started(all[i].PID); err != nil || start != all[i].Start {
+		return UserWaiting{}, false
+	}
+	return all[i], true
 }

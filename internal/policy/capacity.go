@@ -187,6 +187,7 @@ func (p *Policy) checkCapacity(file string) error {
 	if driver != nil {
 		defer driver.Close()
 	}
+	p.NoDriver = driver == nil
 	r := newReader(file, p.Text)
 	machine := &rations{policy: p, driver: driver, missing: missing}
 	rules := slices.Concat(byLine(p.Users), byLine(p.Groups), []*Rule{p.Everybody})

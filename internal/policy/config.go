@@ -76,6 +76,7 @@ type Policy struct {
 	Groups    map[string]*Rule
 	Everybody *Rule
 	Text      []byte // text of the file, without its [[notify]] sections
+	NoDriver  bool   // Check found no driver, and has not compared the rations with the devices
 }
 
 // Problem is an error in the file.

@@ -80,9 +80,12 @@ func (m *Model) chosen(j *machine.Job) bool {
 }
 
 // choosesOutside reports whether a process in no job is selected: it has none of a job's properties but a user.
-func (m *Model) choosesOutside(o machine.Outside) bool {
+func (m *Model) choosesOutside(o machine.Outside) bool { return m.choosesUser(o.UID, o.User) }
+
+// choosesUser reports whether what belongs to a user, and to no job, is selected.
+func (m *Model) choosesUser(uid int, name string) bool {
 	s := m.selection()
-	return len(s.Filters) == 0 && (s.User == "" || node.IsUser(s.User)(o.UID, o.User))
+	return len(s.Filters) == 0 && (s.User == "" || node.IsUser(s.User)(uid, name))
 }
 
 // matchesJob reports whether a job's name, path, owner, state or command contains the text of the filter.

@@ -31,7 +31,38 @@ func (m *Model) events() (out []event) {
 			out = append(out, m.eventsOf(&j, len(m.lastRead) > 1)...)
 		}
 	}
+	out = append(out, m.deniedEvents()...)
 	m.sortEvents(out)
+	return out
+}
+
+// deniedEvents returns the rations that the policy refused to the chosen users: the latest of each user, and how many
+// there were.
+func (m *Model) deniedEvents() (out []event) {
+	type user struct {
+		first  uint64 // count of the user's oldest one that is known
+		latest *machine.Denied
+	}
+	users := map[int]user{}
+	for i := range m.sample.Denied { // oldest first
+		d := &m.sample.Denied[i]
+		u, is := users[d.UID]
+		if !is {
+			u.first = d.Count
+		}
+		u.latest = d
+		users[d.UID] = u
+	}
+	for _, u := range users {
+		text := machine.DeniedSentence(u.latest)
+		if !m.choosesUser(u.latest.UID, u.latest.User) || !m.matches(text) {
+			continue
+		}
+		if n := u.latest.Count - min(u.first, u.latest.Count) + 1; n > 1 {
+			text += fmt.Sprintf(" %s%d", m.theme.times, n)
+		}
+		out = append(out, event{u.latest.Time, text, true})
+	}
 	return out
 }
 

@@ -19,7 +19,7 @@ func (m *Model) gpuTable() table[machine.GPU] {
 		{title: "bar", drop: 1, fill: m.gpuBar},
 		{title: "USED", right: true, text: func(g machine.GPU) string { return humanfmt.Short(g.Used) }},
 		{title: "TOTAL", right: true, text: func(g machine.GPU) string { return humanfmt.Short(g.Total) }},
-		{title: "HANDED OUT", right: true, drop: 2, text: func(g machine.GPU) string {
+		{title: m.handedOut("HANDED OUT", "YOURS"), right: true, drop: 2, text: func(g machine.GPU) string {
 			if g.Rations > g.Total && g.Total > 0 {
 				return "! " + humanfmt.Short(g.Rations) // a colour alone would not be enough
 			}
@@ -41,6 +41,14 @@ func (m *Model) gpuTable() table[machine.GPU] {
 		{title: "POWER", right: true, drop: 5, text: func(g machine.GPU) string { return optional("%.0fW", g.Power) },
 			needed: func(g machine.GPU) bool { return g.Power != nil }},
 	}}
+}
+
+// handedOut returns the words for the limits on a device: of all jobs, or of this user's.
+func (m *Model) handedOut(all, mine string) string {
+	if m.sample.Mine {
+		return mine
+	}
+	return all
 }
 
 // optional formats a value that the driver may not report.
@@ -151,7 +159,7 @@ func (m *Model) gpuSum(devices []machine.GPU) string {
 	for _, g := range devices {
 		used, total, rations = used+g.Used, total+g.Total, rations+min(g.Rations, ^rations)
 	}
-	return fmt.Sprintf("%s: %s of %s, %s handed out", humanfmt.Plural(len(devices), "GPU", "GPUs"), humanfmt.Short(used), humanfmt.Short(total), humanfmt.Short(rations))
+	return fmt.Sprintf("%s: %s of %s, %s %s", humanfmt.Plural(len(devices), "GPU", "GPUs"), humanfmt.Short(used), humanfmt.Short(total), humanfmt.Short(rations), m.handedOut("handed out", "yours"))
 }
 
 // findingLines returns at most most lines with the findings.

@@ -352,6 +352,37 @@ func TestEventsOfTomorrow(t *testing.T) {
 		len(events), "events, the first is", events[0].text)
 }
 
+// Refusals by the policy are events, one line for each user that the filter chooses.
+func TestDenied(t *testing.T) {
+	s := example()
+	s.Jobs = nil
+	s.Denied = []machine.Denied{
+		{Time: ago(time.Hour), UID: 4002, User: "ben", Count: 5, Text: "no room for 100 GiB on GPU 0 (try again later)"},
+		{Time: ago(time.Minute), UID: 4003, User: "carl", Count: 1, Text: "no room for 9 GiB on GPU 1"},
+		{Time: ago(time.Second), UID: 4002, User: "ben", Count: 7, Text: "no room for 80 GiB on GPU 0 (try again later)",
+			Holders: []machine.DeniedHolder{{UID: 4001, User: "anna", Held: 100 * gib}}},
+	}
+	m := modelOf(s, 120, 40)
+	events := m.events()
+	expect.Must(t, len(events) == 2, events)
+	expect.True(t, strings.HasPrefix(events[0].text, "the policy refused ben a ration: no room for 80 GiB on GPU 0; the largest rations there: anna 100 GiB") &&
+		strings.HasSuffix(events[0].text, m.theme.times+"3"), events[0].text)
+	expect.True(t, strings.HasPrefix(events[1].text, "the policy refused carl a ration: no room for 9 GiB on GPU 1") && events[1].refusal, events[1].text)
+	expect.True(t, strings.Contains(text(m.Frame()), "the policy refused ben a ration"), text(m.Frame()))
+	m.user = "carl"
+	expect.True(t, len(m.events()) == 1 && strings.Contains(m.events()[0].text, "carl"), m.events())
+}
+
+// Without an agent, what is known of a device are the limits of this user's jobs, and the frame says so.
+func TestOwnLimitsOnly(t *testing.T) {
+	s := wholeMachine()
+	expect.True(t, strings.Contains(text(modelOf(s, 120, 40).Frame()), "HANDED OUT"), "want HANDED OUT")
+	s.Mine = true
+	m := modelOf(s, 120, 40)
+	expect.True(t, strings.Contains(text(m.Frame()), "YOURS") && !strings.Contains(text(m.Frame()), "HANDED OUT"), text(m.Frame()))
+	expect.True(t, strings.HasSuffix(m.gpuSum(s.Devices), "yours"), m.gpuSum(s.Devices))
+}
+
 // A job that the driver counts more for than its limit is red, also if its own accounts are empty.
 func TestOverLimit(t *testing.T) {
 	s := example()

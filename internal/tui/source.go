@@ -12,6 +12,7 @@ import (
 type Sample struct {
 	Time time.Time
 	machine.Machine
+	Mine bool          // the devices have the limits of this user's jobs only
 	Err  error         // why the jobs could not be listed
 	Past *node.History // history from before; only in the first sample, if known
 }

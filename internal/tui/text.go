@@ -97,7 +97,7 @@ func (m *Model) helpText() []line {
 	lines = append(lines, line{})
 	for _, text := range []string{
 		"A bar that exceeds its limit belongs to a job whose limit was lowered: it keeps what it holds, and new requests are refused until enough is returned.",
-		"HANDED OUT is the limits of all jobs together; OUTSIDE is held by processes that are in no job.",
+		"HANDED OUT is the limits of all jobs together, YOURS those of your own where no agent knows the others; OUTSIDE is held by processes that are in no job.",
 		"COMPUTE is a share of the device's time, and a cap on it; TIME what was had of it lately; ~ marks averages of the driver's samples, which may be wrong by several points.",
 		"A process or PID with ? is what a job says; the kernel does not confirm it, and it gets no signal.",
 	} {

@@ -11,6 +11,7 @@ import (
 	admission "k8s.io/api/admissionregistration/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
 	rbac "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -158,6 +159,31 @@ func TestPodMonitor(t *testing.T) {
 	port := endpoints[0].(map[string]any)["port"]
 	ports := find[*apps.DaemonSet](typed(t, []*unstructured.Unstructured{daemon}))[0].Spec.Template.Spec.Containers[0].Ports
 	expect.True(t, slices.ContainsFunc(ports, func(p core.ContainerPort) bool { return p.Name == port }), port, ports)
+}
+
+// The NetworkPolicy is for the plugin's pods: they are asked at the port of their probe and ask the API server.
+func TestNetworkPolicy(t *testing.T) {
+	expect.True(t, len(find[*networking.NetworkPolicy](render(t, nil))) == 0, "there is one unasked")
+	from := []any{map[string]any{"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": "monitoring"}}}}
+	objects := render(t, map[string]any{"networkPolicy": map[string]any{"create": true, "from": from, "apiPorts": []any{6443}}})
+	policies, daemons := find[*networking.NetworkPolicy](objects), find[*apps.DaemonSet](objects)
+	expect.Must(t, len(policies) == 1 && len(daemons) == 1, len(objects), "objects")
+	spec, pod := policies[0].Spec, daemons[0].Spec.Template
+	expect.Equal(t, fmt.Sprint(spec.PodSelector.MatchLabels), fmt.Sprint(pod.Labels))
+	expect.True(t, policies[0].Namespace == Namespace && slices.Contains(spec.PolicyTypes, networking.PolicyTypeIngress) && slices.Contains(spec.PolicyTypes, networking.PolicyTypeEgress), spec)
+	expect.Must(t, len(spec.Ingress) == 1 && len(spec.Ingress[0].Ports) == 1 && len(spec.Egress) == 1, spec)
+	expect.Equal(t, spec.Ingress[0].Ports[0].Port.String(), pod.Spec.Containers[0].Ports[0].Name)
+	expect.True(t, len(spec.Ingress[0].From) == 1 && spec.Ingress[0].From[0].NamespaceSelector != nil, spec.Ingress[0].From)
+	expect.True(t, len(spec.Egress[0].Ports) == 1 && spec.Egress[0].Ports[0].Port.IntValue() == 6443 && len(spec.Egress[0].To) == 0, spec.Egress[0])
+}
+
+// With a digest the node runs exactly that image.
+func TestImageDigest(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0a", 32)
+	objects := render(t, map[string]any{"image": map[string]any{"repository": "registry.example/plugin", "tag": "old", "digest": digest}})
+	expect.Equal(t, find[*apps.DaemonSet](objects)[0].Spec.Template.Spec.Containers[0].Image, "registry.example/plugin@"+digest)
+	_, err := Render(folder, map[string]any{"image": map[string]any{"digest": "sha256:1"}})
+	expect.True(t, err != nil, "a digest that is none is allowed")
 }
 
 func TestExamples(t *testing.T) {

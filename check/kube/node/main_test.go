@@ -27,7 +27,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
-		fmt.Println("node: skipped by -short")
+		fmt.Println("node: skipped: it takes the parts of Kubernetes, and minutes (make e2e-node)")
 		return
 	}
 	if !Inside() {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +17,7 @@ import (
 
 	"ration/check/harness"
 	"ration/check/kube/cluster"
-	"ration/check/kube/image"
+	"ration/deploy/oci"
 )
 
 // Name is the node's name and Address the address of its kubelet.
@@ -148,7 +149,8 @@ func (n *Node) startContainerd(ctx context.Context) error {
 		return err
 	}
 	tar := filepath.Join(Folder, "image.tar")
-	if err := image.Write(tar, Image, files(), []string{"/bin/busybox", "sleep", "1000000"}); err != nil {
+	image := oci.Archive{Name: Image, Images: []oci.Image{{Architecture: runtime.GOARCH, Files: files(), Entrypoint: []string{"/bin/busybox", "sleep", "1000000"}}}}
+	if _, err := image.Write(tar); err != nil {
 		return err
 	}
 	return n.await(ctx, "containerd", func() error {
@@ -161,16 +163,16 @@ func (n *Node) startContainerd(ctx context.Context) error {
 }
 
 // files returns those of the image: busybox, and what a program needs that is linked with glibc.
-func files() []image.File {
-	files := []image.File{{From: "/bin/busybox", To: "/bin/busybox"}}
+func files() []oci.File {
+	files := []oci.File{{From: "/bin/busybox", To: "/bin/busybox"}}
 	for _, name := range []string{"sh", "env", "sleep", "cat", "ls", "kill", "id", "mv", "rm", "test", "echo", "true", "touch", "mount", "umount", "grep"} {
-		files = append(files, image.File{Link: "busybox", To: "/bin/" + name})
+		files = append(files, oci.File{Link: "busybox", To: "/bin/" + name})
 	}
 	for _, pattern := range []string{"/lib64/ld-linux-*", "/lib/ld-linux-*", "/lib/*-linux-gnu/libc.so.6", "/lib/*-linux-gnu/libm.so.6", "/lib/*-linux-gnu/libdl.so.2",
 		"/lib/*-linux-gnu/libpthread.so.0", "/lib/*-linux-gnu/librt.so.1"} {
 		found, _ := filepath.Glob(pattern)
 		for _, path := range found {
-			files = append(files, image.File{From: path, To: path})
+			files = append(files, oci.File{From: path, To: path})
 		}
 	}
 	return files

@@ -30,7 +30,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
-		fmt.Println("sched: skipped by -short")
+		fmt.Println("sched: skipped: it takes the parts of Kubernetes, and minutes (make e2e-sched)")
 		return
 	}
 	code, err := run(m)
