@@ -37,7 +37,7 @@ func TestSleep(t *testing.T) {
 		{"cupy", 9 * gib, []string{cupy}, func(t *trial) { t.sleepFramework(cupy) }},
 		{"jax", 9 * gib, []string{jax}, func(t *trial) { t.sleepFramework(jax, "XLA_PYTHON_CLIENT_PREALLOCATE=false") }},
 		{"launches", 16 * gib, nil, func(t *trial) { t.sleepLaunching(short(t, 3, 6), short(t, 2, 17)) }},
-		{"threads", 16 * gib, nil, func(t *trial) { t.sleepMixing(6, short(t, 3, 15)) }},
+		{"threads", 24 * gib, nil, func(t *trial) { t.sleepMixing(6, short(t, 3, 15)) }},
 		{"full-device", 16 * gib, nil, (*trial).sleepFullDevice},
 		{"killed-helper", 8 * gib, nil, func(t *trial) { t.sleepKilledHelper(short(t, 6, 20)) }},
 		{"refused", 16 * gib, nil, (*trial).sleepRefused},
@@ -147,7 +147,7 @@ func (t *trial) sleepLaunching(jobs, cycles int) {
 // sleepMixing puts a job to sleep whose threads allocate, free, launch, capture streams, and make contexts. It may be
 // refused for a capture, or an allocation that takes long.
 func (t *trial) sleepMixing(threads, cycles int) {
-	t.open(8 * gib)
+	t.open(16 * gib) // contexts that threads make at once are charged for each other, too
 	p := t.startSleeper(256 * mib)
 	p.Tell("mix %d", threads)
 	slept := 0
