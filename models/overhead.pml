@@ -30,6 +30,9 @@
 #ifndef LENT
 #define LENT 0	/* units that were exported and released here, and that a descriptor keeps: it is closed, or this process takes them over as importer */
 #endif
+#ifndef CONFIRMED
+#define CONFIRMED 0	/* whether an exact measurement is final: not if the driver takes something by itself meanwhile */
+#endif
 #ifdef LENT_IN_BOUNDS
 #define OUTSIDE 0
 #else
@@ -50,6 +53,7 @@ short overhead;			/* what is charged for that */
 short corrected;		/* all that was ever added to it, or returned */
 short unmeasured;		/* what makers have made, and neither charged nor undone */
 short unconfirmed;		/* charged for a context by a reading that was not exact */
+bool imported = LENT;		/* this process has imported what it lent, and so may take it over */
 
 /* Sums that only grow, in units: asked for, surely the driver's, about to go back, and back. */
 short added = LENT, arrived = LENT, leaving, returned;
@@ -73,6 +77,8 @@ inline check()
 	assert(charged - overhead <= LIMIT);					/* only overhead may exceed the limit */
 	assert(driver + unlisted <= charged + unmeasured + own_max)		/* nothing in use was returned */
 }
+
+#define EXACT (added1 - returned0 == arrived0 - leaving1)
 
 /* The order of the reads is what makes bounds of them: whatever the other threads do meanwhile, of what was charged the
  * driver had at least arrived0 - leaving1 when it was asked, and at most added1 - returned0. */
@@ -143,7 +149,7 @@ proctype worker()
 proctype maker()
 {
 	short returned0, arrived0, added1, leaving1, reported, more;
-	bool ok;
+	bool ok, imports;
 #ifdef APART
 	byte before;
 #endif
@@ -165,6 +171,7 @@ proctype maker()
 #ifdef APART
 	before = measured;
 #endif
+	imports = imported;
 	unlock();
 	d_step { driver++; unmeasured++ };
 	d_step { driver++; unmeasured++ };
@@ -181,6 +188,13 @@ proctype maker()
 #ifdef CLAIMS_SINCE
 	if :: before != measured -> more = more + undecided :: else fi;
 #endif
+#ifdef IMPORTS_EXACT
+	imports = false;
+#elif defined(IMPORTS_AFTER)
+	imports = imported;
+#else
+	imports = imports || imported;
+#endif
 	if :: more < 0 -> more = 0 :: else fi;
 	d_step { added = added + more; arrived = arrived + more };
 #ifdef APART
@@ -194,7 +208,7 @@ proctype maker()
 	undecided = undecided - more;
 #endif
 	if
-	:: ok -> unconfirmed = unconfirmed + more
+	:: ok -> if :: CONFIRMED && EXACT && making == 1 && !imports :: else -> unconfirmed = unconfirmed + more fi
 	:: else ->
 		leaving = leaving + more;
 #if defined(TURNS) && defined(LEAVE_EARLY)
@@ -229,7 +243,12 @@ proctype descriptor()
 {
 	if
 	:: d_step { unlisted = 0 }
-	:: d_step { unlisted = 0; driver = driver + LENT; own = own + LENT; own_max = own_max + LENT }
+	:: d_step { unlisted = 0; driver = driver + LENT; own = own + LENT; own_max = own_max + LENT };
+		if
+		:: d_step { driver = driver - LENT; own = own - LENT };
+			imported = false
+		:: skip
+		fi
 	fi;
 	running--
 }
@@ -238,6 +257,7 @@ proctype descriptor()
 inline sync_overhead()
 {
 	seen = unlisted;
+	imports = imported;
 	read_driver();
 	more = reported - (added1 - returned0) - overhead;
 	less = arrived0 - leaving1 + overhead - reported;
@@ -273,14 +293,20 @@ inline sync_overhead()
 			check()
 		:: else
 		fi;
-		more = 0; less = 0; seen = 0
+		/* Imported units that were charged to a context are still there. */
+#ifdef IMPORTS_CONFIRM
+		imports = false;
+#else
+		imports = imports || imported;
+#endif
+		if :: CONFIRMED && EXACT && !imports -> unconfirmed = 0 :: else fi;
+		more = 0; less = 0; seen = 0; imports = false
 	}
 }
 
 /* A reading that is due is left out if the device's bytes are those from before the last one, this process has neither been charged nor
  * returned anything since, and the last one was exact and the same as the one before it: the driver may take something between the two
  * counts of a reading, and give it back. */
-#define EXACT (added1 - returned0 == arrived0 - leaving1)
 #ifdef UNCHANGED_ONCE
 #define TWICE true
 #else
@@ -320,6 +346,7 @@ inline due()
 proctype reader()
 {
 	short returned0, arrived0, added1, leaving1, reported, more, less, seen, now_device, now_counted;
+	bool imports;
 	byte n = 0;
 	do
 	:: n < READS ->
@@ -334,6 +361,7 @@ proctype reader()
 
 init {
 	short returned0, arrived0, added1, leaving1, reported, more, less, seen, now_device, now_counted;
+	bool imports;
 	byte n;
 	atomic {
 		running = WORKERS + MAKERS + OWN + LENT + 1;

@@ -164,6 +164,7 @@ static void overhead_settle_lent(struct device *d, const struct overhead_lent *l
 static bool overhead_sync(struct device *d)
 {
 	struct overhead_reading r;
+	bool imports = import_any();
 	d->exact = false;
 	import_before_reading(d->index);
 	struct overhead_lent lent = overhead_look_lent(d);
@@ -196,6 +197,10 @@ static bool overhead_sync(struct device *d)
 	if (!exact)
 		return true;
 	import_after_reading(d->index);
+	d->exact = true;
+	/* Imported memory that was charged to a context is still there: the reading shows no excess. */
+	if (imports || import_any())
+		return true;
 	/* If a context took at least twice the remembered cost, forget that cost, so that the
 	 * next process measures. A smaller difference may be code that was loaded since. */
 	uint64_t unconfirmed = overhead_above(d->unconfirmed_bytes[RATION_CONTEXT], d->lowered_bytes);
@@ -203,7 +208,6 @@ static bool overhead_sync(struct device *d)
 		region_forget_cost(attach_region(), d->index, d->uuid, unconfirmed);
 	/* A module that was measured beside another may have been charged for both: that shows when the other one is unloaded. */
 	d->unconfirmed_bytes[RATION_CONTEXT] = d->lowered_bytes;
-	d->exact = true;
 	return true;
 }
 
@@ -227,6 +231,7 @@ static void overhead_join(struct overhead_making *m)
 {
 	m->device->making++;
 	m->measured = m->device->measured;
+	m->imports = import_any();
 }
 
 /* overhead_note_absent records how many absent bytes are not on the device before the making:
@@ -355,7 +360,9 @@ static bool overhead_measure(struct overhead_making *m, uint64_t *bytes)
 		uint64_t counted = r.least + charge_held(d->index, RATION_OVERHEAD);
 		*bytes = overhead_min(*bytes, overhead_whole(overhead_above(r.driver + missing, counted)));
 		settled = r.least == r.most;
-		m->exact = settled && alone && !m->missing_unsure && r.absent == m->absent_bytes;
+		/* The driver may have begun to list imported memory with this process. */
+		bool imports = m->imports || import_any();
+		m->exact = settled && alone && !imports && !m->missing_unsure && r.absent == m->absent_bytes;
 		m->surplus_bytes = m->exact ? overhead_above(counted, overhead_whole(r.driver + missing)) : 0;
 	}
 	return true;
@@ -555,15 +562,16 @@ void overhead_start_and_refresh(struct device *d)
 		overhead_refresh(d);
 }
 
-/* overhead_relieve takes a reading before a refusal, since the overhead may have become less.
- * It does nothing if another thread is reading. */
+/* overhead_relieve takes a reading before a refusal, if that may return bytes. It does nothing if
+ * another thread is reading. */
 static void overhead_relieve(unsigned index)
 {
 	struct device *d = device_at(index);
-	if (!d || !(charge_held(index, RATION_OVERHEAD) || load_relaxed(&d->lent_bytes)) || !nvml_started() ||
-	    !mutex_try(&overhead_lock, LOCK_OVERHEAD))
+	if (!d || !nvml_started() || !mutex_try(&overhead_lock, LOCK_OVERHEAD))
 		return;
-	overhead_sync(d);
+	if (charge_held(index, RATION_OVERHEAD) || d->lent_bytes || overhead_correctable(d, RATION_CONTEXT) ||
+	    overhead_correctable(d, RATION_MODULE))
+		overhead_sync(d);
 	mutex_unlock(&overhead_lock);
 }
 

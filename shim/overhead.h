@@ -32,10 +32,11 @@ struct overhead_making {
 	uint64_t absent_bytes;  /* the device's absent bytes before */
 	uint64_t missing_bytes; /* part of absent_bytes: not on the device before */
 	bool missing_unsure;    /* missing_bytes is not exact: other threads allocated or made something meanwhile */
+	bool imports;           /* this process had imported memory when this began */
 	uint32_t measured;      /* the device's value of measured when this began */
 	uint64_t claimed_bytes; /* bytes that overhead_charge counted as claimed */
 	uint64_t surplus_bytes; /* bytes charged in advance but never used; set by an exact measurement */
-	bool exact;             /* no other memory was being allocated or freed during the measurement */
+	bool exact;             /* no other memory was allocated, freed or taken over during the measurement */
 	bool refused;           /* the object was refused: the caller undoes it before overhead_end */
 };
 

@@ -163,6 +163,73 @@ static void freed(void)
 	EQ(charged(), 0);
 }
 
+/* Readings that find nothing new, until the next one would be left out. */
+static void settle(const struct worker *w)
+{
+	for (unsigned i = 0; i < 3; i++)
+		OK(tell(w, WAIT));
+}
+
+/* Neither the importer nor the maker leaves a reading out, although the device has as many bytes as before
+ * and neither has allocated or freed. The memory counts for both from the importer's reading to the maker's. */
+static void settled(void)
+{
+	struct worker maker = worker_new(), importer = worker_new();
+	start();
+	OK(tell(&maker, MAKE));
+	OK(tell(&importer, OPEN));
+	settle(&importer);
+	EQ(tell(&importer, HELD), 0);
+	OK(tell(&maker, FREE));
+	settle(&maker);
+	EQ(charged(), 2 * CONTEXT + SIZE);
+	OK(tell(&importer, WAIT));
+	EQ(tell(&importer, HELD), SIZE / MIB);
+	EQ(charged(), 2 * CONTEXT + 2 * SIZE);
+	OK(tell(&maker, WAIT));
+	EQ(charged(), 2 * CONTEXT + SIZE);
+	end(&importer, false);
+	end(&maker, false);
+}
+
+static CUresult load(struct task *t)
+{
+	static const char large[] = PTX(BIG_100M);
+	return cuModuleLoadData(&t->module, large);
+}
+
+static CUresult create(struct task *t) { return cuCtxCreate_v2(&t->made, 0, 0); }
+
+/* The driver lists the memory with this process, the importer, while it makes a module or a context. These are
+ * charged for it, but not longer than this process has it open. */
+static void made_meanwhile(const char *call, CUresult (*run)(struct task *))
+{
+	struct worker maker = worker_new();
+	struct task t = {.run = run};
+	CUcontext c = start();
+	CUdeviceptr p;
+	OK(tell(&maker, MAKE));
+	OK(cuIpcOpenMemHandle_v2(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	fakegpu_hold(call, 1);
+	task_begin(&t, c);
+	EQ(fakegpu_held(call, 1, LONG), 1);
+	OK(tell(&maker, FREE));
+	fakegpu_open(call);
+	JOIN(&t);
+	OK(t.result);
+	OK(tell(&maker, WAIT));
+	BALANCED(0);
+	later();
+	OK(cuCtxSynchronize());
+	OK(cuIpcCloseMemHandle(p));
+	OK(cuMemAlloc_v2(&p, limit_of(0) - in_use(0)));
+	SAME();
+	end(&maker, false);
+}
+
+static void module_meanwhile(void) { made_meanwhile("cuModuleLoadData", load); }
+static void context_meanwhile(void) { made_meanwhile("cuCtxCreate", create); }
+
 /* Nor can it go on so. */
 static void freed_repeatedly(void)
 {
@@ -313,4 +380,5 @@ static void two_importers(void)
 
 RUN_PARTS(true, {"freed", freed}, {"freed-repeatedly", freed_repeatedly}, {"ended", maker_ended}, {"killed", maker_killed},
 	  {"all-killed", all_killed}, {"not-open", not_open}, {"opened-before", opened_before}, {"context-reset", context_reset},
-	  {"asked", asked}, {"two-importers", two_importers})
+	  {"asked", asked}, {"two-importers", two_importers}, {"settled", settled}, {"module-meanwhile", module_meanwhile},
+	  {"context-meanwhile", context_meanwhile})

@@ -56,6 +56,7 @@ static bool receive(struct walker *w, struct thing *t, int box)
 	*t = (struct thing){.kind = letter.kind, .size = letter.size, .device = enter(w, &t->context), .context = t->context};
 	if (t->kind == POOL_POINTER)
 		t->device = letter.device; /* with whose last context here it ends */
+	all.imported = true;
 	if (t->kind == OPENED)
 		r = cuIpcOpenMemHandle_v2(&t->p, letter.ipc, 1);
 	if (t->kind == IMPORTED)
