@@ -6,6 +6,7 @@
 #include "hooks.h"
 #include "hooks/context_table.h"
 #include "import.h"
+#include "nvml.h"
 #include "overhead.h"
 #include "region/abi.h"
 
@@ -27,8 +28,10 @@ static bool ipc_exported(CUdeviceptr at)
 	if (!attach_on() || REAL(cuMemGetAddressRange_v2, &base, &size, at) != CUDA_SUCCESS ||
 	    !alloc_table_change(&context_addresses, base, ipc_export, &first, &r))
 		return false;
-	if (first)
+	if (first) {
+		nvml_start(); /* now: overhead_lend may be called with the lock of a primary context held */
 		charge_export(r.device, r.bytes);
+	}
 	charge_handle(r.device);
 	return true;
 }

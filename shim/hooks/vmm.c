@@ -8,6 +8,7 @@
 #include "hooks/ipc.h"
 #include "import.h"
 #include "log.h"
+#include "nvml.h"
 #include "overhead.h"
 #include "region/words.h"
 
@@ -250,8 +251,10 @@ static bool vmm_export(struct alloc_record *r, void *first)
 static bool vmm_mark_exported(struct alloc_table *t, uint64_t key, struct alloc_record *r)
 {
 	bool first = false, known = alloc_table_change(t, key, vmm_export, &first, r) && r->bytes;
-	if (known && first)
+	if (known && first) {
+		nvml_start(); /* now: overhead_lend may be called with the lock of a primary context held */
 		charge_export(r->device, r->bytes);
+	}
 	return known;
 }
 

@@ -84,7 +84,7 @@ finish() {
 # What takes locks, with the build that aborts where a thread breaks their order.
 if [ -n "${LOCKDEBUG:-}" ]; then
 	for name in linear pools pieces ungranted vmm arrays contexts costs meminfo random crowd waiting \
-		stranger/pool_lock stranger/pool_race stranger/pool_crowd stranger/launch_lock stranger/graph_devices; do
+		stranger/pool_lock stranger/pool_race stranger/pool_crowd stranger/launch_lock stranger/graph_devices stranger/ipc_maker; do
 		left_out "${name##*/}" || program "$name"
 	done
 	finish
