@@ -1,6 +1,6 @@
 /* Copies and fills. Device memory is not there, so these check their pointers and
- * move only what is real: host, pinned and managed memory. A copy out of device
- * memory delivers zeroes. */
+ * move only what is real: host, pinned and managed memory, and memory that the program
+ * has mapped (vmm.c). A copy out of other device memory delivers zeroes. */
 #include <string.h>
 
 #include "capture.h"
@@ -19,8 +19,11 @@ static CUresult copy_device_end(CUdeviceptr p, uint64_t n, struct end *out)
 	struct block b;
 
 	out->real = NULL;
-	if (space_find(p, &b))
-		return n <= b.size - (p - b.address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (space_find(p, &b)) {
+		if (n > b.size - (p - b.address))
+			return CUDA_ERROR_INVALID_VALUE;
+		return b.kind == BLOCK_RESERVATION ? vmm_contents(p, n, &out->real) : CUDA_SUCCESS;
+	}
 	if (!host_find((uintptr_t)p, &h) || n > h.size - ((uintptr_t)p - h.base))
 		return CUDA_ERROR_INVALID_VALUE;
 	out->real = (void *)(uintptr_t)p;

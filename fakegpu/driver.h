@@ -153,6 +153,9 @@ struct block;
 void memory_return(const struct block *b); /* returns the bytes of a block of data, except those that others keep */
 void memory_share(struct block *b);        /* makes a record (share.h) of a block of data, for space_change */
 void ipc_drop(const struct block *b);      /* ends the import of a block that was opened by an IPC handle */
+/* Sets *out to the contents of mapped memory; NULL if the range is not in one mapping. It is an error
+ * if nothing is mapped there, or without access. */
+CUresult vmm_contents(CUdeviceptr p, uint64_t n, void **out);
 CUresult vmm_dma_buf(int *out, CUdeviceptr p, uint64_t size);
 
 /* pool.c */

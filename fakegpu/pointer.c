@@ -5,7 +5,7 @@
 struct known {
 	struct context *context;
 	CUdevice device;
-	bool on_device, managed;
+	bool on_device, managed, ipc;
 	CUdeviceptr base;
 	uint64_t size, id;
 	struct pool *pool;
@@ -25,13 +25,25 @@ static bool pointer_find(CUdeviceptr p, struct known *out)
 	struct block b;
 
 	if (space_find(p, &b)) {
-		*out = (struct known){b.context, pointer_ordinal_of(b.device),         true, false, b.address, b.size,
-				      b.id,      b.kind == BLOCK_POOL ? b.owner : NULL};
+		*out = (struct known){.context = b.context,
+				      .device = pointer_ordinal_of(b.device),
+				      .on_device = true,
+				      .ipc = b.kind != BLOCK_RESERVATION && b.kind != BLOCK_POOL,
+				      .base = b.address,
+				      .size = b.size,
+				      .id = b.id,
+				      .pool = b.kind == BLOCK_POOL ? b.owner : NULL};
 		return true;
 	}
 	if (!host_find((uintptr_t)p, &h))
 		return false;
-	*out = (struct known){h.context, h.context->device, h.kind == HOST_MANAGED, h.kind == HOST_MANAGED, h.base, h.size, h.base, NULL};
+	*out = (struct known){.context = h.context,
+			      .device = h.context->device,
+			      .on_device = h.kind == HOST_MANAGED,
+			      .managed = h.kind == HOST_MANAGED,
+			      .base = h.base,
+			      .size = h.size,
+			      .id = h.base};
 	return true;
 }
 
@@ -49,7 +61,7 @@ static CUresult pointer_answer(void *out, CUpointer_attribute a, CUdeviceptr p, 
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)out = k->id; break;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)out = k->managed; break;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = k->device; break;
-	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(int *)out = k->on_device && !k->managed && k->pool == NULL; break;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(int *)out = k->ipc; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = k->base; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = k->size; break;
 	case CU_POINTER_ATTRIBUTE_MAPPED: *(int *)out = 1; break;

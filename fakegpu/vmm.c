@@ -1,7 +1,9 @@
 /* Virtual memory management: physical memory, reservations, and mappings between. Exported memory
  * is in records that all processes share (share.h). */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "driver.h"
 #include "knobs.h"
@@ -20,6 +22,7 @@ struct physical {
 	unsigned long mappings;   /* the memory stays until both are 0 */
 	unsigned share;           /* of exported and imported memory: the number of its record, plus one; else 0 */
 	bool imported;
+	char *data; /* its contents, of this process only; NULL until it is first copied or filled */
 };
 
 struct mapping {
@@ -66,6 +69,8 @@ static void vmm_drop_unused(struct physical *m)
 		machine_share_drop(m->share - 1, !m->imported);
 	if (m->charged > 0)
 		machine_return(m->device, KIND_DATA, m->charged);
+	if (m->data != NULL)
+		munmap(m->data, m->size);
 	handle_drop(m);
 }
 
@@ -260,6 +265,27 @@ static struct mapping *vmm_mapping_at(CUdeviceptr p)
 	while (m != NULL && !vmm_overlaps(m, p, 1))
 		m = m->next;
 	return m;
+}
+
+/* Maps the contents of memory if they are not mapped yet. Under the lock. */
+static char *vmm_data(struct physical *m)
+{
+	if (m->data == NULL) {
+		void *at = mmap(NULL, m->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		m->data = at == MAP_FAILED ? NULL : at;
+	}
+	return m->data;
+}
+
+CUresult vmm_contents(CUdeviceptr p, uint64_t n, void **out)
+{
+	struct mapping *m;
+	pthread_mutex_lock(&vmm_lock);
+	m = vmm_mapping_at(p);
+	bool ok = m != NULL && m->access == CU_MEM_ACCESS_READWRITE;
+	*out = ok && n <= m->size - (p - m->at) && vmm_data(m->memory) != NULL ? m->memory->data + (p - m->at) : NULL;
+	pthread_mutex_unlock(&vmm_lock);
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 API cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)

@@ -34,6 +34,7 @@ enum alloc_flags {
 	RECORD_AUTO_FREE = 64,    /* an executable graph that frees its memory when it is launched again */
 	RECORD_EXPORTED = 128,    /* exported: other processes may hold it as well */
 	RECORD_IPC = 256,         /* exported by an IPC handle; without RECORD_EXPORTED by nothing else */
+	RECORD_LANE = 512,        /* memory that hooks/lane.c has mapped */
 };
 
 #define ALLOC_TABLE_SHARDS 32

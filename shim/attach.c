@@ -18,6 +18,9 @@
 #define MADV_WIPEONFORK 18
 #endif
 
+/* For how long the end of a process waits until its lane has stopped (hooks/lane_move.c), in ms. */
+enum { ATTACH_LANE_MS = 1000 };
+
 static struct attach_page attach_cold; /* used until the page is mapped */
 struct attach_page *attach_page = &attach_cold;
 
@@ -441,7 +444,8 @@ enum attach_state attach_join(void (*reset)(void))
 		if (attach_enter(p, reset, &compute)) {
 			__atomic_store_n(&p->compute, compute, __ATOMIC_RELEASE);
 			__atomic_store_n(&p->sleep, &attach_current->m->header.sleep, __ATOMIC_RELEASE);
-			if (!compute)
+			__atomic_store_n(&p->counts, attach_job_config.sleep_fast, __ATOMIC_RELEASE);
+			if (!compute && !attach_job_config.sleep_fast)
 				attach_set_straight(&attach_current->m->header.sleep);
 			attach_set_state(p, ATTACH_ON);
 		} else {
@@ -524,6 +528,9 @@ __attribute__((destructor)) static void attach_leave(void)
 		return;
 	attach_set_straight(&attach_not_straight);
 	__atomic_store_n(&p->sleep, NULL, __ATOMIC_RELEASE);
+	/* The lane stops at its next piece: it must not be in the driver when that ends. */
+	for (unsigned tries = 0; tries < ATTACH_LANE_MS && __atomic_load_n(&p->moving, __ATOMIC_SEQ_CST); tries++)
+		nanosleep(&(struct timespec){0, 1000000}, NULL);
 	/* The driver's own calls at exit wait while the job sleeps, and cannot ask for it to be woken. */
 	if (!region_awake(attach_current))
 		region_ask_awake(attach_current);

@@ -26,6 +26,10 @@ struct attach_page {
 	uint32_t looked;     /* a process that only read found no job of a policy's user; under lock */
 	uint32_t compute;    /* the job has a share, a cap or a priority; written before state */
 	uint32_t told;       /* the sleep that gate.c has logged; atomic */
+	uint32_t counts;     /* RATION_SLEEP_FAST: threads inside the driver are counted; written before state */
+	uint32_t inside;     /* how many there are; owned by gate.c, atomic */
+	uint32_t lane;       /* whether the library moves memory itself; owned by hooks/lane.c, atomic */
+	uint32_t moving;     /* the library is moving device memory; owned by hooks/lane_move.c, atomic */
 	mutex lock;          /* LOCK_ATTACH */
 	uint64_t turn;       /* this process's turn in the host-PID lock, without beats, or 0; owned by hostpid.c, atomic */
 	uint64_t *sleep;     /* the region's word sleep while the process is attached, and NULL otherwise; atomic */
@@ -45,8 +49,8 @@ static inline enum attach_state attach_state(void)
 static inline bool attach_on(void) { return __builtin_expect(attach_state() == ATTACH_ON, 1); }
 
 /* The word that attach_straight reads; atomic. It is the region's word sleep while this process is
- * attached to a job without a share, a cap or a priority. Otherwise it is a word that says no: the
- * caller then finds out why. */
+ * attached to a job without a share, a cap or a priority, and its calls are not counted. Otherwise it
+ * is a word that says no: the caller then finds out why. */
 extern const uint64_t *attach_straight_word;
 
 /* attach_straight reports whether a call that takes no memory may go straight to the driver: it has

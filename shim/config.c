@@ -434,13 +434,15 @@ bool config_ask_again(struct config *c, const char *at) { return c->users && con
 
 bool config_read(struct config *c)
 {
-	const char *fail = environment_get("RATION_FAIL"), *probe = environment_get("RATION_HOSTPID");
+	const char *fail = environment_get("RATION_FAIL"), *probe = environment_get("RATION_HOSTPID"),
+		   *fast = environment_get("RATION_SLEEP_FAST");
 	memset(c, 0, sizeof *c);
 	/* Read it now, when the driver does: a program may change the variable later for its
 	 * children. */
 	config_read_visible(c, getenv("CUDA_VISIBLE_DEVICES"));
 	c->fail_open = fail && !strcmp(fail, "open");
 	c->probe = probe && !strcmp(probe, "probe");
+	c->sleep_fast = fast && !strcmp(fast, "1");
 	/* Find the job first, so that log lines about the other settings name it. */
 	bool found = config_find_path(c);
 	if (found)

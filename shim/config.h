@@ -24,6 +24,7 @@ struct config {
 	uint64_t created; /* when the launcher made it, in Unix nanoseconds; 0: not known */
 	bool fail_open;   /* RATION_FAIL=open; or the policy lets users without a job run */
 	bool probe;       /* RATION_HOSTPID=probe */
+	bool sleep_fast;  /* RATION_SLEEP_FAST=1: the library puts device memory aside itself */
 	struct memory_limit memory[RATION_DEVICES];
 	struct compute_limit compute[RATION_DEVICES];     /* shares */
 	struct compute_limit compute_max[RATION_DEVICES]; /* caps */

@@ -11,6 +11,7 @@ typedef int nvmlReturn_t;
 
 enum {
 	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
 	CUDA_ERROR_OUT_OF_MEMORY = 2,
 	CUDA_ERROR_NOT_INITIALIZED = 3,
 	CUDA_ERROR_NO_DEVICE = 100,
@@ -63,6 +64,7 @@ enum {
 	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
 	CU_MEM_ALLOCATION_TYPE_MANAGED = 2,
 	CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
+	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 	CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1
 };
@@ -79,6 +81,11 @@ typedef struct {
 } CUmemAllocationProp;
 
 typedef struct {
+	CUmemLocation location;
+	int flags;
+} CUmemAccessDesc;
+
+typedef struct {
 	int allocType, handleTypes;
 	CUmemLocation location;
 	void *win32SecurityAttributes;
@@ -89,7 +96,12 @@ typedef struct {
 
 enum { CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5, CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7 };
 enum { CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1 };
-enum { CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39 };
+enum {
+	CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+	CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39,
+	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+};
+enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_LIMIT_STACK_SIZE = 0, CU_LIMIT_MALLOC_HEAP_SIZE = 2 };
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0, CU_STREAM_CAPTURE_STATUS_ACTIVE = 1 };
@@ -187,6 +199,7 @@ typedef struct {
 #define NVML_VALUE_NOT_AVAILABLE (~0ull)
 
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "ABI");
+_Static_assert(sizeof(CUmemAccessDesc) == 12, "ABI");
 _Static_assert(offsetof(CUlaunchConfig, hStream) == 32, "ABI");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "ABI");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "ABI");

@@ -1,6 +1,7 @@
 #include "gate.h"
 
 #include <errno.h>
+#include <pthread.h>
 
 #include "log.h"
 #include "region/atomics.h"
@@ -39,4 +40,51 @@ void gate_closed(enum gate_mode mode)
 		region_ask_awake(attach_region());
 	}
 	errno = saved;
+}
+
+static __thread bool gate_counted __attribute__((tls_model("initial-exec"))); /* this thread is inside */
+
+static void gate_add(uint32_t n)
+{
+	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
+	__atomic_fetch_add(&p->inside, n, __ATOMIC_SEQ_CST);
+}
+
+/* A call counts itself and then reads sleep; the process that puts the job to sleep changes that word,
+ * and then the lane's thread reads the count. One of the two sees the other. */
+struct gate_stay gate_count(void)
+{
+	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
+	struct gate_stay stay = {.counted = !gate_counted};
+	while (stay.counted) {
+		uint64_t *sleep = __atomic_load_n(&p->sleep, __ATOMIC_ACQUIRE);
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &stay.cancel);
+		gate_add(1);
+		gate_counted = true;
+		if (!sleep || sleep_state(__atomic_load_n(sleep, __ATOMIC_SEQ_CST)) == RATION_AWAKE)
+			break;
+		gate_uncount(stay);
+		stay.counted = !gate_ignores();
+		gate_closed(GATE_WAITS);
+	}
+	return stay;
+}
+
+void gate_uncount(struct gate_stay stay)
+{
+	gate_counted = false;
+	gate_add(-1u);
+	pthread_setcancelstate(stay.cancel, NULL);
+}
+
+void gate_step(bool waits)
+{
+	if (gate_counted)
+		gate_add(waits ? -1u : 1u);
+}
+
+bool gate_empty(void)
+{
+	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&p->inside, __ATOMIC_SEQ_CST) == 0;
 }

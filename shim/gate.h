@@ -33,4 +33,39 @@ static inline void gate_pass(enum gate_mode mode)
 		gate_closed(mode);
 }
 
+/* What gate_enter did, for gate_leave. */
+struct gate_stay {
+	bool counted;
+	int cancel; /* the thread's cancellation state before, if it is counted */
+};
+
+/* gate_count is gate_enter in a process whose calls are counted. */
+struct gate_stay gate_count(void);
+void gate_uncount(struct gate_stay stay);
+
+/* gate_enter is gate_pass, and gate_leave follows the driver's call. With RATION_SLEEP_FAST, calls are
+ * counted between the two, and wait at the gate whatever the mode: the library unmaps the memory that
+ * they use before the driver makes them wait. They are not cancelled meanwhile. */
+static inline struct gate_stay gate_enter(enum gate_mode mode)
+{
+	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
+	if (__builtin_expect(__atomic_load_n(&p->counts, __ATOMIC_ACQUIRE) != 0, 0))
+		return gate_count();
+	gate_pass(mode);
+	return (struct gate_stay){.counted = false};
+}
+
+static inline void gate_leave(struct gate_stay stay)
+{
+	if (__builtin_expect(stay.counted, 0))
+		gate_uncount(stay);
+}
+
+/* gate_step is called when this thread waits, in a call, for the job to wake up, and when it has: it
+ * does not count meanwhile. */
+void gate_step(bool waits);
+
+/* gate_empty reports whether no call is counted. If the job is not awake, none will be. */
+bool gate_empty(void);
+
 #endif

@@ -97,6 +97,11 @@ static bool interpose_find_resolvers(void)
 	return true;
 }
 
+void *interpose_find(const char *name)
+{
+	return interpose_find_resolvers() ? ((dlsym_function)ration_real_dlsym)(RTLD_DEFAULT, name) : NULL;
+}
+
 /* interpose_resolve fills in the real functions of a library, if it is loaded, and keeps it
  * loaded, so that the addresses stay valid. It returns whether they are filled in. Safe to call
  * twice. */

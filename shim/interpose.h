@@ -18,4 +18,8 @@ void *interpose_ioctl(void);
  * the program and of other libraries stay as they are. */
 bool interpose_in_driver(const char *name, void *to);
 
+/* interpose_find returns the function that a name means in this program, or NULL. The caller must
+ * hold no lock. */
+void *interpose_find(const char *name);
+
 #endif

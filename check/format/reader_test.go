@@ -192,6 +192,8 @@ var unused = []string{
 	"Header.Sleep", "Header.Wanted", "Slot.Turns", "Slot.Cannot", "Sleep.State", "Sleep.Manual", "Sleep.Count", "Turns.Count", "Turns.Gen", "TurnsCountBits",
 	"Awake", "Falling", "Asleep", "Waking", "Restoring", "SleepStateBits", "SleepManualBit", "SleepCountShift",
 	"CannotManaged", "CannotExported", "CannotImported", "CannotCapture", "CannotMPS", "CannotDriver", "CannotGroup", "CannotUnknown",
+	"Slot.Lane", "Lane.State", "Lane.Why", "Lane.Number", "Lane.Gen", "LaneNone", "LaneIn", "LaneDraining", "LaneLeaving", "LaneOut", "LaneComing", "LaneDone", "LaneNoMemory", "LaneFailed", "LaneNoRoom",
+	"LaneStateBits", "LaneWhyBits", "LaneNumberBits", "LaneWhyShift", "LaneNumberShift", "LaneGenShift",
 	"CauseUnknown", "CauseUnseen", "CauseExec", "CauseEnded", "CauseReused", "CauseZombie", "CauseUnmapped", "CauseJoining",
 }
 

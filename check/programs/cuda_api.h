@@ -8,19 +8,12 @@
 
 enum { CU_EVENT_DISABLE_TIMING = 2 };
 enum { CUDA_ERROR_JIT_COMPILER_NOT_FOUND = 221 };
-enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
-enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
 enum { CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0 };
 enum { CU_AD_FORMAT_FLOAT = 0x20 };
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_ARRAY = 3 };
 
 typedef struct CUfunc *CUfunction;
-
-typedef struct {
-	CUmemLocation location;
-	int flags;
-} CUmemAccessDesc;
 
 typedef struct {
 	size_t srcXInBytes, srcY, srcZ, srcLOD;
@@ -40,7 +33,7 @@ typedef struct {
 	size_t WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D;
 
-_Static_assert(sizeof(CUmemAccessDesc) == 12 && sizeof(CUDA_MEMCPY3D) == 200, "ABI");
+_Static_assert(sizeof(CUDA_MEMCPY3D) == 200, "ABI");
 
 CUresult cuInit(unsigned);
 CUresult cuDeviceGet(CUdevice *, int);
@@ -73,6 +66,7 @@ CUresult cuMemPrefetchAsync(CUdeviceptr, size_t, CUdevice, CUstream);
 CUresult cuMemFree_v2(CUdeviceptr);
 CUresult cuMemGetInfo_v2(size_t *available, size_t *total);
 CUresult cuMemsetD8_v2(CUdeviceptr, unsigned char, size_t);
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 CUresult cuMemsetD8Async(CUdeviceptr, unsigned char, size_t, CUstream);
 

@@ -54,6 +54,34 @@ static void lifetimes(void)
 	EQ(cuMemAddressReserve(&va, 2 * MIB, 3, 0, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* Mapped memory has contents; without a mapping or access there is nothing to copy. */
+static void contents(void)
+{
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_READWRITE};
+	CUmemGenericAllocationHandle h;
+	uint64_t word = 12345, is = 0;
+	CUdeviceptr va;
+	OK(cuMemCreate(&h, 4 * MIB, &prop, 0));
+	OK(cuMemAddressReserve(&va, 4 * MIB, 0, 0, 0));
+	EQ(cuMemcpyHtoD_v2(va, &word, sizeof word), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemMap(va, 4 * MIB, 0, h, 0));
+	EQ(cuMemcpyHtoD_v2(va, &word, sizeof word), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemSetAccess(va, 4 * MIB, &access, 1));
+	OK(cuMemcpyHtoD_v2(va + 3 * MIB, &word, sizeof word));
+	OK(cuMemcpyDtoH_v2(&is, va + 3 * MIB, sizeof is));
+	EQ(is, word);
+	OK(cuMemUnmap(va, 4 * MIB));
+	EQ(cuMemcpyDtoH_v2(&is, va + 3 * MIB, sizeof is), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemMap(va, 4 * MIB, 0, h, 0));
+	OK(cuMemSetAccess(va, 4 * MIB, &access, 1));
+	is = 0;
+	OK(cuMemcpyDtoH_v2(&is, va + 3 * MIB, sizeof is));
+	EQ(is, word); /* the memory has it, not the address */
+	OK(cuMemUnmap(va, 4 * MIB));
+	OK(cuMemRelease(h));
+	OK(cuMemAddressFree(va, 4 * MIB));
+}
+
 static void host_memory(void)
 {
 	CUmemAllocationProp host = prop;
@@ -231,6 +259,7 @@ int main(int argc, char **argv)
 	EQ(AGAIN("orphan", "FAKEGPU_QUIET", "1"), 0);
 	start();
 	lifetimes();
+	contents();
 	host_memory();
 	sharing();
 	counted();

@@ -232,7 +232,8 @@ type Slot struct {
 
 	Turns  uint64 // packed by Turns
 	Cannot uint64 // why the process cannot sleep: bits from CannotManaged on; zero if it can
-	_      [6]uint64
+	Lane   uint64 // packed by Lane: where the memory is that the library itself puts aside; its low half is a futex
+	_      [5]uint64
 }
 
 // Account is one slot on one device.

@@ -70,3 +70,53 @@ const (
 	CannotGroup    = 1 << 6 // it has multicast memory: processes or devices work together (NCCL)
 	CannotUnknown  = 1 << 7 // the library could not find out
 )
+
+// Values of Lane.State: where the device memory is that the library of a process has mapped itself, and moves itself
+// (ration run --sleep-fast).
+const (
+	LaneNone     = 0 // there is no such memory, and no thread that moves it
+	LaneIn       = 1 // on the device
+	LaneDraining = 2 // the thread is asked to put it aside, and waits until the device is idle
+	LaneLeaving  = 3 // the thread copies it, and then releases it
+	LaneOut      = 4 // all or a part is in host memory, and the thread does nothing
+	LaneComing   = 5 // the thread is asked to bring it back
+)
+
+// Values of Lane.Why: why the thread could not do what it was asked for.
+const (
+	LaneDone     = 0
+	LaneNoMemory = 1 // the host has no memory for it
+	LaneFailed   = 2 // the driver refused a copy
+	LaneNoRoom   = 3 // the device has no room for it
+)
+
+// Widths of Lane.
+const (
+	LaneStateBits   = 8
+	LaneWhyBits     = 8
+	LaneNumberBits  = 16
+	LaneWhyShift    = 8
+	LaneNumberShift = 16
+	LaneGenShift    = 32
+)
+
+// Lane is where such memory is. The process that has the job's sleep lock changes In, Draining, Leaving and Out; the
+// thread changes Draining, Leaving and Coming.
+type Lane uint64
+
+// MakeLane packs a state. gen and number are cut to their widths.
+func MakeLane(gen, number uint64, why, state int) Lane {
+	return Lane(gen<<LaneGenShift | number&(1<<LaneNumberBits-1)<<LaneNumberShift | uint64(why)<<LaneWhyShift | uint64(state))
+}
+
+// State is one of LaneNone to LaneComing.
+func (l Lane) State() int { return int(l & (1<<LaneStateBits - 1)) }
+
+// Why is one of LaneDone to LaneNoRoom.
+func (l Lane) Why() int { return int(l >> LaneWhyShift & (1<<LaneWhyBits - 1)) }
+
+// Number counts the requests to put it aside: an answer to a request that was withdrawn does not count for the next one.
+func (l Lane) Number() uint64 { return uint64(l) >> LaneNumberShift & (1<<LaneNumberBits - 1) }
+
+// Gen has the low bits of the generation of the slot's owner.
+func (l Lane) Gen() uint64 { return uint64(l) >> LaneGenShift }

@@ -51,6 +51,7 @@ var variablesOfRun = []Entry{
 	{limit.EnvPriority, "high, normal or low: which jobs come first on a GPU. --priority comes first."},
 	{limit.EnvWaitAlloc, "For how long a request that does not fit waits for memory of the job: 30s. --wait-alloc comes first."},
 	{sleep.EnvMemory, "How much host memory your sleeping jobs may take together: 100g, or 50% of all, which it is without it. With a policy, sleep_memory of its file comes first."},
+	{launch.EnvSleepFast, "1: GPU memory is moved with several threads when the job sleeps and wakes. --sleep-fast sets it."},
 	{"CUDA_TASK_PRIORITY", "HAMi-core's: 0 is high, 1 is low. " + limit.EnvPriority + " comes first."},
 	{limit.EnvRound, "The time that shares divide: 10ms. --compute-round comes first."},
 	{limit.EnvMode, "strict: a program whose share cannot be kept gets an error."},

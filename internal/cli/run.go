@@ -103,6 +103,10 @@ one that has been unused longest. The next call to the GPU wakes it, or only
 ration wake with --wake manual. With --join the job's own setting counts. Under
 a policy it needs --mem.
 
+--sleep-fast makes falling asleep and waking several times faster. The command's
+GPU memory is then mapped in another way, which few programs notice: they cannot
+share it with other processes by IPC (docs/sleep.md). It needs one GPU.
+
 Where a policy is in force (ration policy show), the command is in the job of
 all your programs. With --mem it has that much of your ration for itself, until
 it ends: your other programs have the rest.
@@ -137,6 +141,7 @@ has passed.`,
 	flags.Lookup("wait").NoOptDefVal = waitForever
 	flags.DurationVar(&f.plan.SleepAfter, "sleep-after", 0, "put the job to sleep when it has done nothing on the GPU for this `time`, as 10m")
 	flags.StringVar(&f.wake, "wake", wakeAuto, "`how` it wakes then: auto, by its next call to the GPU, or manual, by ration wake")
+	flags.BoolVar(&f.plan.SleepFast, "sleep-fast", false, "move GPU memory with several threads when the job sleeps and wakes")
 	flags.StringVar(&f.summary, "summary", "", "print what was used when the command has ended, to standard error or to this `file`; - is standard output")
 	flags.Lookup("summary").NoOptDefVal = summaryStderr
 	return cmd

@@ -46,6 +46,9 @@ func (p Plan) environ(j *Job, driver *gpu.Driver) []string {
 	}
 	e.set(EnvRegion, j.pathInside(j.Lock.Job.Path))
 	e.set(EnvJob, j.Lock.Job.Name)
+	if p.SleepFast {
+		e.set(EnvSleepFast, "1")
+	}
 	p.warnOfRationing(PreloadVariable, e.get(PreloadVariable))
 	if text, err := os.ReadFile(PreloadFile); err == nil {
 		p.warnOfRationing(PreloadFile, string(text))

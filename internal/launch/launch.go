@@ -40,6 +40,8 @@ const (
 	// EnvJob is the name of the job. A process with this variable treats a missing region as an
 	// error, and does not create a new one without limits.
 	EnvJob = "RATION_JOB"
+	// EnvSleepFast is 1 in a process whose library moves its GPU memory itself when the job sleeps and wakes.
+	EnvSleepFast = "RATION_SLEEP_FAST"
 	// EnvCreated is the creation time of the job. A process with this variable treats another job
 	// of the same name as an error.
 	EnvCreated = "RATION_JOB_CREATED"
@@ -64,6 +66,7 @@ type Plan struct {
 	// WakeManual lets only ration wake wake it then.
 	SleepAfter time.Duration
 	WakeManual bool
+	SleepFast  bool   // the library moves the command's GPU memory itself when the job sleeps and wakes
 	Placed     string // why the job is on its devices; see job.Info
 
 	standing bool           // made by Create, without a command

@@ -78,6 +78,9 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, err
 	}
 	j.environ, j.ruled, j.region = os.Environ(), true, job.OfUserPath(os.Getuid())
+	if p.SleepFast {
+		(*environment)(&j.environ).set(EnvSleepFast, "1")
+	}
 	if !limited && p.Name == "" && !p.Record || p.Join && p.joinRun(j) {
 		return j, nil
 	}

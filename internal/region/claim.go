@@ -132,6 +132,7 @@ func (r *Region) join(slot int, gen uint64, name string) *Slot {
 	atomic.StoreUint64(&entry.Joined, uint64(time.Now().UnixNano()))
 	atomic.StoreUint64(&entry.Turns, uint64(abi.MakeTurns(gen, 0)))
 	atomic.StoreUint64(&entry.Cannot, 0)
+	atomic.StoreUint64(&entry.Lane, uint64(abi.MakeLane(gen, 0, 0, abi.LaneNone)))
 	storeName(entry, name)
 	point(abi.ClaimFilled)
 	joining, active := abi.MakeStatus(gen, abi.SlotJoining), abi.MakeStatus(gen, abi.SlotActive)

@@ -129,15 +129,31 @@ func (s *sleeper) bring() error {
 	if err != nil {
 		return err
 	}
+	if err := s.lanesBack(all, false); err != nil {
+		return err
+	}
 	var lost error
+	var run []region.Sleeper
 	for i := range all {
 		err := s.toRunning(&all[i])
 		switch {
-		case err == nil || !s.r.Lives(&all[i]):
+		case err == nil:
+			run = append(run, all[i])
+		case !s.r.Lives(&all[i]):
 		case errors.Is(err, ErrLost):
 			lost = errors.Join(lost, err)
 		default:
-			return fmt.Errorf("%w: pid %d (%s): %w (ration wake continues)", ErrUnfinished, all[i].PID, all[i].Name, err)
+			return unfinished(&all[i], err)
+		}
+	}
+	atStep("wake-running")
+	if err := s.lanesBack(run, true); err != nil {
+		return err
+	}
+	for i := range run {
+		atStep("wake-lane")
+		if err := s.laneIn(&run[i]); err != nil {
+			return unfinished(&run[i], err)
 		}
 	}
 	atStep("wake-restored")
@@ -146,6 +162,10 @@ func (s *sleeper) bring() error {
 	}
 	atStep("wake-awake")
 	return lost
+}
+
+func unfinished(p *region.Sleeper, err error) error {
+	return fmt.Errorf("%w: pid %d (%s): %w (ration wake continues)", ErrUnfinished, p.PID, p.Name, err)
 }
 
 // toRunning makes the driver run a process again, whatever state it has there, and whatever calls a killed process has

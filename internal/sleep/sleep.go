@@ -171,7 +171,11 @@ func (s *sleeper) finishFall(state int) (done bool, err error) {
 		if err != nil && s.r.Lives(&all[i]) {
 			return false, fmt.Errorf("%w: asking the driver about pid %d: %w", ErrUnfinished, all[i].PID, err)
 		}
-		aside = aside && is == gpu.ProcessAside
+		out, err := s.laneIsOut(&all[i])
+		if err != nil {
+			return false, err
+		}
+		aside = aside && out && is == gpu.ProcessAside
 	}
 	if aside {
 		return true, s.asleep()
@@ -231,18 +235,31 @@ func (s *sleeper) check() error {
 	if len(all) == 0 {
 		return fmt.Errorf("%w: it holds no device memory", ErrCannotSleep)
 	}
+	if err := able(all); err != nil {
+		return err
+	}
 	var pids []int
-	var sum uint64
+	var sum, buffers uint64
 	for i := range all {
-		if why := WhyNot(&all[i]); why != "" {
-			return fmt.Errorf("%w: pid %d (%s) %s", ErrCannotSleep, all[i].PID, all[i].Name, why)
-		}
 		pids, sum = append(pids, all[i].PID), sum+all[i].Shows()
+		if l, err := s.r.Lane(&all[i]); err == nil && l.State() != abi.LaneNone {
+			buffers += min(all[i].Shows(), laneBuffers)
+		}
 	}
 	if err := checkBound(s.r.Path(), sum); err != nil {
 		return err
 	}
-	return checkHost(pids, sum)
+	return checkHost(pids, sum+buffers)
+}
+
+// able returns an error if one of the processes has something that cannot sleep.
+func able(all []region.Sleeper) error {
+	for i := range all {
+		if why := WhyNot(&all[i]); why != "" {
+			return fmt.Errorf("%w: pid %d (%s) %s", ErrCannotSleep, all[i].PID, all[i].Name, why)
+		}
+	}
+	return nil
 }
 
 // WhyNot says why a process cannot sleep now; it is empty if it can.
@@ -269,6 +286,16 @@ func (s *sleeper) putAside(busy time.Duration) error {
 		return err
 	}
 	passed(all, gateTime)
+	// No account changes any more. What the libraries move becomes host memory: this check is the last.
+	if err := s.check(); err != nil {
+		return err
+	}
+	if err := s.checkUnused(); err != nil {
+		return err
+	}
+	if err := s.lanesOut(all, busy); err != nil {
+		return err
+	}
 	for i := range all {
 		atStep("sleep-lock")
 		if err := s.calls.call(gpu.LockCall, all[i].PID, busy, busy+graceTime); err != nil && s.r.Lives(&all[i]) {
@@ -276,7 +303,10 @@ func (s *sleeper) putAside(busy time.Duration) error {
 		}
 	}
 	// No call begins any more, so what is found now stays so.
-	if err := s.check(); err != nil {
+	if all, err = s.holding(); err != nil {
+		return err
+	}
+	if err := able(all); err != nil {
 		return err
 	}
 	if err := s.checkUnused(); err != nil {

@@ -28,6 +28,35 @@ struct context *context_find(CUcontext handle)
 	return NULL;
 }
 
+/* contexts_next returns the next context from *i on that has records of its own, or NULL. */
+static CUcontext contexts_next(unsigned *i)
+{
+	for (unsigned n = __atomic_load_n(&context_count, __ATOMIC_ACQUIRE); *i < n;) {
+		const struct context *c = context_at((*i)++);
+		CUcontext handle = __atomic_load_n(&c->handle, __ATOMIC_ACQUIRE);
+		if (handle && c->records == c->number)
+			return handle;
+	}
+	return NULL;
+}
+
+CUcontext contexts_any(void)
+{
+	unsigned i = 0;
+	return contexts_next(&i);
+}
+
+void contexts_synchronise(void)
+{
+	CUcontext handle, popped;
+	for (unsigned i = 0; (handle = contexts_next(&i));) {
+		if (REAL(cuCtxPushCurrent_v2, handle) != CUDA_SUCCESS)
+			continue;
+		REAL(cuCtxSynchronize);
+		REAL(cuCtxPopCurrent_v2, &popped);
+	}
+}
+
 /* context_place returns a free entry, or NULL if there is no memory for one. The caller holds
  * LOCK_CONTEXT_TABLE. */
 static struct context *context_place(void)

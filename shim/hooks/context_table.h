@@ -51,6 +51,11 @@ struct context {
 /* context_find returns the context with a handle, or NULL. */
 struct context *context_find(CUcontext handle);
 
+/* contexts_any returns the handle of a context that has records of its own, or NULL. contexts_synchronise
+ * waits for the work of all of them. The caller makes sure that none ends meanwhile. */
+CUcontext contexts_any(void);
+void contexts_synchronise(void);
+
 /* context_add_green adds the CUcontext of a green context: memory allocated in it belongs to
  * the primary context, and ends with that. */
 void context_add_green(CUcontext handle, CUcontext primary, struct device *d);

@@ -69,25 +69,26 @@ static inline void entry_end(struct entry_cancel c)
 }
 
 /* Families of calls that do not use a device, or look whether the job sleeps themselves. */
-#define GATE_start() ((void)0)
-#define GATE_meminfo() ((void)0)
-#define GATE_visible() ((void)0)
-#define GATE_linear() gate_pass(GATE_WAITS)
-#define GATE_pool() gate_pass(GATE_WAITS)
-#define GATE_vmm() gate_pass(GATE_WAITS)
-#define GATE_array() gate_pass(GATE_WAITS)
-#define GATE_graph() gate_pass(GATE_WAITS)
-#define GATE_context() gate_pass(GATE_WAITS)
-#define GATE_module() gate_pass(GATE_WAITS)
-#define GATE_other() gate_pass(GATE_WAITS)
+#define GATE_start() ((struct gate_stay){.counted = false})
+#define GATE_meminfo() ((struct gate_stay){.counted = false})
+#define GATE_visible() ((struct gate_stay){.counted = false})
+#define GATE_linear() gate_enter(GATE_WAITS)
+#define GATE_pool() gate_enter(GATE_WAITS)
+#define GATE_vmm() gate_enter(GATE_WAITS)
+#define GATE_array() gate_enter(GATE_WAITS)
+#define GATE_graph() gate_enter(GATE_WAITS)
+#define GATE_context() gate_enter(GATE_WAITS)
+#define GATE_module() gate_enter(GATE_WAITS)
+#define GATE_other() gate_enter(GATE_WAITS)
 
 #define HOOK(family, symbol, base, version, per_thread, params, text) \
 	int entry_##symbol params                                     \
 	{                                                             \
-		GATE_##family();                                      \
+		struct gate_stay stay_ = GATE_##family();             \
 		struct entry_cancel cancel_ = entry_begin();          \
 		int result_ = symbol ARGUMENTS_##symbol;              \
 		entry_end(cancel_);                                   \
+		gate_leave(stay_);                                    \
 		return result_;                                       \
 	}
 /* A launch waits for a cap before cancellation is disabled, so that the wait can be cancelled. */
@@ -95,13 +96,14 @@ static inline void entry_end(struct entry_cancel c)
 	int entry_##symbol params                                                                \
 	{                                                                                        \
 		CUstream stream_ = per_thread && !stream ? CU_STREAM_PER_THREAD : stream;        \
-		GATE_##family();                                                                 \
+		struct gate_stay stay_ = GATE_##family();                                        \
 		bool ends_ = unlikely(attach_compute()) && compute_launch_begins(stream_, true); \
 		struct entry_cancel cancel_ = entry_begin();                                     \
 		int result_ = symbol ARGUMENTS_##symbol;                                         \
 		entry_end(cancel_);                                                              \
 		if (unlikely(ends_))                                                             \
 			compute_launch_ended(stream_);                                           \
+		gate_leave(stay_);                                                               \
 		return result_;                                                                  \
 	}
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text)

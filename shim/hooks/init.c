@@ -30,6 +30,8 @@ static enum attach_state init_join(void)
 {
 	enum attach_state s = attach_join(init_reset);
 	if (s == ATTACH_ON) {
+		/* Release: pairs with region_wait_awake. */
+		__atomic_store_n(&attach_region()->on_sleep, gate_step, __ATOMIC_RELEASE);
 		hugepages_begin();
 		cannot_look();
 	}

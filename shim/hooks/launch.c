@@ -21,9 +21,10 @@
 		real_##symbol call_ = RATION_REAL(symbol);                                       \
 		if (!call_)                                                                      \
 			return ration_absent(CALL_##symbol);                                     \
-		gate_pass(GATE_ASKS);                                                            \
+		struct gate_stay stay_ = gate_enter(GATE_ASKS);                                  \
 		int result_;                                                                     \
 		looks;                                                                           \
+		gate_leave(stay_);                                                               \
 		return result_;                                                                  \
 	}                                                                                        \
 	int entry_##symbol params                                                                \
@@ -80,15 +81,17 @@
 	})
 
 /* In every process: the end of a capture counts without a share, too. */
-#define TIMED_STREAM_END(symbol, per_thread, params, stream_) \
-	int entry_##symbol params                             \
-	{                                                     \
-		real_##symbol call_ = RATION_REAL(symbol);    \
-		if (unlikely(!call_))                         \
-			return ration_absent(CALL_##symbol);  \
-		gate_pass(GATE_ASKS);                         \
-		compute_stream_ends(stream_);                 \
-		return call_ ARGUMENTS_##symbol;              \
+#define TIMED_STREAM_END(symbol, per_thread, params, stream_)   \
+	int entry_##symbol params                               \
+	{                                                       \
+		real_##symbol call_ = RATION_REAL(symbol);      \
+		if (unlikely(!call_))                           \
+			return ration_absent(CALL_##symbol);    \
+		struct gate_stay stay_ = gate_enter(GATE_ASKS); \
+		compute_stream_ends(stream_);                   \
+		int result_ = call_ ARGUMENTS_##symbol;         \
+		gate_leave(stay_);                              \
+		return result_;                                 \
 	}
 
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) TIMED_##kind(symbol, per_thread, params, stream)

@@ -5,6 +5,8 @@
 #include "hooks/context_table.h"
 #include "hooks/graph.h"
 #include "hooks/graph_capture.h"
+#include "hooks/lane.h"
+#include "hooks/lane_alloc.h"
 #include "hooks/managed.h"
 #include "hooks/pool.h"
 #include "overhead.h"
@@ -13,13 +15,13 @@
 struct linear_alloc {
 	struct alloc_target target; /* device is NULL if nothing is charged */
 	uint64_t bytes;             /* bytes charged */
-	uint8_t flags;              /* flags of its record */
+	uint16_t flags;             /* flags of its record */
 };
 
 /* linear_begin charges for an allocation. It returns CUDA_SUCCESS, or the error that the call
  * must return. If the arguments are not valid, or the context has failed, nothing is charged
  * and the program gets the driver's error, even if the request exceeds the limit. */
-static int linear_begin(struct linear_alloc *a, bool valid, uint64_t bytes, uint8_t flags)
+static int linear_begin(struct linear_alloc *a, bool valid, uint64_t bytes, uint16_t flags)
 {
 	a->target.device = NULL;
 	int refused = likely(valid) ? context_enter(&a->target) : init_enter();
@@ -65,7 +67,13 @@ int cuMemAlloc(CUdeviceptr_v1 *out, unsigned bytes)
 int cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
 	struct linear_alloc a;
-	int result = REAL_UNLESS(linear_begin(&a, out && bytes, bytes, 0), cuMemAlloc_v2, out, bytes);
+	int result = linear_begin(&a, out && bytes, bytes, 0);
+	if (likely(result == CUDA_SUCCESS)) {
+		if (unlikely(lane_alloc(&a.target, a.bytes, out)))
+			a.flags |= RECORD_LANE;
+		else
+			result = REAL(cuMemAlloc_v2, out, bytes);
+	}
 	return linear_end(&a, result, result ? 0 : *out);
 }
 
@@ -175,7 +183,7 @@ int cuMemFree_v2(CUdeviceptr at)
 {
 	struct alloc_record r = linear_free_begin(at);
 	uint64_t since = pools_stamp();
-	return linear_freed(&r, REAL(cuMemFree_v2, at), &since);
+	return linear_freed(&r, unlikely(r.flags & RECORD_LANE) ? lane_free(at) : REAL(cuMemFree_v2, at), &since);
 }
 
 static int linear_call_free_async(CUdeviceptr at, CUstream stream, bool per_thread)
@@ -195,6 +203,10 @@ static int linear_free_async(CUdeviceptr at, CUstream stream, bool per_thread)
 		return result;
 	}
 	struct alloc_record r = linear_free_begin(at);
+	if (unlikely(r.flags & RECORD_LANE)) {
+		uint64_t since = pools_stamp();
+		return linear_freed(&r, lane_free(at), &since);
+	}
 	return linear_freed(&r, linear_call_free_async(at, stream, per_thread), NULL);
 }
 

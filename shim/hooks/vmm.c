@@ -6,6 +6,7 @@
 #include "charge.h"
 #include "hooks/context_table.h"
 #include "hooks/ipc.h"
+#include "hooks/lane.h"
 #include "import.h"
 #include "log.h"
 #include "nvml.h"
@@ -204,6 +205,9 @@ int cuMemUnmap(CUdeviceptr at, size_t bytes)
 int cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at)
 {
 	struct alloc_record r;
+	/* As for other memory of cuMemAlloc: a handle would keep it on the device when the lane moves it. */
+	if (unlikely(lane_has((uintptr_t)at)))
+		return CUDA_ERROR_INVALID_VALUE;
 	int result = REAL(cuMemRetainAllocationHandle, out, at);
 	if (result == CUDA_SUCCESS && attach_on())
 		vmm_count(*out, VMM_REFERENCE, &r);

@@ -128,6 +128,22 @@
 #define RATION_CANNOT_DRIVER 0x20u
 #define RATION_CANNOT_GROUP 0x40u
 #define RATION_CANNOT_UNKNOWN 0x80u
+#define RATION_LANE_NONE 0x0u
+#define RATION_LANE_IN 0x1u
+#define RATION_LANE_DRAINING 0x2u
+#define RATION_LANE_LEAVING 0x3u
+#define RATION_LANE_OUT 0x4u
+#define RATION_LANE_COMING 0x5u
+#define RATION_LANE_DONE 0x0u
+#define RATION_LANE_NO_MEMORY 0x1u
+#define RATION_LANE_FAILED 0x2u
+#define RATION_LANE_NO_ROOM 0x3u
+#define RATION_LANE_STATE_BITS 0x8u
+#define RATION_LANE_WHY_BITS 0x8u
+#define RATION_LANE_NUMBER_BITS 0x10u
+#define RATION_LANE_WHY_SHIFT 0x8u
+#define RATION_LANE_NUMBER_SHIFT 0x10u
+#define RATION_LANE_GEN_SHIFT 0x20u
 
 enum ration_failpoint {
 	RATION_FAILPOINT_NONE = 0,
@@ -447,7 +463,8 @@ struct ration_slot {
 	uint8_t name[64];
 	uint64_t turns;
 	uint64_t cannot;
-	uint64_t pad11[6];
+	uint64_t lane;
+	uint64_t pad12[5];
 };
 _Static_assert(sizeof(struct ration_slot) == 192, "slot");
 _Static_assert(offsetof(struct ration_slot, pid) == 0, "slot.pid");
@@ -461,7 +478,8 @@ _Static_assert(offsetof(struct ration_slot, pad7) == 56, "slot.pad7");
 _Static_assert(offsetof(struct ration_slot, name) == 64, "slot.name");
 _Static_assert(offsetof(struct ration_slot, turns) == 128, "slot.turns");
 _Static_assert(offsetof(struct ration_slot, cannot) == 136, "slot.cannot");
-_Static_assert(offsetof(struct ration_slot, pad11) == 144, "slot.pad11");
+_Static_assert(offsetof(struct ration_slot, lane) == 144, "slot.lane");
+_Static_assert(offsetof(struct ration_slot, pad12) == 152, "slot.pad12");
 
 struct ration_holder {
 	uint64_t pid;

@@ -30,6 +30,7 @@ static bool claim_join(struct region *r, unsigned slot, uint64_t gen, const char
 	store_release(&s->joined, now_ns(CLOCK_REALTIME));
 	store_release(&s->turns, make_turns(gen, 0));
 	store_release(&s->cannot, 0);
+	store_release(&s->lane, make_lane(gen, 0, 0, RATION_LANE_NONE));
 
 	uint64_t words[RATION_NAME_LEN / 8] = {0};
 	size_t len = strnlen(name, RATION_NAME_LEN - 1);

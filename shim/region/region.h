@@ -98,6 +98,8 @@ struct region {
 	/* on_wait is called by a thread that has waited for a turn of another thread, and holds it
 	 * now. since is when the wait began: monotonic clock, in ns. */
 	void (*on_wait)(uint64_t since);
+	/* on_sleep is called by a thread that begins and ends to wait for the job to wake up. Atomic. */
+	void (*on_sleep)(bool waits);
 };
 
 /* The bytes that one process holds on one device, as one consistent set unless best_effort is set. */
@@ -315,6 +317,15 @@ void region_ask_awake(struct region *r);
 /* region_show_cannot shows why this process cannot sleep: bits RATION_CANNOT_... It comes before the
  * driver's call: afterwards the caller reads the region's word sleep, sequentially consistent. */
 void region_show_cannot(struct region *r, uint64_t bits);
+
+/* The word Lane of this process's slot (make_lane), or NULL if it has none: internal/sleep/PROTOCOL.md,
+ * *The lane*. region_lane_change replaces from, wakes the threads and processes that wait for a
+ * change, and returns whether it did: the word has the generation of the slot's owner, so it changes
+ * no other process's. region_lane_wait returns when the word is not seen any more, or after ns
+ * nanoseconds (less than a second), and sometimes for no reason. */
+uint64_t *region_lane(const struct region *r);
+bool region_lane_change(uint64_t *lane, uint64_t from, uint64_t to);
+void region_lane_wait(uint64_t *lane, uint64_t seen, long ns);
 
 /* region_own_usage sets *f to the bytes that this process holds on a device, by kind. */
 void region_own_usage(struct region *r, unsigned device, struct ration_usage *f);

@@ -21,12 +21,25 @@ void region_ask_awake(struct region *r)
 
 /* The request is made again every second: the process that waits for it may have been started
  * after the last one. */
-void region_wait_awake(struct region *r)
+static void sleep_wait(struct region *r)
 {
 	uint64_t *sleep = &r->m->header.sleep, s;
 	while (sleep_state(s = load_acquire(sleep)) != RATION_AWAKE) {
 		region_ask_awake(r);
 		syscall(SYS_futex, sleep_futex(sleep), FUTEX_WAIT, (uint32_t)s, &(struct timespec){1, 0}, NULL, 0);
+	}
+}
+
+void region_wait_awake(struct region *r)
+{
+	void (*on_sleep)(bool waits) = __atomic_load_n(&r->on_sleep, __ATOMIC_ACQUIRE);
+	/* Sequentially consistent, after on_sleep: see gate_count. */
+	while (sleep_state(__atomic_load_n(&r->m->header.sleep, __ATOMIC_SEQ_CST)) != RATION_AWAKE) {
+		if (on_sleep)
+			on_sleep(true);
+		sleep_wait(r);
+		if (on_sleep)
+			on_sleep(false);
 	}
 }
 
@@ -57,6 +70,25 @@ void region_end_turn(struct region *r, uint64_t claim)
 		if (UNLIKELY((t ^ gen) >> RATION_TURNS_COUNT_BITS || t == gen))
 			return;
 	} while (!cas(turns, t, t - 1));
+}
+
+uint64_t *region_lane(const struct region *r)
+{
+	uint64_t claim = load_acquire(&r->claim);
+	return claim && region_owned(r, claim) ? &r->m->slots[claim_slot(claim)].lane : NULL;
+}
+
+bool region_lane_change(uint64_t *lane, uint64_t from, uint64_t to)
+{
+	if (!cas(lane, from, to))
+		return false;
+	syscall(SYS_futex, sleep_futex(lane), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	return true;
+}
+
+void region_lane_wait(uint64_t *lane, uint64_t seen, long ns)
+{
+	syscall(SYS_futex, sleep_futex(lane), FUTEX_WAIT, (uint32_t)seen, &(struct timespec){0, ns}, NULL, 0);
 }
 
 /* As for region_own_account: if this process is taken for dead in the next instant, it writes into the

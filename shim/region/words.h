@@ -54,6 +54,21 @@ static inline int status_holds(uint64_t s)
 /* The generation is cut to the width that the word has. */
 static inline uint64_t make_turns(uint64_t gen, uint64_t count) { return gen << RATION_TURNS_COUNT_BITS | count; }
 
+/* The generation and the number are cut to the widths that the word has. */
+static inline uint64_t make_lane(uint64_t gen, uint64_t number, unsigned why, unsigned state)
+{
+	return gen << RATION_LANE_GEN_SHIFT | (number & LOW_BITS(RATION_LANE_NUMBER_BITS)) << RATION_LANE_NUMBER_SHIFT |
+	       (uint64_t)why << RATION_LANE_WHY_SHIFT | state;
+}
+
+static inline unsigned lane_state(uint64_t l) { return (unsigned)(l & LOW_BITS(RATION_LANE_STATE_BITS)); }
+
+/* lane_with returns the word of the same request in another state. */
+static inline uint64_t lane_with(uint64_t l, unsigned why, unsigned state)
+{
+	return l >> RATION_LANE_NUMBER_SHIFT << RATION_LANE_NUMBER_SHIFT | (uint64_t)why << RATION_LANE_WHY_SHIFT | state;
+}
+
 static inline unsigned sleep_state(uint64_t s) { return (unsigned)(s & LOW_BITS(RATION_SLEEP_STATE_BITS)); }
 
 static inline uint64_t sleep_count(uint64_t s) { return s >> RATION_SLEEP_COUNT_SHIFT; }

@@ -10,7 +10,7 @@ san=${4:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-unset CUDA_VISIBLE_DEVICES CUDA_DEVICE_MEMORY_SHARED_CACHE RATION_LOG RATION_LOG_FILE RATION_FAIL RATION_REGION LIBCUDA_LOG_LEVEL LOG_LEVEL RATION_JOB RATION_PRIORITY RATION_WAIT_ALLOC CUDA_TASK_PRIORITY
+unset CUDA_VISIBLE_DEVICES CUDA_DEVICE_MEMORY_SHARED_CACHE RATION_LOG RATION_LOG_FILE RATION_FAIL RATION_REGION LIBCUDA_LOG_LEVEL LOG_LEVEL RATION_JOB RATION_PRIORITY RATION_WAIT_ALLOC RATION_SLEEP_FAST CUDA_TASK_PRIORITY
 for name in $(env | sed -n 's/^\(FAKEGPU[A-Z_]*\|CUDA_DEVICE_[A-Z_0-9]*_LIMIT[_0-9]*\|RATION_COMPUTE[A-Z_0-9]*\|GPU_CORE_UTILIZATION_POLICY\)=.*/\1/p'); do unset "$name"; done
 export FAKEGPU_QUIET=1 LD_LIBRARY_PATH="$fakegpu" lib fakegpu tests work here san
 
@@ -83,14 +83,14 @@ finish() {
 
 # What takes locks, with the build that aborts where a thread breaks their order.
 if [ -n "${LOCKDEBUG:-}" ]; then
-	for name in linear pools pieces ungranted vmm arrays contexts costs meminfo random crowd waiting \
+	for name in linear pools pieces ungranted vmm arrays contexts costs meminfo random crowd waiting lane \
 		stranger/pool_lock stranger/pool_race stranger/pool_crowd stranger/launch_lock stranger/graph_devices stranger/ipc_maker; do
 		left_out "${name##*/}" || program "$name"
 	done
 	finish
 fi
 
-for name in limit_parse_table place note caps initialise settings image log_times descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output waiting compute_slices compute_caps compute_mixed compute_contexts compute_copies compute_short compute_job compute_ends compute_priority compute_turns hugepages gate; do
+for name in limit_parse_table place note caps initialise settings image log_times descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output waiting compute_slices compute_caps compute_mixed compute_contexts compute_copies compute_short compute_job compute_ends compute_priority compute_turns hugepages gate lane; do
 	left_out "$name" || program "$name"
 done
 

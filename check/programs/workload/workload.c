@@ -13,6 +13,10 @@
  *   duel BYTES                   allocate and free BYTES, until the next command
  *   time COUNT BYTES             allocate and free BYTES, and ask cuMemGetInfo, COUNT times
  *   info                         cuMemGetInfo
+ *   fill SEED, same SEED         write numbers to all allocations, and compare them
+ *   use THREADS                  write to and read from all allocations with so many threads,
+ *                                until the next command
+ *   fork                         a child that lives as long as the program, and has no CUDA
  *   quit                         free all, and end
  *
  * It answers each with one line: `ok` and numbers, `oom` and numbers, or `error`, the
@@ -23,6 +27,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -256,6 +261,95 @@ static CUresult time_calls(size_t n, uint64_t bytes, char numbers[NUMBERS])
 	return r;
 }
 
+/* Contents: word n of piece i, for a seed. */
+enum { CHUNK = 1 << 20 };
+
+static uint64_t word_of(uint64_t seed, size_t i, uint64_t n) { return (seed + i * 1000003 + n) * UINT64_C(0x9e3779b97f4a7c15); }
+
+/* contents writes numbers to all pieces, or compares them: CUDA_ERROR_INVALID_VALUE if one differs. */
+static CUresult contents(uint64_t seed, bool compare)
+{
+	static uint64_t is[CHUNK / 8], expected[CHUNK / 8];
+	CUresult r = CUDA_SUCCESS;
+	for (size_t i = 0; !r && i < count; i++)
+		for (uint64_t at = 0; !r && at < pieces[i].bytes; at += CHUNK) {
+			uint64_t bytes = pieces[i].bytes - at < CHUNK ? pieces[i].bytes - at : CHUNK;
+			for (uint64_t n = 0; n < CHUNK / 8; n++)
+				expected[n] = word_of(seed, i, at / 8 + n);
+			r = compare ? CALL(cuMemcpyDtoH_v2, is, pieces[i].at + at, bytes)
+				    : CALL(cuMemcpyHtoD_v2, pieces[i].at + at, expected, bytes);
+			if (!r && compare && memcmp(is, expected, bytes)) {
+				last_call = "compare";
+				r = CUDA_ERROR_INVALID_VALUE;
+			}
+		}
+	return r;
+}
+
+/* users write to their own words of all pieces, and read them back. */
+enum { USERS = 16 };
+
+static struct user {
+	pthread_t thread;
+	uint64_t number;
+	CUcontext context;
+	CUresult result;
+	uint64_t rounds;
+} users[USERS];
+static bool users_stop; /* atomic */
+
+static void *use(void *arg)
+{
+	struct user *u = arg;
+	CUresult r = cuCtxSetCurrent(u->context);
+	for (u->rounds = 0; !r && (u->rounds < LEAST_ROUNDS || !__atomic_load_n(&users_stop, __ATOMIC_RELAXED)); u->rounds++) {
+		const struct piece *p = &pieces[u->rounds % count];
+		uint64_t at = p->at + p->bytes / 8 / USERS * u->number * 8, is = 0, word = word_of(u->number, 0, u->rounds);
+		r = cuMemcpyHtoD_v2(at, &word, sizeof word);
+		if (!r)
+			r = cuMemcpyDtoH_v2(&is, at, sizeof is);
+		if (!r && is != word)
+			r = CUDA_ERROR_INVALID_VALUE;
+	}
+	u->result = r;
+	return NULL;
+}
+
+static CUresult use_all(uint64_t threads)
+{
+	CUcontext current;
+	CUresult r = CALL(cuCtxGetCurrent, &current);
+	users_stop = false;
+	for (uint64_t i = 0; i < threads; i++) {
+		users[i] = (struct user){.number = i, .context = current};
+		pthread_create(&users[i].thread, NULL, use, &users[i]);
+	}
+	while (!has_input(10000))
+		;
+	__atomic_store_n(&users_stop, true, __ATOMIC_RELAXED);
+	for (uint64_t i = 0; i < threads; i++) {
+		pthread_join(users[i].thread, NULL);
+		requests += users[i].rounds;
+		r = r ? r : users[i].result;
+	}
+	last_call = "use";
+	return r;
+}
+
+/* fork_child starts a process that ends with the input of this one. */
+static CUresult fork_child(void)
+{
+	pid_t child = fork();
+	if (child == 0) {
+		struct pollfd end = {.fd = STDIN_FILENO};
+		while (!(end.revents & (POLLHUP | POLLERR | POLLNVAL)) && getppid() != 1)
+			poll(&end, 1, 100);
+		_exit(0);
+	}
+	last_call = "fork";
+	return child < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
 static void print_requests(char numbers[NUMBERS]) { snprintf(numbers, NUMBERS, " %" PRIu64 " %" PRIu64, requests, refusals); }
 
 static void answer(CUresult r, const char *numbers)
@@ -295,6 +389,15 @@ static bool carry_out(const char *line)
 		print_requests(numbers);
 	} else if (sscanf(line, "time %" SCNu64 " %" SCNu64, &a, &b) == 2 && a > 0 && a <= SAMPLES) {
 		r = time_calls((size_t)a, b, numbers);
+	} else if (sscanf(line, "fill %" SCNu64, &a) == 1) {
+		r = contents(a, false);
+	} else if (sscanf(line, "same %" SCNu64, &a) == 1) {
+		r = contents(a, true);
+	} else if (sscanf(line, "use %" SCNu64, &a) == 1 && a > 0 && a <= USERS && count) {
+		r = use_all(a);
+		print_requests(numbers);
+	} else if (!strcmp(line, "fork")) {
+		r = fork_child();
 	} else if (!strcmp(line, "info")) {
 		size_t available = 0, total = 0;
 		r = CALL(cuMemGetInfo_v2, &available, &total);
