@@ -78,12 +78,14 @@ func TestUnitsLeaveDevicesOpen(t *testing.T) {
 }
 
 // The regions of users lie in memory that the kernel counts for who made them, the keeper: with a bound
-// on its memory it would be killed with the first user beyond that, and again whenever it starts.
+// on its memory it would be killed with the first user beyond that, and again whenever it starts. The processes that put
+// users' jobs to sleep count as its own as well, and a Go program that cannot start a thread ends.
 func TestPolicyUnitHasRoomForAllUsers(t *testing.T) {
 	text, err := os.ReadFile("systemd/ration-policy.service")
 	expect.OK(t, err)
 	found := regexp.MustCompile(`(?m)^(Memory\w+|LimitAS|LimitDATA)=.*$`).FindAll(text, -1)
 	expect.True(t, found == nil, found, "bounds how many users can have a job")
+	expect.True(t, strings.Contains(string(text), "\nTasksMax=infinity\n"), "without it systemd has a bound of its own")
 	expect.True(t, strings.Contains(string(text), "\nStartLimitIntervalSec=0\n"), "systemd gives it up when it has failed five times")
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"ration/internal/budget"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/proc"
@@ -52,13 +53,16 @@ func (w *Waiting) WantsText() string {
 // maxWaiting bounds the commands that are shown of one user's queue, except the reader's own.
 const maxWaiting = 128
 
+// queueTime bounds the time for reading a queue.
+const queueTime = 100 * time.Millisecond
+
 // readQueue returns the commands that wait in a folder of jobs of a user.
 func readQueue(folder string, uid int, most int) (out []Waiting) {
-	all, err := job.Queue(folder)
+	all, err := job.QueueWhile(folder, most, budget.Real.For(queueTime).Left)
 	if err != nil {
 		return nil
 	}
-	for i, q := range all[:min(len(all), most)] {
+	for i, q := range all {
 		out = append(out, waitingAt(i+1, q, folder, uid))
 	}
 	return out
@@ -75,7 +79,7 @@ func waitingAt(place int, q job.Waiting, folder string, uid int) Waiting {
 		w.Job = job.ShownName(job.OfUser(q.UID), w.Path)
 	}
 	w.Owner = proc.UserName(w.UID)
-	if start, err := proc.Started(q.PID); q.PID > 0 && err == nil && start == q.Start {
+	if q.PID > 0 && isWaiting(q, folder, uid) {
 		w.PID = q.PID
 	}
 	if q.Since > 0 {
@@ -85,6 +89,14 @@ func waitingAt(place int, q job.Waiting, folder string, uid int) Waiting {
 		w.Wants = append(w.Wants, Wanted{d, q.Wants[d]})
 	}
 	return w
+}
+
+// isWaiting reports whether the process that waits exists. Which one it is is the word of the queue's owner, who could name
+// a process of another user. The policy's service names those of users, in root's queue.
+func isWaiting(q job.Waiting, folder string, uid int) bool {
+	start, err := proc.Started(q.PID)
+	owner, _, _, err2 := proc.Owner(q.PID)
+	return err == nil && start == q.Start && (folder == job.RootFolder || err2 == nil && owner == uid)
 }
 
 // readQueues reads the queues of a user's folders again, and reports whether one has changed.

@@ -1,12 +1,16 @@
 package machine
 
 import (
+	"os"
+	"os/exec"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
 	"ration/check/expect"
 	"ration/internal/job"
+	"ration/internal/proc"
 )
 
 // A command that waits for room is not a job yet: it is listed, and its way through the queue makes events.
@@ -49,6 +53,26 @@ func TestWaiting(t *testing.T) {
 	defer third.Leave()
 	once, err := Read()
 	expect.True(t, err == nil && len(once.Waiting) == 1 && once.Waiting[0].Job == "third", err, once.Waiting)
+}
+
+// The PID of a command in another user's queue is that user's word, and counts only for a process of that user.
+func TestWaitingProcessOfAnother(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs a process of another user")
+	}
+	const liar = 65534
+	cmd := exec.Command("sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: liar, Gid: liar}}
+	expect.OK(t, cmd.Start())
+	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
+	for _, c := range []struct{ uid, pid, shown int }{{0, os.Getpid(), os.Getpid()}, {liar, os.Getpid(), 0}, {liar, cmd.Process.Pid, cmd.Process.Pid}, {0, cmd.Process.Pid, 0}} {
+		start, err := proc.Started(c.pid)
+		expect.OK(t, err)
+		w := waitingAt(1, job.Waiting{Job: "train", PID: c.pid, Start: start}, "/tmp/ration-65534", c.uid)
+		expect.Equal(t, w.PID, c.shown, c)
+		w = waitingAt(1, job.Waiting{Job: "train", PID: c.pid, Start: start + 1}, "/tmp/ration-65534", c.uid)
+		expect.Equal(t, w.PID, 0, "another process had that PID")
+	}
 }
 
 // A job that sleeps waits for room, too. It is admitted when it sleeps no more.

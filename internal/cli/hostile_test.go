@@ -3,9 +3,13 @@ package cli
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
 	"math"
+	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +36,9 @@ import (
 // hostile lease REGION READY takes a lease on a region, says so by the file READY, and keeps it until it is
 // ended.
 //
+// hostile hurry SOCKET READY asks the policy's service for a job and for runs without a pause, and never waits for room. It
+// makes the file READY when it was refused for the first time.
+//
 // hostile ATTACK once does not wait, and makes no file.
 func hostile(args []string) int {
 	attacks := map[string]func(tenantFile) error{"names": attackNames, "locks": attackLocks, "threads": attackThreads, "joins": attackJoins,
@@ -39,6 +46,8 @@ func hostile(args []string) int {
 	switch args[0] {
 	case "lease":
 		return exitWith(attackLease(args[1], args[2]))
+	case "hurry":
+		return exitWith(attackHurry(args[1], args[2]))
 	case "serve":
 		return exitWith((&silentFS{device: 3}).serve())
 	case "silent":
@@ -73,6 +82,29 @@ func hostile(args []string) int {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}())
+}
+
+func attackHurry(socket, ready string) error {
+	requests := []string{"", " run x memory=1g", " try x memory=1g"}
+	for n := 0; ; n++ {
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(c, "%d%s\n", os.Getuid(), requests[n%len(requests)])
+		answer, err2 := io.ReadAll(c)
+		if err := errors.Join(err, err2, c.Close()); err != nil {
+			return err
+		}
+		if strings.HasPrefix(string(answer), "ok") {
+			return fmt.Errorf("%q was granted", requests[n%len(requests)])
+		}
+		if n == len(requests) {
+			if err := os.WriteFile(ready, nil, 0o666); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // evil is a name that moves cursors, sets a terminal's title, and turns the direction of text.

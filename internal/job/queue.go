@@ -187,7 +187,7 @@ func (t *Ticket) First() error {
 
 // Ahead returns how many earlier tickets are held.
 func (t *Ticket) Ahead() int {
-	return len(heldTickets(int(t.file.Fd()), firstTicket, firstTicket+t.number, maxWaiting))
+	return len(heldTickets(int(t.file.Fd()), firstTicket, firstTicket+t.number, maxWaiting, always))
 }
 
 // Leave gives up the place.
@@ -217,19 +217,28 @@ func anyTicket(fd int, from, to uint64) (at uint64, held bool) {
 }
 
 // heldTickets returns the bytes of the tickets that are held from from to before to, in order, at
-// most most.
-func heldTickets(fd int, from, to uint64, most int) []uint64 {
-	at, held := anyTicket(fd, from, to)
-	if !held || most <= 0 {
+// most most, and only those that are found while more is true.
+func heldTickets(fd int, from, to uint64, most int, more func() bool) []uint64 {
+	if most <= 0 || !more() {
 		return nil
 	}
-	out := append(heldTickets(fd, from, at, most-1), at)
-	return append(out, heldTickets(fd, at+1, to, most-len(out))...)
+	at, held := anyTicket(fd, from, to)
+	if !held {
+		return nil
+	}
+	out := append(heldTickets(fd, from, at, most-1, more), at)
+	return append(out, heldTickets(fd, at+1, to, most-len(out), more)...)
 }
+
+func always() bool { return true }
 
 // Queue returns the commands that wait in a folder of jobs, in order, at most maxWaiting. A folder
 // without a queue has none. Nothing in the folder is trusted.
-func Queue(folder string) ([]Waiting, error) {
+func Queue(folder string) ([]Waiting, error) { return QueueWhile(folder, maxWaiting, always) }
+
+// QueueWhile is Queue for at most most commands, and for those that are found while more is true: each question to the
+// kernel takes as long as the file has locks, and its owner can take any number.
+func QueueWhile(folder string, most int, more func() bool) ([]Waiting, error) {
 	dir, err := safepath.OpenFolder(folder)
 	var fd int
 	if err == nil {
@@ -244,7 +253,7 @@ func Queue(folder string) ([]Waiting, error) {
 	}
 	defer unix.Close(fd)
 	var out []Waiting
-	for _, at := range heldTickets(fd, firstTicket, lastTicket, maxWaiting) {
+	for _, at := range heldTickets(fd, firstTicket, lastTicket, most, more) {
 		out = append(out, readWaiting(fd, at-firstTicket))
 	}
 	return out, nil
@@ -264,7 +273,7 @@ func FindQueued(folder, name string) *Queued {
 	if err != nil {
 		return nil
 	}
-	for _, at := range heldTickets(fd, firstTicket, lastTicket, maxWaiting) {
+	for _, at := range heldTickets(fd, firstTicket, lastTicket, maxWaiting, always) {
 		if w := readWaiting(fd, at-firstTicket); w.Job == name && name != "" && !w.Wakes {
 			return &Queued{w, folder, os.NewFile(uintptr(fd), queueName)}
 		}

@@ -130,3 +130,20 @@ func TestQueueHostile(t *testing.T) {
 	all, err := Queue(dir)
 	expect.True(t, err == nil && len(all) <= maxWaiting, len(all), err)
 }
+
+// A reader asks the kernel a bounded number of questions about a queue with very many tickets, and none after its time is
+// up: each takes as long as the file has locks.
+func TestQueueOfVeryMany(t *testing.T) {
+	dir := queueForTest(t)
+	for i := range 100 {
+		enqueued(t, fmt.Sprint("a", i))
+	}
+	for _, c := range []struct{ most, questions, found int }{{10, 1000, 10}, {1000, 1000, 100}, {1000, 30, 14}, {1000, 0, 0}} {
+		asked := 0
+		all, err := QueueWhile(dir, c.most, func() bool {
+			asked++
+			return asked <= c.questions
+		})
+		expect.True(t, err == nil && len(all) <= c.found+1 && len(all) >= c.found-1 && asked <= 2*c.most+2, c, len(all), asked, err)
+	}
+}

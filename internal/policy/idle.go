@@ -67,7 +67,7 @@ func (k *keeper) sleepIdle(ctx context.Context) {
 				continue
 			}
 			one, cancel := context.WithCancel(ctx)
-			p := &idleProcess{idleJob: j, path: path, cancel: cancel}
+			p := &idleProcess{idleJob: j, path: path, cancel: cancel, ask: make(chan struct{}, 1)}
 			running.set(path, p)
 			go func() {
 				if err := p.watch(one); err != nil && one.Err() == nil && k.mayLog(j.uid) {
@@ -122,7 +122,7 @@ func (p *idleProcess) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.in.Store(&in)
+	go p.forward(ctx, in)
 	cmd.Stdout = p
 	for _, entry := range os.Environ() {
 		if slices.ContainsFunc(idleEnviron, func(name string) bool { return strings.HasPrefix(entry, name) }) {

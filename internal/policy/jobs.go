@@ -378,6 +378,9 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 	if err := rule.allows(asked, r.totals()); err != nil {
 		return err
 	}
+	if err := r.checkTurn(uid, r.grows(uid, asked)); err != nil {
+		return err
+	}
 	if err := r.give(uid, asked, rule, 0); err != nil {
 		return err
 	}

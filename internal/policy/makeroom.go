@@ -25,6 +25,9 @@ const (
 	answerTime = 30 * time.Second
 	// askPause is how long a job is left alone that was asked.
 	askPause = time.Minute
+	// askOthers is how long other jobs come first after a job was asked. It may be one that cannot sleep, or whose user
+	// prevents that: two of those, asked in turns, would keep all others from being asked.
+	askOthers = time.Hour
 	// maxReport bounds what a process may write in a second: its user can make it write anything.
 	maxReport = 1 << 10
 )
@@ -34,9 +37,8 @@ type idleProcess struct {
 	idleJob
 	path   string // of the job's region
 	cancel context.CancelFunc
-	in     atomic.Pointer[io.WriteCloser] // its input; nil before it is started
-	unused atomic.Int64                   // Unix nanoseconds since when the job is unused, as it says; 0 if it is used
-	asked  time.Time                      // when it was last asked to make room; guarded by the lock of lockJobs
+	ask    chan struct{} // has a value if it is to be asked to make room
+	unused atomic.Int64  // Unix nanoseconds since when the job is unused, as it says; 0 if it is used
 
 	wrote  int // bytes, since second; of Write alone
 	second time.Time
@@ -76,10 +78,29 @@ func (p *idleProcess) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// forward writes a line to the process for each time it is asked, until the context or the process ends. The user decides
+// whether the process reads: so the service, which asks while others wait for its locks, does not write itself.
+func (p *idleProcess) forward(ctx context.Context, in io.Writer) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.ask:
+		}
+		if _, err := io.WriteString(in, "sleep\n"); err != nil {
+			return
+		}
+	}
+}
+
 // idleProcesses has these processes, by the paths of their regions.
 type idleProcesses struct {
 	mu sync.Mutex
 	by map[string]*idleProcess
+
+	// When jobs were last asked to make room, within askOthers, by the same paths: a user can end the process, and the
+	// next one is asked no earlier. Guarded by the lock of lockJobs.
+	asked map[string]time.Time
 }
 
 func (s *idleProcesses) all() map[string]*idleProcess {
@@ -102,34 +123,54 @@ func (s *idleProcesses) set(path string, p *idleProcess) {
 // makeRoom asks the process of a job to put it to sleep, if that makes room for a user. The caller holds the lock of
 // lockJobs.
 func (k *keeper) makeRoom(r *rations, uid int) {
-	now := time.Now()
-	var falling []int
-	var idle []*idleProcess
-	for path, p := range k.idle.all() {
-		if p.uid == uid || path != job.OfUserPath(p.uid) || !r.mayLend(p.uid) || p.in.Load() == nil {
+	mayAsk := func(p *idleProcess) bool {
+		return p.uid != uid && p.path == job.OfUserPath(p.uid) && r.mayLend(p.uid)
+	}
+	idle, falling := k.idle.unused(time.Now(), mayAsk)
+	if len(idle) == 0 {
+		return
+	}
+	room := r.roomFor(uid)
+	if p := k.idle.next(idle, func(uids []int) bool { return room(slices.Concat(uids, falling)) }); p != nil {
+		k.idle.request(p, time.Now())
+	}
+}
+
+// unused returns the processes of jobs that may be asked now, and the users whose jobs were asked and may be falling asleep.
+func (s *idleProcesses) unused(now time.Time, mayAsk func(*idleProcess) bool) (idle []*idleProcess, falling []int) {
+	maps.DeleteFunc(s.asked, func(_ string, at time.Time) bool { return now.Sub(at) >= askOthers })
+	for path, p := range s.all() {
+		if !mayAsk(p) {
 			continue
 		}
-		if asked := now.Sub(p.asked); asked < answerTime {
+		if asked := now.Sub(s.asked[path]); asked < answerTime {
 			falling = append(falling, p.uid)
 		} else if since := p.unused.Load(); asked >= askPause && since > 0 && now.Sub(time.Unix(0, since)) >= job.YieldAfter(p.after) {
 			idle = append(idle, p)
 		}
 	}
-	if len(idle) == 0 {
-		return
+	return idle, falling
+}
+
+// request asks a process to put its job to sleep. It does not wait: a process that has not read an earlier request gets no
+// second one.
+func (s *idleProcesses) request(p *idleProcess, now time.Time) {
+	if s.asked == nil {
+		s.asked = map[string]time.Time{}
 	}
-	room := r.roomFor(uid)
-	if p := longestUnused(idle, func(uids []int) bool { return room(slices.Concat(uids, falling)) }); p != nil {
-		p.asked = now
-		_, _ = io.WriteString(*p.in.Load(), "sleep\n") // a process that has ended makes no room
+	s.asked[p.path] = now
+	select {
+	case p.ask <- struct{}{}:
+	default:
 	}
 }
 
-// longestUnused returns the process of the job that is to sleep next so that enough is true; nil if there is none. As few
-// as necessary sleep, and none if all of them would not be enough.
-func longestUnused(idle []*idleProcess, enough func(uids []int) bool) *idleProcess {
+// next returns the process of the job that is to sleep next so that enough is true; nil if there is none. As few as
+// necessary sleep, and none if all of them would not be enough. Those that were asked come last. Of the others, the job that
+// has been unused longest is the first.
+func (s *idleProcesses) next(idle []*idleProcess, enough func(uids []int) bool) *idleProcess {
 	slices.SortFunc(idle, func(a, b *idleProcess) int {
-		return cmp.Or(cmp.Compare(a.unused.Load(), b.unused.Load()), cmp.Compare(a.uid, b.uid))
+		return cmp.Or(s.asked[a.path].Compare(s.asked[b.path]), cmp.Compare(a.unused.Load(), b.unused.Load()), cmp.Compare(a.uid, b.uid))
 	})
 	uids := func(all []*idleProcess) (out []int) {
 		for _, p := range all {

@@ -216,6 +216,9 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
 	}
+	if err := r.checkTurn(uid, false); err != nil {
+		return nil, 0, err
+	}
 	if err := r.give(uid, ration, rule, 0); err != nil { // creates the user's job, or corrects its limits
 		return nil, 0, err
 	}

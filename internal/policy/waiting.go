@@ -10,8 +10,10 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/connlimit"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
+	"ration/internal/limit"
 	"ration/internal/region"
 )
 
@@ -85,11 +87,44 @@ func (r *rations) ensureOrWait(uid int, at region.Place) error {
 
 // ensureNow is ensureAt for a client that cannot wait. If programs of the user wait, it is no refusal to be recorded.
 func (r *rations) ensureNow(uid int, at region.Place) error {
-	err := r.ensureAt(uid, at)
+	err := r.checkTurn(uid, false)
+	if err == nil {
+		err = r.ensureAt(uid, at)
+	}
 	if errors.Is(err, ErrOverbooked) && r.waits(uid) {
 		return errors.New(err.Error())
 	}
 	return err
+}
+
+// checkTurn returns an error if a user who could wait asks for room without that, and others wait for it: a user who asks
+// often enough would always come before them. A user with a job has the room already, unless the job's ration is lent, or
+// is to grow.
+func (r *rations) checkTurn(uid int, grows bool) error {
+	if !r.waits(uid) || usable(uid) && !lent(uid) && !grows {
+		return nil
+	}
+	all, err := job.Queue(job.Folder())
+	if err != nil || len(all) == 0 || all[0].UID == uid || lent(uid) && !grows && r.firstIsStuck() {
+		return err
+	}
+	return fmt.Errorf("%w: %s before you (ration queue; try again later)", ErrOverbooked, humanfmt.Plural(len(all), "other waits", "others wait"))
+}
+
+// grows reports whether a ration has more memory than that which the user has.
+func (r *rations) grows(uid int, asked limit.Limits) bool {
+	ration, _, err := r.rationOf(uid)
+	was, err2 := r.limitsOf(ration)
+	will, err3 := r.limitsOf(asked)
+	if errors.Join(err, err2, err3) != nil {
+		return true
+	}
+	for d := range abi.Devices {
+		if !will.Memory[d].Limited() && was.Memory[d].Limited() || will.Memory[d].Limited() && will.Memory[d].Bytes() > was.Memory[d].Bytes() {
+			return true
+		}
+	}
+	return false
 }
 
 // ensureIfRoom is ensureAt, and returns a mustWait if there is no room.
