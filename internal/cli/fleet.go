@@ -37,7 +37,7 @@ MACHINES is:
 ` + fleetWords + `
 Exit status: 0 if all machines answered; 1 if one did not.`,
 		Example: "  ration fleet @/etc/ration/fleet --fleet-token /etc/ration/fleet.token\n  ration fleet node1 node2 --fleet-token token --json",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    argCount(1, -1, "a machine"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if token == "" {
 				return usageError("ration fleet: needs --fleet-token, the file with the token of these machines")

@@ -144,10 +144,11 @@ func noJobOf(argument string, err error) error {
 	return fmt.Errorf("%s: %w (user %s has no job %s, and there is no region at that path)", argument, job.ErrNoJob, user, name)
 }
 
-// lookUpJobs finds all jobs that arguments name, or returns an error, before anything is done to one of them.
-func lookUpJobs(names []string) (jobs []job.Job, err error) {
+// lookUpJobs finds all jobs that arguments name, or returns an error, before anything is done to one of them. find is
+// as for lookUpJob.
+func lookUpJobs(names []string, find func(nameOrPath string) (job.Job, error)) (jobs []job.Job, err error) {
 	for _, name := range names {
-		j, err := lookUpJob(name, job.FindFolder)
+		j, err := lookUpJob(name, find)
 		if err != nil {
 			return nil, err
 		}

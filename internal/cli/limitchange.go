@@ -110,6 +110,9 @@ func changeError(s machine.Job, err error) error {
 	if errors.Is(err, region.ErrReadOnly) && s.Path == job.OfUserPath(os.Getuid()) {
 		return fmt.Errorf("changing the limit of %s: only root can (ration policy ask --mem asks for another ration, and --priority for another priority)", s.Title())
 	}
+	if uid, is := job.PolicyUser(s.Path); errors.Is(err, region.ErrReadOnly) && is && uid == os.Getuid() {
+		return fmt.Errorf("changing the limit of %s: only root can (start it again with another --mem)", s.Title())
+	}
 	err = fmt.Errorf("changing the limit of %s: %w", s.Title(), err)
 	if errors.Is(err, region.ErrReadOnly) || errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("%w (run it as the owner of that file)", err)

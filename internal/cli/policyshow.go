@@ -96,9 +96,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 			if u.Asked == nil {
 				return "-"
 			}
-			return partText(u.Asked.Memory)
+			return differing(u.Ration, *u.Asked)
 		},
-		needed: func(u policy.Standing) bool { return u.Asked != nil }},
+		needed: func(u policy.Standing) bool { return u.Asked != nil && *u.Asked != u.Ration }},
 		column[policy.Standing]{title: "GPU",
 			text:   func(u policy.Standing) string { return cmp.Or(strings.TrimLeft(gpusText(u.GPUs), "GPUs "), "-") },
 			needed: func(u policy.Standing) bool { return len(u.GPUs) > 0 }},
@@ -146,7 +146,7 @@ func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)
 		{title: "LARGEST",
 			text: func(r T) string {
 				_, ration, most := of(r)
-				return mostText(ration, most)
+				return differing(ration, most)
 			},
 			needed: func(r T) bool {
 				_, ration, most := of(r)
@@ -155,20 +155,20 @@ func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)
 	}
 }
 
-// mostText formats the parts of the largest ration that exceed the ration.
-func mostText(ration, most limit.Limits) string {
+// differing formats the parts of another ration, the largest one or one that was asked for, that are not the ration's.
+func differing(ration, other limit.Limits) string {
 	var parts []string
-	if ration.Memory != most.Memory {
-		parts = append(parts, most.Memory.String())
+	if ration.Memory != other.Memory {
+		parts = append(parts, other.Memory.String())
 	}
-	if ration.Compute != most.Compute {
-		parts = append(parts, "share "+most.Compute.String())
+	if ration.Compute != other.Compute {
+		parts = append(parts, "share "+other.Compute.String())
 	}
-	if ration.ComputeMax != most.ComputeMax {
-		parts = append(parts, "cap "+most.ComputeMax.String())
+	if ration.ComputeMax != other.ComputeMax {
+		parts = append(parts, "cap "+other.ComputeMax.String())
 	}
-	if ration.Priority != most.Priority {
-		parts = append(parts, most.Priority.String()+" priority")
+	if ration.Priority != other.Priority {
+		parts = append(parts, other.Priority.String()+" priority")
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }

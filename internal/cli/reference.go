@@ -23,7 +23,7 @@ var words = []Entry{
 		"an argument with a slash in it is a path. Root gives a job of another user as USER/NAME; for root, a plain name means root's own job, otherwise the only running job of that name, otherwise the only job of that name. " +
 		"If several users have such a job, or the jobs of a user cannot be read, the name is refused."},
 	{"region", "The file with a job's limits and the account of each of its processes. A slot is the number of an account."},
-	{"size", "10g, 10GiB, 1024m, plain bytes, or 25% of a device. Multiples are binary: 1k is 1024 bytes. 0 or none is no limit. " +
+	{"size", "10g, 10GiB, 1024m, plain bytes, or 25% of a device. Multiples are binary: 1k is 1024 bytes. none is no limit; 0 is refused. " +
 		"Limits by device are 0=10g,1=20g, or 10g,1=20g for 20g on device 1 and 10g on the others."},
 	{"context", "What each CUDA process holds before its first tensor, 518 MiB on an H200. It counts."},
 	{"JSON", "Every command that prints data takes --json, and then prints one JSON value on standard output. ration schema COMMAND prints its JSON Schema. Sizes are bytes. Times (at, and all names that end in _at) are as in RFC 3339, in UTC. " +

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"ration/check/expect"
+	"ration/internal/limit"
 )
 
 // Every flag that takes a value says which.
@@ -28,6 +30,14 @@ func TestFlagsComplete(t *testing.T) {
 	}
 	_, directive := completeCommand(nil, []string{"python"}, "tr")
 	expect.Equal(t, directive, cobra.ShellCompDirectiveDefault, "arguments of the command are not completed as files")
+}
+
+// The manual says of 0 what the flags do.
+func TestNoLimitIsNone(t *testing.T) {
+	_, err := limit.ParseMemorySet("--mem", "0")
+	expect.True(t, err != nil, "--mem 0 is taken")
+	i := slices.IndexFunc(words, func(e Entry) bool { return e.Name == "size" })
+	expect.True(t, strings.Contains(words[i].Text, "none is no limit; 0 is refused."), words[i].Text)
 }
 
 // variableName matches a variable of ours or of HAMi-core's in the sources, as a string.

@@ -74,7 +74,7 @@ func (a *app) runRm(f rmFlags, names []string) error {
 	case len(names) == 0:
 		return usageError("ration rm needs the jobs to remove (name them, or use --stale; see ration ps)")
 	}
-	jobs, err := lookUpJobs(names)
+	jobs, err := lookUpJobs(names, job.FindFolder)
 	if err != nil {
 		return err
 	}

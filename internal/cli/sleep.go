@@ -133,7 +133,7 @@ job.`,
 // eachSleeper calls do for each job, and prints the result. again is the command that does the same as another user,
 // and most how long that may take; 0 is any time.
 func (a *app) eachSleeper(names []string, state string, again []string, most time.Duration, do func(*region.Region, job.Job) (sleep.Result, error)) error {
-	jobs, err := lookUpJobs(names)
+	jobs, err := lookUpJobs(names, job.Find) // not the record of a run whose region is root's
 	if err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ func newSleepWhenIdleCommand() *cobra.Command {
 			if err != nil || after < leastSleepAfter {
 				return usageError("%s: not a time", args[1])
 			}
-			jobs, err := lookUpJobs(args[:1])
+			jobs, err := lookUpJobs(args[:1], job.Find)
 			if err != nil {
 				return err
 			}
@@ -320,7 +320,7 @@ func newSleepWaiterCommand() *cobra.Command {
 			if err := errors.Join(err1, err2); err != nil {
 				return usageError("%s %s: not two counts", args[1], args[2])
 			}
-			jobs, err := lookUpJobs(args[:1])
+			jobs, err := lookUpJobs(args[:1], job.Find)
 			if err != nil {
 				return err
 			}
