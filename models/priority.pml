@@ -6,7 +6,8 @@
  * end of its turn it may give its claim back, even if the device still has work of it. Each process
  * may die before any step; the kernel then drops its claim, and the device its work. A claim that is
  * not renewed ends some time after the process's work has. One process of high priority comes, works
- * and dies. A process of a user that may not have high priority claims it all the same.
+ * and dies. A process of a user that may not have high priority claims it all the same. Any lock may
+ * fail.
  *
  * Safety: of the contexts of low priority that have work, at most one has a short slice.
  * At the end, a process that looks once more has the right slice. */
@@ -63,19 +64,14 @@ inline look()
 		:: i < LOWS -> d_step { seen = seen + (i != me && claim[i]); i++ }
 		:: else -> break
 		od;
+#if defined(RECORD_FAILED) || defined(LOOK_FIRST)
 		slice[me] = (seen > 0 -> SEVERAL : SHORT)
+#else
+		slice[me] = (seen > 0 || !claim[me] -> SEVERAL : SHORT)
+#endif
 	:: else -> slice[me] = OWN
 	fi;
 	i = 0; seen = 0
-}
-
-/* A claim is extended before its old end is removed. */
-inline hold()
-{
-#ifdef DROP_THEN_HOLD
-	claim[me] = 0;
-#endif
-	claim[me] = 1
 }
 
 /* Only a process that is busy has a short slice. */
@@ -86,6 +82,23 @@ inline drop()
 #endif
 	slice[me] = (slice[me] == SHORT -> SEVERAL : slice[me]);
 	claim[me] = 0
+}
+
+/* A claim is extended before its old end is removed. If the lock fails, or takes too long and is not tried
+ * for a while, the process gives the claim back that it has. */
+inline hold()
+{
+#ifdef DROP_THEN_HOLD
+	claim[me] = 0;
+#endif
+	if
+	:: claim[me] = 1
+#ifdef RECORD_FAILED
+	:: skip
+#else
+	:: drop()
+#endif
+	fi
 }
 
 #define LAUNCHING(is) launching[me] = is
@@ -202,7 +215,7 @@ active proctype last()
 		do
 		:: i < LOWS ->
 			if
-			:: !dead[i] && me == LOWS -> me = i; claim[i] = 1
+			:: !dead[i] && me == LOWS -> me = i; claim[i] = 1; launching[i] = 1
 			:: !dead[i] && me != LOWS -> claim[i] = 0
 			:: else -> skip
 			fi;

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ration/internal/humanfmt"
+	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -133,4 +134,22 @@ func (c *checker) tryShare() (has *machine.ProcessCompute, result string, err er
 		}
 	}
 	return nil, result, nil
+}
+
+// checkPriority checks that no process slows down the locks by which jobs with a priority know of each
+// other. The library stops using them then (shim/compute/claims.c).
+func (c *checker) checkPriority() {
+	const name = "priorities"
+	for _, path := range []string{filepath.Join(job.Folder(), job.PriorityFile), filepath.Join(job.RootFolder, job.PriorityFile), job.SharedPriorityFile} {
+		pid, locks, err := job.PriorityFlood(path)
+		if err != nil {
+			c.warn(name, "run ration doctor as root", "the locks on %s cannot be counted: %v", path, err)
+			return
+		}
+		if locks > 0 {
+			c.warn(name, fmt.Sprintf("end process %d", pid), "priorities may not be enforced: process %d holds %d locks on %s, which slows down jobs with a priority", pid, locks, path)
+			return
+		}
+	}
+	c.pass(name, "no process holds very many locks on a file of priorities")
 }

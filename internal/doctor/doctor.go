@@ -69,6 +69,7 @@ func Run(opt Options) (Report, error) {
 	c.checkDriver()
 	c.checkInterception()
 	c.checkCompute()
+	c.checkPriority()
 	c.checkPreloads()
 	c.checkJobs()
 	c.checkAgent()

@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "environment.h"
+#include "hooks.h"
 #include "log.h"
 #include "region/atomics.h"
 #include "region/region.h"
@@ -37,6 +38,18 @@ static uint32_t claims_complained; /* atomic */
 static uint64_t claims_dev, claims_ino;
 static unsigned claims_seat;
 
+/* The kernel searches all locks of a file at each call, and any user may hold very many. So the calls
+ * may take SPENT ns of CPU time each on average, and DEBT more than that once. Then the file is not
+ * used for CLAIMS_RETRY_MS, as if there were none; only locks that are held are removed. One of TIMED
+ * calls is measured; while there is debt, each. Atomic; of two threads one may overwrite the other's
+ * debt. */
+#define CLAIMS_SPENT_NS INT64_C(20000)
+#define CLAIMS_DEBT_NS INT64_C(1000000)
+#define CLAIMS_TIMED 7
+static int64_t claims_debt;
+static uint32_t claims_calls;
+static uint64_t claims_rest; /* until when the file is not used, by claims_now; 0: it is */
+
 static bool claims_same_file(int fd)
 {
 	struct stat st;
@@ -52,11 +65,49 @@ void claims_reset(void)
 
 uint64_t claims_now(void) { return clock_read(CLOCK_REALTIME) / 1000000; }
 
+/* claims_rests returns true while the file is not used because of the time that its calls took. */
+static bool claims_rests(void)
+{
+	uint64_t until = load_acquire(&claims_rest);
+	if (likely(!until))
+		return false;
+	if (claims_now() < until)
+		return true;
+	store_release(&claims_rest, 0);
+	return false;
+}
+
+/* claims_took counts the CPU time of a call. After a rest, one slow call is enough for the next one. */
+static void claims_took(uint64_t ns)
+{
+	static uint32_t complained; /* atomic */
+	int64_t debt = __atomic_load_n(&claims_debt, __ATOMIC_RELAXED) + (int64_t)ns - CLAIMS_SPENT_NS;
+	if (debt >= CLAIMS_DEBT_NS) {
+		debt = CLAIMS_DEBT_NS - CLAIMS_SPENT_NS;
+		store_release(&claims_rest, claims_now() + CLAIMS_RETRY_MS);
+		if (!__atomic_exchange_n(&complained, 1, __ATOMIC_RELAXED))
+			log_warn("priority: not enforced for now: locks on the file of claims take too long, because there are very many "
+				 "(ration doctor tells whose they are)");
+	}
+	__atomic_store_n(&claims_debt, debt > 0 ? debt : 0, __ATOMIC_RELAXED);
+}
+
+static int claims_call(int fd, int command, struct flock *l)
+{
+	if (likely(!__atomic_load_n(&claims_debt, __ATOMIC_RELAXED)) &&
+	    __atomic_fetch_add(&claims_calls, 1, __ATOMIC_RELAXED) % CLAIMS_TIMED != 0)
+		return fcntl(fd, command, l);
+	uint64_t begun = clock_read(CLOCK_THREAD_CPUTIME_ID);
+	int result = fcntl(fd, command, l);
+	claims_took(clock_read(CLOCK_THREAD_CPUTIME_ID) - begun);
+	return result;
+}
+
 /* claims_lock sets the locks of this process in a range, or removes them. */
 static bool claims_lock(int fd, short type, uint64_t from, uint64_t bytes)
 {
 	struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)bytes};
-	return fcntl(fd, F_SETLK, &l) == 0;
+	return (type == F_UNLCK || !claims_rests()) && claims_call(fd, F_SETLK, &l) == 0;
 }
 
 /* claims_find finds a lock of another process in a range, any one of them. It returns 1, or 0 if
@@ -65,7 +116,7 @@ static int claims_find(int fd, uint64_t from, uint64_t bytes, struct flock *foun
 {
 	/* A lock for writing would be in the way of every lock; it is only asked about. */
 	*found = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)bytes};
-	if (fcntl(fd, F_GETLK, found) != 0)
+	if (claims_rests() || claims_call(fd, F_GETLK, found) != 0)
 		return -1;
 	return found->l_type != F_UNLCK;
 }

@@ -28,14 +28,14 @@ enum claims_kind {
 uint64_t claims_now(void);
 
 /* claims_hold makes this process's claim on a device count until a time, or drops it if until is 0.
- * It returns false if there is no file of claims. */
+ * It returns false if there is no file of claims, or if its calls have taken too long lately. */
 bool claims_hold(const uint64_t uuid[2], enum claims_kind kind, uint64_t until);
 
 /* claims_hold_with is the same for a claim with a detail: a number below 4096 that the others see. */
 bool claims_hold_with(const uint64_t uuid[2], enum claims_kind kind, unsigned detail, uint64_t until);
 
 /* claims_others returns how many other processes have a claim on a device that counts now;
- * CLAIMS_MANY if there are so many, or if there is no file of claims. claims_find_all also tells how
+ * CLAIMS_MANY if there are so many, or if claims_hold would return false. claims_find_all also tells how
  * many of those have a seat before that of this process, and the sum of their details. */
 struct claims_found {
 	unsigned before;

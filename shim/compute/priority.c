@@ -39,8 +39,9 @@
 
 /* One for each device, by the region's index. Atomic. Times are those of claims. */
 static struct priority_device {
-	uint64_t claim;    /* what this process claims: a kind in the highest bits, and until when */
-	uint64_t busy;     /* until when it claims to be busy; 0: it does not */
+	uint64_t claim;    /* what this process claims, or tried to: a kind in the highest bits, and until when */
+	uint64_t held;     /* there may be a lock for claim */
+	uint64_t busy;     /* until when it claims to be busy, and has the lock; 0: it does not */
 	uint64_t turn;     /* the last turn in which it may launch, counted since 1970 */
 	uint64_t free;     /* when another process was last seen to be busy, or when this one stopped to be */
 	uint64_t no_turns; /* until when there are none */
@@ -74,17 +75,26 @@ static unsigned priority_longer(const struct device *d)
 	return slice > PRIORITY_HIGH ? (unsigned)((slice - PRIORITY_HIGH + PRIORITY_DETAIL - 1) / PRIORITY_DETAIL) : 0;
 }
 
+/* priority_claim makes the claim of this process's priority count until a time, or drops it if until is 0.
+ * If it cannot, it drops it as well: the last claim may count for too long. */
 static void priority_claim(const struct device *d, enum claims_kind kind, uint64_t until)
 {
-	claims_hold_with(d->uuid, kind, until && kind == CLAIMS_HIGH ? priority_longer(d) : 0, until);
-	store_release(&priority_devices[d->index].claim, until ? (uint64_t)kind << PRIORITY_TIME_BITS | until : 0);
+	struct priority_device *p = &priority_devices[d->index];
+	if (until && claims_hold_with(d->uuid, kind, kind == CLAIMS_HIGH ? priority_longer(d) : 0, until))
+		store_release(&p->held, 1);
+	else if (__atomic_exchange_n(&p->held, 0, __ATOMIC_SEQ_CST))
+		claims_hold(d->uuid, kind, 0);
+	store_release(&p->claim, until ? (uint64_t)kind << PRIORITY_TIME_BITS | until : 0);
 }
 
-/* priority_hold claims that this process is busy on a device. */
-static void priority_hold(const struct device *d, uint64_t until)
+/* priority_hold claims that this process is busy on a device. It returns false if it has not got the
+ * lock; then the last claim is left as it was. */
+static bool priority_hold(const struct device *d, uint64_t until)
 {
-	claims_hold(d->uuid, CLAIMS_BUSY, until);
+	if (!claims_hold(d->uuid, CLAIMS_BUSY, until))
+		return false;
 	store_release(&priority_devices[d->index].busy, until);
+	return true;
 }
 
 /* priority_drop gives the claim to be busy back. First its contexts lose their short slice, which
@@ -108,16 +118,16 @@ static uint64_t priority_claimed(const struct device *d)
 }
 
 /* priority_renew makes the claim to be busy count for longer, if there is one, but for no longer
- * than that of low priority. */
-static void priority_renew(const struct device *d, uint64_t now, bool waits)
+ * than that of low priority. If it cannot, it gives the claim back before this ends. */
+static void priority_renew(struct device *d, uint64_t now, bool waits)
 {
 	uint64_t until = load_acquire(&priority_devices[d->index].busy), most = priority_claimed(d);
 	uint64_t lease = waits ? PRIORITY_WAIT_MS : priority_turns(d) ? PRIORITY_TURN_LEASE_MS : PRIORITY_LOW_MS;
-	if (until > now && (until < now + lease / 2 || until > now + lease))
-		priority_hold(d, now + lease < most ? now + lease : most);
+	if (until > now && (until < now + lease / 2 || until > now + lease) && !priority_hold(d, now + lease < most ? now + lease : most))
+		priority_drop(d);
 }
 
-void priority_show(const struct device *d, unsigned contexts, bool waits, bool again)
+void priority_show(struct device *d, unsigned contexts, bool waits, bool again)
 {
 	enum claims_kind kind = priority_kind();
 	uint64_t claim = load_acquire(&priority_devices[d->index].claim), until = priority_claimed(d);
@@ -126,14 +136,14 @@ void priority_show(const struct device *d, unsigned contexts, bool waits, bool a
 	uint64_t now = claims_now(), lease = kind == CLAIMS_HIGH ? PRIORITY_HIGH_MS : PRIORITY_LOW_MS;
 	/* The job's priority was changed. */
 	if (claim && claim >> PRIORITY_TIME_BITS != kind) {
-		priority_hold(d, 0);
+		priority_drop(d);
 		priority_claim(d, (enum claims_kind)(claim >> PRIORITY_TIME_BITS), 0);
 		until = 0;
 	}
 	if (kind == CLAIMS_SEAT || (!contexts && until <= now + lease))
 		return;
 	if (!contexts) {
-		priority_hold(d, 0);
+		priority_drop(d);
 		priority_claim(d, kind, 0);
 		return;
 	}
@@ -201,7 +211,8 @@ uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, unsi
 /* priority_try claims that this process is busy, in a turn, unless another process is. */
 static bool priority_try(struct device *d, uint64_t turn, uint64_t now)
 {
-	priority_hold(d, now + PRIORITY_TURN_LEASE_MS);
+	if (!priority_hold(d, now + PRIORITY_TURN_LEASE_MS))
+		return false;
 	if (claims_others(d->uuid, CLAIMS_BUSY, now)) {
 		priority_drop(d);
 		return false;

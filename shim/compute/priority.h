@@ -15,7 +15,7 @@
 /* priority_show claims that this process has work on a device: in so many contexts, and whether one
  * of its threads waits for the device. If again, the last claim may have been overtaken by another
  * thread's, and is made anew. */
-void priority_show(const struct device *d, unsigned contexts, bool waits, bool again);
+void priority_show(struct device *d, unsigned contexts, bool waits, bool again);
 
 /* priority_unclaimed returns true if this process has a priority and no claim on a device. */
 bool priority_unclaimed(const struct device *d);

@@ -3,16 +3,7 @@
  * told, on a machine whose clock stands still meanwhile. */
 #include <sys/mount.h>
 
-#include "compute.h"
-#include "worker.h"
-
-enum { OWN = 2048, HIGH = 5000, SHORT = 100, SEVERAL = 1000 }; /* slices, microseconds */
-
-static int change_priority(struct ration_limits *page, const void *arg)
-{
-	store_release(&page->priority, *(const uint64_t *)arg);
-	return 0;
-}
+#include "priority.h"
 
 /* Puts another file in the place of the file of claims, as a program may that closes all descriptors. */
 static void replace_claims(void)
@@ -59,25 +50,6 @@ static int work(void)
 		EQ(write(1, "d", 1), 1);
 	}
 	return checks_failed > 0;
-}
-
-/* A worker whose job also has a share or a cap, if the variable is not NULL. */
-static struct worker begin_with(const char *priority, const char *variable, const char *percent)
-{
-	static unsigned jobs;
-	char region[4200];
-	snprintf(region, sizeof region, "%s/job%u", getenv("FAKEGPU_STATE"), jobs++);
-	return worker_begin((const char *const[]){"RATION_REGION", region, "RATION_PRIORITY", priority, variable, percent, NULL});
-}
-
-static struct worker begin(const char *priority) { return begin_with(priority, NULL, NULL); }
-
-/* The slice of a worker's context after its next launch, a few milliseconds later. */
-static uint64_t slice(const struct worker *w)
-{
-	later(8 * MS);
-	tell(w, 'l', 'd');
-	return books_of(0, w->pid, 0).slice_us;
 }
 
 /* One of low priority, then two, then one again: by the end of a lease, and by a death. */

@@ -90,7 +90,7 @@ if [ -n "${LOCKDEBUG:-}" ]; then
 	finish
 fi
 
-for name in limit_parse_table place note caps initialise settings image log_times descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output waiting compute_slices compute_caps compute_mixed compute_contexts compute_copies compute_short compute_job compute_ends compute_priority compute_turns hugepages gate lane; do
+for name in limit_parse_table place note caps initialise settings image log_times descriptors linear blocks pools pieces ungranted vmm arrays contexts costs interpose refuse meminfo random crowd forks leaving locks output waiting compute_slices compute_caps compute_mixed compute_contexts compute_copies compute_short compute_job compute_ends compute_priority compute_turns compute_claims hugepages gate lane; do
 	left_out "$name" || program "$name"
 done
 

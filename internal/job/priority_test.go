@@ -1,0 +1,41 @@
+package job
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestPriorityFlood checks that a process is named that holds very many locks on the file of
+// priorities, and none that holds a few.
+func TestPriorityFlood(t *testing.T) {
+	path := filepath.Join(t.TempDir(), PriorityFile)
+	if pid, locks, err := PriorityFlood(path); pid != 0 || locks != 0 || err != nil {
+		t.Errorf("without a file: PID %d, %d locks, %v", pid, locks, err)
+	}
+	if err := MakePriorityFile(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for i := range manyPriorityLocks + 10 {
+		if err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Start: int64(i) * 2, Len: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if i != 99 && i != manyPriorityLocks+9 {
+			continue
+		}
+		pid, locks, err := PriorityFlood(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if many := i > 99; many != (pid == os.Getpid()) || many != (locks == i+1) {
+			t.Errorf("with %d locks of this process %d: PID %d, %d locks", i+1, os.Getpid(), pid, locks)
+		}
+	}
+}
