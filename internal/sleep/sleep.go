@@ -239,10 +239,7 @@ func (s *sleeper) check() error {
 		}
 		pids, sum = append(pids, all[i].PID), sum+all[i].Shows()
 	}
-	if err := checkBound(s.r.Path(), sum); err != nil {
-		return err
-	}
-	return checkHost(pids, sum)
+	return checkMemory(s.r.Path(), pids, sum)
 }
 
 // WhyNot says why a process cannot sleep now; it is empty if it can.
