@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bufio"
+	"encoding/json"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -119,6 +121,53 @@ func TestWakeNeedsAllItsLimits(t *testing.T) {
 	mustRation(t, "stop", "other")
 	mustRation(t, "wake", "--wait=1m", "two")
 	p.works()
+	p.does("quit")
+	expect.OK(t, p.command.Wait())
+
+	// The limits of a job on one GPU do not count on the other.
+	one := startSleeper(t, 100, "--mem", "5g", "--devices", "1", "--name", "one")
+	mustRation(t, "sleep", "one")
+	j, _ := readSleeper(t, "one")
+	elsewhere := exec.Command("ration", "run", "--mem", fmt.Sprint(1-gpuOf(t, j), "=6g"), "--name", "elsewhere", "--", "sleep", "600")
+	expect.OK(t, elsewhere.Start())
+	t.Cleanup(func() { _ = elsewhere.Process.Kill(); _ = elsewhere.Wait() })
+	for end := time.Now().Add(time.Minute); job.CheckUnused("elsewhere") == nil; time.Sleep(10 * time.Millisecond) {
+		expect.Must(t, time.Now().Before(end), "it does not start")
+	}
+	mustRation(t, "wake", "one")
+	one.works()
+}
+
+// gpuOf returns the machine's number of a job's only device.
+func gpuOf(t *testing.T, j machine.Job) int {
+	var m machine.Machine
+	out, err := exec.Command("ration", "ps", "--json").Output()
+	expect.OK(t, err)
+	expect.OK(t, json.Unmarshal(out, &m))
+	at := m.DeviceOf(&j.Devices[0])
+	expect.Must(t, at >= 0, "it is on no GPU of the machine", j.Devices)
+	return m.Devices[at].Device
+}
+
+// A job that was killed while it slept has ended, and sleeps no more. One with too low a limit says so.
+func TestSleepStateIsTrue(t *testing.T) {
+	sleepMachine(t, "0")
+	p := startSleeper(t, 100, "--mem", "1g", "--name", "nb")
+	mustRation(t, "sleep", "--wake", "manual", "nb")
+	mustRation(t, "limit", "nb", "50m")
+	for _, args := range [][]string{{"why", "nb"}, {"ps", "nb"}} {
+		out := strings.Join(strings.Fields(mustRation(t, args...)), " ")
+		expect.True(t, strings.Contains(out, "cannot wake with a limit of 50 MiB on device 0"), args, "says", out)
+	}
+	expect.OK(t, unix.Kill(p.command.Process.Pid, unix.SIGKILL))
+	_ = p.command.Wait()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if j, _ := readSleeper(t, "nb"); j.State == machine.Ended {
+			expect.Equal(t, j.Sleep, "", "a job that has ended is")
+			break
+		}
+		expect.Must(t, time.Now().Before(end), "it does not end")
+	}
 }
 
 // ration wake is killed when the driver may be bringing memory back. ration sleep does not take the job for asleep: it

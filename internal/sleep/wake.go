@@ -119,6 +119,13 @@ func wants(r *region.Region, gpus *gpu.Driver) (map[int]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
+		uuid, err := r.UUID(d)
+		if err != nil {
+			return nil, err
+		}
+		if aside == 0 && uuid[1] == 0 {
+			continue // no process has seen such a device, and its limit counts for no other job
+		}
 		at, err := s.device(d)
 		if err == nil {
 			var bytes uint64
