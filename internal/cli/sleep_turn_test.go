@@ -201,6 +201,16 @@ func TestSleepAtOnce(t *testing.T) {
 	expect.OK(t, falling.Process.Signal(unix.SIGCONT))
 	expect.OK(t, falling.Wait(), said.String())
 	first.works()
+
+	// Another job falls asleep after the memory was looked at. It is looked at again.
+	checked, said := startStopped(t, "sleep-checked:1", "sleep", "second")
+	mustRation(t, "sleep", "first")
+	expect.OK(t, checked.Process.Signal(unix.SIGCONT))
+	err = checked.Wait()
+	expect.True(t, err != nil && strings.Contains(said.String(), "RATION_SLEEP_MEMORY"), "it sleeps:", said.String())
+	j, _ := readSleeper(t, "second")
+	expect.Equal(t, j.Sleep, "", "the job that was refused is")
+	first.works()
 	mustRation(t, "sleep", "second")
 	second.works()
 }
