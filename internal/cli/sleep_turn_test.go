@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -213,4 +214,16 @@ func TestSleepAtOnce(t *testing.T) {
 	first.works()
 	mustRation(t, "sleep", "second")
 	second.works()
+}
+
+// The process that waits to wake a job was killed. ration sleep starts another.
+func TestWaiterKilled(t *testing.T) {
+	jobs := sleepMachine(t, "0")
+	p := startSleeper(t, 100, "--mem", "1g", "--name", "nb")
+	mustRation(t, "sleep", "nb")
+	for _, pid := range waiters(filepath.Join(jobs, "nb", job.RegionName)) {
+		expect.OK(t, unix.Kill(pid, unix.SIGKILL))
+	}
+	mustRation(t, "sleep", "nb")
+	p.works()
 }

@@ -124,7 +124,7 @@ func wants(r *region.Region, gpus *gpu.Driver) (map[int]uint64, error) {
 			return nil, err
 		}
 		if aside == 0 && uuid[1] == 0 {
-			continue // no process has seen such a device, and its limit counts for no other job
+			continue // such a device is not known, and a limit there counts for no other job
 		}
 		at, err := s.device(d)
 		if err == nil {
