@@ -41,7 +41,9 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	j.Claimed = len(j.Labels) > 0 && l.UID != 0 && job.PolicyInForce()
 	j.countedIn = l.Info.Region
 	j.Kubernetes = kubernetesOf(l.Kubernetes)
-	j.State = j.stateWith(l, time.Now())
+	if j.State = j.stateWith(l, time.Now()); j.State == Ended {
+		j.Sleep = "" // no process of it sleeps
+	}
 	switch {
 	case j.State != Ended:
 	case l.End == nil:

@@ -131,6 +131,11 @@ func (a *app) runWhy(names []string, count int) error {
 	for _, w := range out.Waiting {
 		a.printAt(w.Since, fmt.Sprintf("%s waits for %s since then, place %d in the queue", w.Title(), w.WantsText(), w.Place))
 	}
+	for i := range jobs {
+		if jobs[i].Sleep == machine.Asleep {
+			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(jobs[i].Title()+" is asleep: "+node.SleepText(&jobs[i], time.Now())), 2))
+		}
+	}
 	for _, d := range out.Denied {
 		a.printAt(d.Time, machine.DeniedSentence(&d))
 	}

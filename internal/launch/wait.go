@@ -7,19 +7,14 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
 	"ration/internal/gpu"
 	"ration/internal/humanfmt"
-	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
-	"ration/internal/safepath"
 	"ration/machine"
 )
 
@@ -90,9 +85,34 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 }
 
 // Room returns when this process is the first of those that wait, and all devices have room for what a job that sleeps
-// wants. The caller leaves the queue when the job counts.
-func (wait Wait) Room(name string, wants map[int]uint64) (*job.Ticket, error) {
-	return wait.newWaiter(wants, 0).enter(job.Waiting{Job: name, Wants: wants, Wakes: true}, "waking "+name)
+// wants. The caller leaves the queue when the job counts. wants is asked again at each look: another process may have
+// woken the job, it may have ended, and its limits may have changed. If it wants nothing, there is no ticket.
+func (wait Wait) Room(j job.Job, wants func() (map[int]uint64, error)) (*job.Ticket, error) {
+	now, err := wants()
+	if err != nil || len(now) == 0 {
+		return nil, err
+	}
+	w := wait.newWaiter(now, 0)
+	w.wakes, w.ask = j, wants
+	return w.enter(job.Waiting{Job: j.Name, Wants: now, Wakes: true}, "waking "+j.Name)
+}
+
+// errNothing ends the wait for a job that wants no room any more.
+var errNothing = errors.New("no room is needed")
+
+// refresh finds out what a job that sleeps wants now.
+func (w *waiter) refresh() error {
+	if w.ask == nil {
+		return nil
+	}
+	wants, err := w.ask()
+	if err == nil && len(wants) == 0 {
+		err = errNothing
+	}
+	if err == nil {
+		w.wants = wants
+	}
+	return err
 }
 
 // enter returns when this process is the first in the queue, and there is room. then is said after a wait.
@@ -108,10 +128,13 @@ func (w *waiter) enter(q job.Waiting, then string) (*job.Ticket, error) {
 	}
 	if err != nil {
 		t.Leave()
+		if errors.Is(err, errNothing) {
+			err = nil
+		}
 		return nil, err
 	}
 	if w.told {
-		w.tell(fmt.Sprintf("there is room for %s after %s: %s", humanfmt.OnGPUs(q.Wants), humanfmt.Span(time.Since(w.began)), then))
+		w.tell(fmt.Sprintf("there is room for %s after %s: %s", humanfmt.OnGPUs(w.shown()), humanfmt.Span(time.Since(w.began)), then))
 	}
 	return t, nil
 }
@@ -171,6 +194,9 @@ type waiter struct {
 	told    bool
 	sleep   func(*machine.Job) error    // Wait.Sleep
 	refused map[machine.JobID]time.Time // jobs that could not sleep, and until when they are left alone
+
+	wakes job.Job                        // the job that sleeps, for Wait.Room, and
+	ask   func() (map[int]uint64, error) // what it wants
 }
 
 func (p Plan) newWaiter(wants map[int]uint64, driver *gpu.Driver) *waiter {
@@ -223,6 +249,9 @@ func (w *waiter) untilFirst(t *job.Ticket) error {
 		case err := <-first:
 			return err
 		case <-tick.C:
+			if err := w.refresh(); err != nil {
+				return err
+			}
 		case <-w.expired:
 			return w.noRoom(fmt.Sprintf(" (place %d in the queue)", t.Ahead()+1))
 		}
@@ -238,6 +267,9 @@ func (w *waiter) untilRoom() error {
 	defer watch.stop()
 	ask := job.Backoff{First: askFirst, Last: askLast}
 	for told := false; ; {
+		if err := w.refresh(); err != nil {
+			return err
+		}
 		m, err := machine.Read()
 		if err != nil {
 			return fmt.Errorf("waiting for room: %w", err)
@@ -254,8 +286,13 @@ func (w *waiter) untilRoom() error {
 		if changed {
 			continue
 		}
+		sure := watch.ends(&m, short)
+		if w.ask != nil {
+			watch.waitFor(w.wakes, machine.JobID{Path: w.wakes.Path})
+			sure = false // only some of its processes may end
+		}
 		var again <-chan time.Time
-		switch sure := watch.ends(&m, short); {
+		switch {
 		case unasked:
 			again = time.After(ask.After(0))
 		case later:
@@ -373,88 +410,4 @@ func holdersText(m *machine.Machine, wants map[int]uint64) string {
 		return fmt.Sprintf("; GPU %d has room for %s (%s)", d, humanfmt.Bytes(r.left), strings.Join(parts, ", "))
 	}
 	return ""
-}
-
-// jobWatch tells when jobs end or change.
-type jobWatch struct {
-	changed chan struct{}
-	stop    func()
-
-	mu      sync.Mutex
-	waiting map[machine.JobID]bool         // a goroutine waits for its end
-	pauses  map[machine.JobID]*job.Backoff // of jobs whose end was waited for
-}
-
-func watchJobs() (*jobWatch, error) {
-	notify, err := inotify.New()
-	if err != nil {
-		return nil, err
-	}
-	dir, err := safepath.OpenFolder(job.Folder())
-	if err == nil {
-		_, err = notify.Add(dir, unix.IN_ATTRIB|unix.IN_DELETE|unix.IN_MOVED_FROM)
-		_ = unix.Close(dir)
-	}
-	if err != nil {
-		notify.Close()
-		return nil, fmt.Errorf("watching %s: %w", job.Folder(), err)
-	}
-	w := &jobWatch{changed: make(chan struct{}, 1), stop: notify.Close, waiting: map[machine.JobID]bool{}, pauses: map[machine.JobID]*job.Backoff{}}
-	go func() {
-		for {
-			if _, err := notify.Read(); err != nil {
-				return
-			}
-			w.wake()
-		}
-	}()
-	return w, nil
-}
-
-func (w *jobWatch) wake() {
-	select {
-	case w.changed <- struct{}{}:
-	default: // the receiver has not read the last value yet
-	}
-}
-
-// ends makes the watch tell when one of the jobs on these devices ends. It is called after the machine was read:
-// a job that has ended since then is found at once. sure is false if the end of one of them cannot be waited for.
-func (w *jobWatch) ends(m *machine.Machine, devices []int) (sure bool) {
-	sure = true
-	for _, device := range devices {
-		for _, h := range roomOn(m, device).holders {
-			j := job.Job{Name: h.job.Name, Path: h.job.Path}
-			if _, standing := job.StandingSince(j); standing {
-				sure = false // it keeps its limit without a process
-				continue
-			}
-			w.waitFor(j, h.job.ID())
-		}
-	}
-	return sure
-}
-
-// waitFor starts to wait for the end of a job, unless a goroutine does so. The goroutine stays blocked if the
-// command starts before that job ends.
-func (w *jobWatch) waitFor(j job.Job, id machine.JobID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.waiting[id] {
-		return
-	}
-	w.waiting[id] = true
-	pause := w.pauses[id]
-	w.pauses[id] = cmp.Or(pause, &job.Backoff{First: askFirst, Last: readAgain})
-	go func() {
-		// A job that is not over after its end, or that cannot be waited for, is not asked all the time.
-		if pause != nil {
-			time.Sleep(pause.After(0))
-		}
-		_, _, _ = job.Wait(j)
-		w.mu.Lock()
-		delete(w.waiting, id)
-		w.mu.Unlock()
-		w.wake()
-	}()
 }

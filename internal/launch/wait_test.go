@@ -2,12 +2,14 @@ package launch
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/gpu"
+	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
 	"ration/machine"
@@ -68,4 +70,17 @@ func TestWants(t *testing.T) {
 	expect.True(t, err != nil && strings.Contains(err.Error(), "no driver"), "no driver", err)
 	_, err = wants(&gpu.Driver{Devices: []gpu.Device{{Total: gib, MIG: true}}}, 1<<20)
 	expect.True(t, errors.Is(err, ErrCannotWait), "MIG", err)
+}
+
+// The sleep of another user's job, and its lower limits, change another queue than this user's: they are looked for.
+func TestOthersAreReadAgain(t *testing.T) {
+	t.Setenv(job.EnvFolder, t.TempDir())
+	w, err := watchJobs()
+	expect.OK(t, err)
+	defer w.stop()
+	for uid, sure := range map[int]bool{job.User(): true, job.User() + 1: false} {
+		m := machine.Machine{Devices: []machine.GPU{{Total: 8}}, Jobs: []machine.Job{
+			{Path: filepath.Join(t.TempDir(), "none"), UID: uid, Devices: []machine.Device{{Limited: true, Limit: 6}}}}}
+		expect.Equal(t, w.ends(&m, []int{0}), sure, "jobs of user", uid)
+	}
 }

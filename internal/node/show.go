@@ -132,7 +132,14 @@ func SleepText(j *machine.Job, now time.Time) string {
 	after := time.Duration(j.SleepAfter) * time.Millisecond
 	switch {
 	case j.Sleep == machine.Asleep:
-		return humanfmt.Bytes(j.Aside()) + " of GPU memory is in host memory"
+		text := humanfmt.Bytes(j.Aside()) + " of GPU memory is in host memory"
+		for i := range j.Devices {
+			// A limit of 0 is one that was lent under a policy.
+			if d := &j.Devices[i]; d.Limited && d.Limit > 0 && d.Aside > d.Limit {
+				text += fmt.Sprintf("; it cannot wake with a limit of %s on device %d, where it had %s", humanfmt.Bytes(d.Limit), d.Device, humanfmt.Bytes(d.Aside))
+			}
+		}
+		return text
 	case j.Sleep != "":
 		return ""
 	case j.CannotSleep != "":

@@ -1,6 +1,7 @@
 package sleep
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -30,7 +31,9 @@ func wake(r *region.Region, turn bool, c *calls) (out Result, err error) {
 	}
 	hasRoom := state == abi.Falling || state == abi.Restoring
 	if !hasRoom && !turn {
-		return out, errNeedsTurn
+		if all, err := s.holding(); err != nil || len(all) > 0 {
+			return out, cmp.Or(err, errNeedsTurn)
+		}
 	}
 	if err := s.openDriver(); err != nil {
 		return out, err

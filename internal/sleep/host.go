@@ -28,14 +28,16 @@ const spareFraction = 20
 // memoryFile is where the kernel says how much memory the host has.
 var memoryFile = "/proc/meminfo"
 
-// hostRoom returns how much memory a process can take on the host, and which bound that is.
-func hostRoom(pid int) (bytes uint64, bound string, err error) {
+// hostRoom returns how much memory a process can take on the host, and which bound that is. coming is what other jobs are
+// about to put there.
+func hostRoom(pid int, coming uint64) (bytes uint64, bound string, err error) {
 	info, err := meminfo(memoryFile)
 	if err != nil {
 		return 0, "", fmt.Errorf("reading the host's memory: %w", err)
 	}
 	bytes, bound = info["MemAvailable"], "the host's available memory"
 	bytes -= min(bytes, info["MemTotal"]/spareFraction)
+	bytes -= min(bytes, coming) // the part that is there already counts twice
 	for folder, left := range cgroupRoom(pid) {
 		if left < bytes {
 			bytes, bound = left, "the memory limit of "+folder
@@ -163,11 +165,12 @@ func ParseBound(text string, total uint64) (uint64, error) {
 	return uint64(size), err
 }
 
-// aside returns how many bytes of host memory the other jobs that this process can read have there, or are about to.
-var aside = func(except string) (bytes uint64, err error) {
+// aside returns how many bytes of host memory the other jobs that this process can read have there, and how many they are
+// putting there now.
+var aside = func(except string) (bytes, coming uint64, err error) {
 	m, err := node.Jobs()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
@@ -177,22 +180,33 @@ var aside = func(except string) (bytes uint64, err error) {
 		bytes += min(j.Aside(), ^bytes)
 		if j.Sleep == machine.FallingAsleep {
 			for n := range j.Devices {
-				bytes += min(j.Devices[n].Used, ^bytes)
+				coming += min(j.Devices[n].Used, ^coming)
 			}
 		}
 	}
-	return bytes, nil
+	return bytes, coming, nil
 }
 
-// checkBound returns an error if the sleeping jobs together would take more host memory than they may.
-func checkBound(path string, bytes uint64) error {
+// checkMemory returns an error if the host's memory cannot take what the processes of a job hold. Two jobs that fall
+// asleep at once count for each other: both are falling when this is called for the second time. buffers are needed
+// while memory moves.
+func checkMemory(path string, pids []int, bytes, buffers uint64) error {
+	others, coming, err := aside(path)
+	if err != nil {
+		return fmt.Errorf("counting what sleeping jobs have in the host's memory: %w", err)
+	}
+	if err := checkBound(bytes, others+min(coming, ^others)); err != nil {
+		return err
+	}
+	return checkHost(pids, bytes+buffers, coming)
+}
+
+// checkBound returns an error if the sleeping jobs together would take more host memory than they may. others is what
+// other jobs have there.
+func checkBound(bytes, others uint64) error {
 	most, source, err := Bound()
 	if err != nil {
 		return err
-	}
-	others, err := aside(path)
-	if err != nil {
-		return fmt.Errorf("counting what sleeping jobs have in the host's memory: %w", err)
 	}
 	if left := most - min(most, others); bytes > left {
 		return fmt.Errorf("%w: %s would go to the host's memory, where sleeping jobs may have %s (%s) and others have %s (wake or end one of them)", ErrCannotSleep,
@@ -202,9 +216,9 @@ func checkBound(path string, bytes uint64) error {
 }
 
 // checkHost returns an error if the host has no room for what processes hold. Processes of one cgroup share its room.
-func checkHost(pids []int, bytes uint64) error {
+func checkHost(pids []int, bytes, coming uint64) error {
 	for _, pid := range pids {
-		room, bound, err := hostRoom(pid)
+		room, bound, err := hostRoom(pid, coming)
 		if err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func fakeHost(t *testing.T, available string) (folder string) {
 		memoryFile, cgroupFolder, procFolder, policyFile, aside = oldMemory, oldCgroup, oldProc, oldPolicy, oldAside
 	})
 	memoryFile, cgroupFolder, procFolder, policyFile = filepath.Join(folder, "meminfo"), filepath.Join(folder, "cgroup"), filepath.Join(folder, "proc"), filepath.Join(folder, "policy")
-	aside = func(string) (uint64, error) { return 0, nil }
+	aside = func(string) (uint64, uint64, error) { return 0, 0, nil }
 	t.Setenv(EnvMemory, "")
 	return folder
 }
@@ -40,9 +40,10 @@ const hostGiB = 1 << 30
 // What is put aside must fit in the available memory, less a twentieth of all, and in each cgroup above the process.
 func TestCheckHost(t *testing.T) {
 	folder := fakeHost(t, "52428800") // 50 GiB
+	coming := uint64(0)
 	fits := func(bytes uint64, why string) {
 		t.Helper()
-		err := checkHost([]int{7}, bytes)
+		err := checkHost([]int{7}, bytes, coming)
 		if why == "" {
 			expect.OK(t, err)
 			return
@@ -51,6 +52,10 @@ func TestCheckHost(t *testing.T) {
 	}
 	fits(45*hostGiB, "")
 	fits(45*hostGiB+1, "available memory has room for 45 GiB")
+	coming = 30 * hostGiB // of a job that falls asleep at the same time
+	fits(15*hostGiB, "")
+	fits(15*hostGiB+1, "available memory has room for 15 GiB")
+	coming = 0
 	expect.OK(t, os.WriteFile(filepath.Join(folder, "cgroup/a/memory.max"), []byte("10737418240\n"), 0o600))
 	expect.OK(t, os.WriteFile(filepath.Join(folder, "cgroup/a/memory.current"), []byte("2147483648\n"), 0o600))
 	fits(8*hostGiB, "")
@@ -58,17 +63,20 @@ func TestCheckHost(t *testing.T) {
 	expect.OK(t, os.WriteFile(filepath.Join(folder, "cgroup/a/b/memory.max"), []byte("5\n"), 0o600)) // less than is used
 	fits(1, "cgroup/a/b has room for 0")
 	expect.OK(t, os.WriteFile(memoryFile, []byte("MemTotal: 1 kB\n"), 0o600))
-	expect.True(t, checkHost([]int{7}, 0) != nil, "a host of which it is not known what is available has room")
+	expect.True(t, checkHost([]int{7}, 0, 0) != nil, "a host of which it is not known what is available has room")
 }
 
 // The sleeping jobs together take no more host memory than the setting says.
 func TestCheckBound(t *testing.T) {
 	fakeHost(t, "104857600")
-	others := uint64(0)
-	aside = func(except string) (uint64, error) { expect.Equal(t, except, "/j/region"); return others, nil }
+	others, coming := uint64(0), uint64(0)
+	aside = func(except string) (uint64, uint64, error) {
+		expect.Equal(t, except, "/j/region")
+		return others, coming, nil
+	}
 	fits := func(bytes uint64, why string) {
 		t.Helper()
-		err := checkBound("/j/region", bytes)
+		err := checkMemory("/j/region", []int{7}, bytes, 0)
 		if why == "" {
 			expect.OK(t, err)
 			return
@@ -80,7 +88,10 @@ func TestCheckBound(t *testing.T) {
 	others = 40 * hostGiB
 	fits(9*hostGiB, "")
 	fits(11*hostGiB, "others have 40 GiB")
-	others = 60 * hostGiB
+	others, coming = 10*hostGiB, 30*hostGiB
+	fits(9*hostGiB, "")
+	fits(11*hostGiB, "others have 40 GiB")
+	others, coming = 60*hostGiB, 0
 	fits(1, "others have 60 GiB")
 	t.Setenv(EnvMemory, "70g")
 	fits(10*hostGiB, "")
@@ -90,11 +101,11 @@ func TestCheckBound(t *testing.T) {
 	fits(6*hostGiB, "sleep_memory of the policy")
 	for _, text := range []string{"101%", "-1%", "x", "5%%"} {
 		expect.OK(t, os.WriteFile(policyFile, []byte("sleep_memory = \""+text+"\"\n"), 0o600))
-		expect.True(t, checkBound("/j/region", 1) != nil, "a bound of", text, "lets a job sleep")
+		expect.True(t, checkMemory("/j/region", nil, 1, 0) != nil, "a bound of", text, "lets a job sleep")
 	}
 	expect.OK(t, os.WriteFile(policyFile, []byte("sleep_memory = "), 0o600))
-	expect.True(t, checkBound("/j/region", 1) != nil, "a broken policy lets a job sleep")
+	expect.True(t, checkMemory("/j/region", nil, 1, 0) != nil, "a broken policy lets a job sleep")
 	expect.OK(t, os.Remove(policyFile))
-	aside = func(string) (uint64, error) { return 0, os.ErrPermission }
-	expect.True(t, checkBound("/j/region", 1) != nil, "jobs that cannot be counted let a job sleep")
+	aside = func(string) (uint64, uint64, error) { return 0, 0, os.ErrPermission }
+	expect.True(t, checkMemory("/j/region", nil, 1, 0) != nil, "jobs that cannot be counted let a job sleep")
 }

@@ -246,10 +246,7 @@ func (s *sleeper) check() error {
 			buffers += min(all[i].Shows(), laneBuffers)
 		}
 	}
-	if err := checkBound(s.r.Path(), sum); err != nil {
-		return err
-	}
-	return checkHost(pids, sum+buffers)
+	return checkMemory(s.r.Path(), pids, sum, buffers)
 }
 
 // able returns an error if one of the processes has something that cannot sleep.

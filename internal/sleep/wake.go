@@ -53,7 +53,7 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 			if t != nil {
 				defer t.Leave() // once: it has its turn then
 			}
-			turn = true
+			turn = t != nil // otherwise it sleeps no more, or has nothing aside
 			continue
 		}
 		again := errors.Is(err, ErrNoRoom) || errors.Is(err, region.ErrSleepBusy)
@@ -78,10 +78,10 @@ func isLent(r *region.Region) bool {
 }
 
 // takeTurn returns when there is room for a job that sleeps, and this process is the first of those that wait. A job that
-// has nothing aside needs no ticket. c starts CUDA meanwhile; if others hold the room, it is not kept until they leave.
+// has nothing aside, or that another process has woken, needs no ticket. c starts CUDA meanwhile; if others hold the room, it is not kept until they leave.
 func takeTurn(r *region.Region, j job.Job, gpus *gpu.Driver, c *calls, wait launch.Wait) (*job.Ticket, error) {
-	wants, err := wants(r, gpus)
-	if err != nil || len(wants) == 0 {
+	ask := func() (map[int]uint64, error) { return wants(r, gpus) }
+	if now, err := ask(); err != nil || len(now) == 0 {
 		return nil, err
 	}
 	if err := c.start(); err != nil {
@@ -93,16 +93,20 @@ func takeTurn(r *region.Region, j job.Job, gpus *gpu.Driver, c *calls, wait laun
 		tell(text)
 	}
 	wait.Sleep = ForRoom
-	return wait.Room(j.Name, wants)
+	return wait.Room(j, ask)
 }
 
-// wants returns what a job that sleeps needs, by the machine's numbers of devices: its limit, or what it has aside
-// where it has no limit, or one that the device can never have room for. Its processes say
+// wants returns what a job that sleeps needs, by the machine's numbers of devices: its limits, which will count for other
+// jobs, or what it has aside where it has no limit, or one that the device can never have room for. Its processes say
 // what they have aside. If that can never be brought back, this is an error: the job would keep its place in the queue for ever.
 func wants(r *region.Region, gpus *gpu.Driver) (map[int]uint64, error) {
 	s := sleeper{r: r, gpus: gpus}
+	word, err := r.Sleep()
+	if err != nil || word.State() != abi.Asleep && word.State() != abi.Waking {
+		return nil, err
+	}
 	all, err := s.holding()
-	if err != nil {
+	if err != nil || len(all) == 0 {
 		return nil, err
 	}
 	out := map[int]uint64{}
@@ -111,30 +115,44 @@ func wants(r *region.Region, gpus *gpu.Driver) (map[int]uint64, error) {
 		for i := range all {
 			aside += all[i].Shown[d]
 		}
-		if aside == 0 {
-			continue
-		}
-		at, err := s.device(d)
-		if err != nil {
-			return nil, err
-		}
 		limit, err := r.Limit(d)
 		if err != nil {
 			return nil, err
 		}
-		usable := uint64(gpus.Devices[at].Usable())
-		switch {
-		case limit.Limited() && aside > limit.Bytes():
-			return nil, overLimit(d, limit.Bytes(), aside)
-		case aside > usable:
-			return nil, fmt.Errorf("%w: it had %s on GPU %d, which has %s (end it)", ErrNoRoom, humanfmt.Bytes(aside), at, humanfmt.Bytes(usable))
-		case limit.Limited() && limit.Bytes() <= usable:
-			out[at] = limit.Bytes()
-		default:
-			out[at] = aside
+		uuid, err := r.UUID(d)
+		if err != nil {
+			return nil, err
+		}
+		if aside == 0 && uuid[1] == 0 {
+			continue // such a device is not known, and a limit there counts for no other job
+		}
+		at, err := s.device(d)
+		if err == nil {
+			var bytes uint64
+			bytes, err = wantsOn(d, at, gpus, limit, aside)
+			if bytes > out[at] {
+				out[at] = bytes
+			}
+		}
+		if err != nil && aside > 0 {
+			return nil, err
 		}
 	}
 	return out, nil
+}
+
+// wantsOn returns what a job that sleeps needs of a device, which is number at of the machine.
+func wantsOn(device, at int, gpus *gpu.Driver, limit abi.Limit, aside uint64) (uint64, error) {
+	usable := uint64(gpus.Devices[at].Usable())
+	switch {
+	case limit.Limited() && aside > limit.Bytes():
+		return 0, overLimit(device, limit.Bytes(), aside)
+	case aside > usable:
+		return 0, fmt.Errorf("%w: it had %s on GPU %d, which has %s (end it)", ErrNoRoom, humanfmt.Bytes(aside), at, humanfmt.Bytes(usable))
+	case limit.Limited() && limit.Bytes() <= usable:
+		return limit.Bytes(), nil
+	}
+	return aside, nil
 }
 
 // Waiter is the command that wakes a job when a call wants it awake. Only ration itself starts it.
@@ -165,10 +183,15 @@ const lookAgain = 5 * time.Second
 // neither awake nor asleep, it brings it back; and a job without processes has nothing to sleep with. It returns when the
 // job's sleep number count is over, or the job has ended. wanted is the region's count before that sleep.
 func WaitToWake(r *region.Region, j job.Job, count, wanted uint64) error {
+	told := false
 	for pause := (job.Backoff{First: askFirst, Last: lookAgain}); ; {
 		word, err := r.Sleep()
 		if err != nil || word.State() == abi.Awake || word.Count() != count {
 			return err
+		}
+		if word.State() == abi.Asleep && !told {
+			job.QueueChanged() // the process that put it to sleep may have been killed before
+			told = true
 		}
 		now, err := r.Wanted()
 		if err != nil {
