@@ -3,7 +3,7 @@
 The driver's checkpoint moves memory with one thread. This program does what a library could do instead: it maps its memory
 itself (cuMemCreate, cuMemMap), copies it through pinned buffers with several threads into huge pages, and returns it to the
 driver; then back, to the same addresses. It prints seconds for each number of threads, and for an arena that is pinned
-before. docs/adr/0018 has the figures.
+before. docs/benchmarks.md has the figures.
 """
 
 import ctypes as c
