@@ -17,6 +17,7 @@ func TestJobsThatSleep(t *testing.T) {
 	nb, stuck := &m.Jobs[0], &m.Jobs[1]
 	nb.Owner, nb.UID = "ada", 4711
 	nb.Sleep, nb.Devices[0].Used, nb.Devices[0].Aside, nb.Devices[0].Peak = machine.Asleep, 0, 12*webtest.GiB, 13*webtest.GiB
+	nb.Devices[0].Limit = 16 * webtest.GiB
 	stuck.SleepAfter, stuck.CannotSleep = 600_000, "it cannot sleep: pid 7 (a<b) shares memory"
 	_, text, _ := serve(t, m, nil).ask(http.MethodGet, "", nil, nil)
 	for _, want := range []string{`<span class="state-word">asleep</span></span>`, `<span class="aside">12 GiB put aside</span>`, "<p>12 GiB of GPU memory is in host memory.</p>",

@@ -16,10 +16,10 @@
 enum { LENT_DESCRIPTORS = 1024 };
 
 /* A reading of the kernel's list of locks in several pieces leaves out a lock if others are dropped between
- * two of them. So a lock that is not in it is taken for dropped when two readings are equal; of a list that
- * changes all the time, LENT_READINGS are made. A list of more than LENT_PIECES pieces (some 8,000 locks) is
+ * two of them. So a lock that is not in it is taken for dropped when two readings are equal, or when it is
+ * in none of LENT_READINGS of a list that changes all the time. A list of more than LENT_PIECES pieces (some 8,000 locks) is
  * not read: the kernel looks for the place of each piece from the beginning. */
-enum { LENT_READINGS = 8, LENT_PIECES = 256 };
+enum { LENT_READINGS = 32, LENT_PIECES = 256 };
 
 uint64_t region_export_file(int fd)
 {
@@ -132,7 +132,7 @@ static enum lent_answer lent_ask_list(uint64_t lock)
 		if (listed && sum == last)
 			return LENT_CLOSED;
 	}
-	return LENT_UNKNOWN;
+	return listed ? LENT_CLOSED : LENT_UNKNOWN;
 }
 
 /* lent_ask_file asks by a descriptor of the same file, if this process has one. A record lock conflicts

@@ -26,12 +26,14 @@ struct maker {
 static const char *list_of_locks = "/proc/locks"; /* NULL: another one each time */
 static bool no_fdinfo;
 
-/* A list that has changed since it was read last. */
+/* A list that has changed since it was read last, and has all locks once in a while. */
 static int another_list(void)
 {
 	static unsigned times;
+	if (++times % 24 == 0)
+		return (int)syscall(SYS_openat, AT_FDCWD, "/proc/locks", O_RDONLY, 0);
 	int fd = (int)syscall(SYS_memfd_create, "locks", 0);
-	dprintf(fd, "1: OFDLCK ADVISORY  WRITE -1 00:01:%u 1 1\n", ++times);
+	dprintf(fd, "1: OFDLCK ADVISORY  WRITE -1 00:01:%u 1 1\n", times);
 	lseek(fd, 0, SEEK_SET);
 	return fd;
 }
@@ -235,7 +237,21 @@ static void unknown(const char *list)
 static void dma_buf_no_list(void) { unknown("/nonexistent"); }
 static void dma_buf_empty_list(void) { unknown("/dev/null"); }
 static void dma_buf_endless_list(void) { unknown("/dev/zero"); }
-static void dma_buf_changing_list(void) { unknown(NULL); }
+
+/* Of a list that changes all the time, many are read. */
+static void dma_buf_changing_list(void)
+{
+	exported_by = BY_DMA_BUF;
+	list_of_locks = NULL;
+	struct maker m = make(1, false);
+	begin(&m);
+	int fd = made(&m);
+	end(&m, true);
+	start();
+	KEPT(SIZE);
+	close(fd);
+	RETURNED();
+}
 
 /* A process without CUDA has it. It is this process's child, and has no slot. */
 static void by_stranger(void)
