@@ -2,6 +2,7 @@ package usage
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -117,6 +118,66 @@ func TestClockGoesBackToFirstDay(t *testing.T) {
 	expect.Equal(t, s.count[days], 1)
 	held, _, _ := heldBetween(t, s, monday, monday.Add(48*time.Hour))
 	expect.Equal(t, held, 310)
+}
+
+// A clock that goes back to the only hour that is left of the oldest day makes no day of what it adds there: that would
+// lack what the hour had. It shows when the clock goes back further, to an hour before the day.
+func TestClockGoesBackToLastHourOfFirstDay(t *testing.T) {
+	s, _ := openTest(t)
+	writeHours(t, s, 0, 24)
+	s.maxSize = 1 // each hour drops one
+	writeHours(t, s, 24, 23)
+	s.maxSize = MaxSize
+	writeHours(t, s, 23, 1)
+	writeHours(t, s, -1, 1)
+	held, _, _ := heldBetween(t, s, monday, monday.Add(24*time.Hour))
+	expect.Equal(t, held, 20)
+}
+
+// Whatever the clock does, whatever is dropped, and whoever has written: a report that reads days has what the hours have.
+func TestDaysHaveTheirHours(t *testing.T) {
+	old := levels
+	defer func() { levels = old }()
+	for seed := range uint64(10) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		levels = []level{{"10s", Step, 6}, {"1m", time.Minute, 5}, {"1h", time.Hour, 26 + r.IntN(60)}, old[days]}
+		s, path := openTest(t)
+		at := monday
+		for range 200 {
+			at = at.Add(time.Duration(r.IntN(5000)) * time.Second)
+			switch r.IntN(12) {
+			case 0:
+				at = at.Add(time.Duration(r.IntN(60)) * time.Hour)
+			case 1:
+				at = at.Add(-time.Duration(r.IntN(70)) * time.Hour)
+			}
+			add := func() { expect.OK(t, s.Add(step(at, uint64(1+r.IntN(5))))) }
+			if s.maxSize = MaxSize; r.IntN(3) == 0 {
+				s.maxSize = 1 // drops an hour
+			}
+			if r.IntN(40) > 0 {
+				add()
+			} else {
+				asEarlier(t, s, add)
+				expect.OK(t, s.Close())
+				var err error
+				s, err = Open(path)
+				expect.OK(t, err)
+				s.db.NoSync = true
+			}
+			from := at.Add(time.Duration(r.IntN(200)-150) * time.Hour)
+			to := from.Add(time.Duration(r.IntN(200*3600)) * time.Second)
+			sum := func(resolution time.Duration) (sums Sums, seen time.Duration) {
+				_, err := s.read(from, to, resolution, func(a *Account) { sums.add(a.Sums) }, func(_ time.Time, _, d time.Duration) { seen += d })
+				expect.OK(t, err)
+				return sums, seen
+			}
+			byDay, daySeen := sum(levels[days].span)
+			byHour, hourSeen := sum(levels[hours].span)
+			expect.Must(t, byDay == byHour && daySeen == hourSeen, "seed", seed, from, to, byDay, daySeen, byHour, hourSeen)
+		}
+		expect.OK(t, s.Close())
+	}
 }
 
 // A job that sleeps holds and reserves nothing. Its time asleep counts on each device of which it has memory put aside,

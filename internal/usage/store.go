@@ -200,14 +200,18 @@ func addLevels(tx *bbolt.Tx, p Period, counts []int) error {
 	if err != nil {
 		return err
 	}
+	hadHour := false
 	for i, l := range levels {
 		b := tx.Bucket([]byte(l.name))
 		b.FillPercent = 1 // keys are mostly appended
 		key := keyOf(p.At.Truncate(l.span))
 		text := b.Get(key)
 		known := text != nil
-		if i == days && !known && lacksDay(tx, keyOf(p.At.Truncate(levels[hours].span))) {
-			continue
+		switch {
+		case i == hours:
+			hadHour = known
+		case i == days && !known && (hadHour || lacksDay(tx, keyOf(p.At.Truncate(levels[hours].span)))):
+			continue // a day of this period only would lack what its hours have
 		}
 		r, err := decodeRecord(text)
 		if err != nil {
