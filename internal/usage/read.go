@@ -113,8 +113,14 @@ func (r *reading) period(l level, at time.Time) time.Time {
 	if k == nil {
 		return r.to // nothing is later
 	}
-	if next := timeOf(k); next.After(at) {
-		return next.Truncate(l.span) // skip what was not watched at all
+	switch next := timeOf(k); {
+	case next.Before(at):
+		return r.to // no key can be later
+	case !next.Equal(next.Truncate(l.span)):
+		r.err = ErrBroken
+		return r.to
+	case next.After(at):
+		return next // skip what was not watched at all
 	}
 	a := Account{At: at, Span: l.span}
 	seen, err := visitRecord(text, func(number uint32, sums *Sums) {

@@ -57,7 +57,7 @@ type Store struct {
 	db      *bbolt.DB
 	maxSize int64
 	count   []int     // by level: periods that are in the file
-	swept   time.Time // oldest hour when subjects were last swept
+	swept   time.Time // oldest day when subjects were last swept
 	broken  atomic.Bool
 }
 
@@ -153,19 +153,23 @@ func (s *Store) prepare(tx *bbolt.Tx) error {
 		c := b.Cursor()
 		last := []byte(nil)
 		for k, _ := c.First(); k != nil; k, _ = c.Next() {
-			if len(k) != 4 || bytes.Compare(k, last) <= 0 {
+			if len(k) != 4 || bytes.Compare(k, last) <= 0 || !timeOf(k).Equal(timeOf(k).Truncate(l.span)) {
 				return ErrBroken // keys that are not in order would keep other loops going for ever
 			}
 			last = k
 			s.count[i]++
 		}
 	}
+	s.swept = firstOf(tx, levels[hours]).Truncate(levels[days].span)
 	return stampDays(tx)
 }
 
-// keyOf returns the key of the period that begins at a time.
+// lastKey is the last day that a key can have, in 2106. Each level has a period that begins there.
+const lastKey = (1<<32 - 1) / 86400 * 86400
+
+// keyOf returns the key of the period that begins at a time; the first or the last one if a key cannot have that time.
 func keyOf(at time.Time) []byte {
-	return binary.BigEndian.AppendUint32(nil, uint32(max(0, at.Unix())))
+	return binary.BigEndian.AppendUint32(nil, uint32(min(max(0, at.Unix()), lastKey)))
 }
 
 func timeOf(key []byte) time.Time { return time.Unix(int64(binary.BigEndian.Uint32(key)), 0).UTC() }
@@ -273,7 +277,8 @@ func (s *Store) bound(tx *bbolt.Tx, counts []int) error {
 		}
 		dropped = true
 	}
-	if oldest := firstOf(tx, levels[hours]); dropped && oldest.Hour() == 0 && !oldest.IsZero() && !oldest.Equal(s.swept) {
+	// The machine may be off at midnight: any hour may be the first of its day.
+	if oldest := firstOf(tx, levels[hours]).Truncate(levels[days].span); dropped && !oldest.IsZero() && !oldest.Equal(s.swept) {
 		s.swept = oldest
 		return sweep(tx, tx.Bucket([]byte(levels[hours].name)))
 	}

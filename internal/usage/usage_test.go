@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/bbolt"
+
 	"ration/check/expect"
 	"ration/machine"
 )
@@ -107,6 +109,70 @@ func TestLevelsAreBounded(t *testing.T) {
 	expect.Equal(t, again.count[steps], 6)
 	expect.Equal(t, again.count[days], s.count[days]) // the first day went with its first hour
 	expect.Equal(t, again.count[days], 3)
+}
+
+// On a machine that is off at midnight, subjects that no hour mentions any more go, too, with their totals.
+func TestSweepWithoutMidnight(t *testing.T) {
+	old := levels
+	defer func() { levels = old }()
+	levels = []level{{"10s", Step, 6}, {"1m", time.Minute, 5}, {"1h", time.Hour, 48}, old[days]}
+	s, _ := openTest(t)
+	for day := range 40 {
+		for hour := 7; hour < 19; hour++ {
+			p := step(monday.Add(time.Duration(24*day+hour)*time.Hour), 1)
+			p.Sums[Subject{UID: 1, Owner: "eve", Job: p.At.String(), Device: "GPU-0"}] = Sums{Held: 1}
+			expect.OK(t, s.Add(p))
+		}
+	}
+	expect.OK(t, s.db.View(func(tx *bbolt.Tx) error {
+		for _, name := range [][]byte{bucketSubjects, bucketNumbers, bucketJobTotals} {
+			n := tx.Bucket(name).Stats().KeyN
+			expect.True(t, n >= 50 && n <= 50+12, string(name), n) // those of 48 hours, and of a day at most
+		}
+		return nil
+	}))
+}
+
+// A time that no key can have, after 2106, is not that of another period, neither in a report nor when the clock is wrong.
+func TestTimesWithoutKey(t *testing.T) {
+	s, path := openTest(t)
+	year := func(n int) time.Time { return time.Date(n, 3, 4, 5, 6, 7, 0, time.UTC) }
+	check := func(from, to time.Time, want uint64) {
+		t.Helper()
+		held, _, _ := heldBetween(t, s, from, to)
+		expect.Equal(t, held, want, from, to)
+	}
+	writeHours(t, s, 0, 50)
+	check(year(2150), year(2160), 0)
+	check(year(1), year(9999), 500)
+	for hour := range 50 {
+		expect.OK(t, s.Add(step(year(2150).Add(time.Duration(hour)*time.Hour), 1)))
+	}
+	writeHours(t, s, 50, 10)
+	check(year(1), year(9999), 1100)
+	check(monday, monday.AddDate(0, 0, 5), 600)
+	check(year(2150), year(2160), 0)
+	expect.Equal(t, sumOf(t, s, days), sumOf(t, s, hours))
+	expect.OK(t, s.Close())
+	again, err := Open(path)
+	expect.OK(t, err)
+	expect.OK(t, again.Close())
+}
+
+// A key that is not the beginning of a period does not keep a report going for ever.
+func TestDamagedKey(t *testing.T) {
+	for _, l := range levels[:days] { // days are then added up anew
+		s, path := openTest(t)
+		writeHours(t, s, 0, 50)
+		expect.OK(t, s.db.Update(func(tx *bbolt.Tx) error {
+			return tx.Bucket([]byte(l.name)).Put(keyOf(monday.Add(-12345*time.Second)), (&record{}).encode())
+		}))
+		_, _, err := s.Read(monday.AddDate(0, 0, -3), monday.AddDate(0, 0, 3), func(*Account) {})
+		expect.True(t, errors.Is(err, ErrBroken) == (l.name == levels[hours].name), l.name, err)
+		expect.OK(t, s.Close())
+		_, err = Open(path)
+		expect.True(t, errors.Is(err, ErrBroken), l.name, err)
+	}
 }
 
 // When the file is too large, the oldest hours go; what is new is kept.
