@@ -74,7 +74,7 @@ func TestFleet(t *testing.T) {
 	expect.Equal(t, b.text(count), "121")
 	b.run(chromedp.KeyEvent("/"))
 	expect.Equal(t, b.text(`document.activeElement.id`), "filter", "/ leads to")
-	b.get(`document.activeElement.value = ""`, nil) // the driver types it all the same
+	b.get(`document.activeElement.value = ""`, nil) // the driver types it again
 	b.run(chromedp.SendKeys("#filter", "unreachable"))
 	b.wait(count + ` === "1"`)
 	b.run(chromedp.KeyEvent(kb.Escape))

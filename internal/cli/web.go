@@ -149,7 +149,7 @@ func (a *app) runWeb(cmd *cobra.Command, f webFlags) error {
 	defer stop()
 	url := pageURL(listen.Addr(), f, opts)
 	err = a.print(Page{url, listen.Addr().String()}, func() {
-		text := "Open this address in a browser. It is for you only: whoever has it sees what you see, and may change what you may. Ctrl-C ends it."
+		text := "Open this address in a browser. Keep it to yourself: it shows what you see, and lets its reader change what you may change. Ctrl-C ends it."
 		if f.token != "" {
 			text = "Open this address in a browser, with the name in the certificate as its host. It asks for the token. Ctrl-C ends it."
 		}

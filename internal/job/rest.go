@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,17 @@ type Rest struct {
 // YieldAfter returns for how long a job that falls asleep after that time must have been unused to sleep earlier, for a
 // command or a user that waits for its room.
 func YieldAfter(after time.Duration) time.Duration { return after / 10 }
+
+// Yielding returns the jobs that must sleep so that there is enough room, in their order. The jobs at the end, which were
+// used last, stay awake if they can. All of them together are enough.
+func Yielding[T any](jobs []T, enough func([]T) bool) []T {
+	for i := len(jobs) - 1; i >= 0; i-- {
+		if rest := slices.Delete(slices.Clone(jobs), i, i+1); enough(rest) {
+			jobs = rest
+		}
+	}
+	return jobs
+}
 
 // RestFile is the file of a process that watches a job.
 type RestFile struct {

@@ -53,12 +53,7 @@ func (w *waiter) toSleep(m *machine.Machine, now time.Time) (jobs []*machine.Job
 	slices.SortStableFunc(jobs, func(a, b *machine.Job) int {
 		return cmp.Or(a.UnusedSince.Compare(b.UnusedSince), cmp.Compare(a.Path, b.Path))
 	})
-	for i := len(jobs) - 1; i >= 0; i-- { // those that were used last stay awake
-		if rest := slices.Delete(slices.Clone(jobs), i, i+1); enough(rest) {
-			jobs = rest
-		}
-	}
-	return jobs, later
+	return job.Yielding(jobs, enough), later
 }
 
 // makeRoom puts one job to sleep that makes room. changed reports whether the room is to be looked at again, and later

@@ -172,19 +172,15 @@ func (s *idleProcesses) next(idle []*idleProcess, enough func(uids []int) bool) 
 	slices.SortFunc(idle, func(a, b *idleProcess) int {
 		return cmp.Or(s.asked[a.path].Compare(s.asked[b.path]), cmp.Compare(a.unused.Load(), b.unused.Load()), cmp.Compare(a.uid, b.uid))
 	})
-	uids := func(all []*idleProcess) (out []int) {
+	enoughFrom := func(all []*idleProcess) bool {
+		var uids []int
 		for _, p := range all {
-			out = append(out, p.uid)
+			uids = append(uids, p.uid)
 		}
-		return out
+		return enough(uids)
 	}
-	if enough(nil) || !enough(uids(idle)) {
+	if enough(nil) || !enoughFrom(idle) {
 		return nil
 	}
-	for i := len(idle) - 1; i >= 0; i-- { // those that were used last stay awake
-		if rest := slices.Delete(slices.Clone(idle), i, i+1); enough(uids(rest)) {
-			idle = rest
-		}
-	}
-	return idle[0]
+	return job.Yielding(idle, enoughFrom)[0]
 }

@@ -134,7 +134,7 @@ func TestClockGoesBackToLastHourOfFirstDay(t *testing.T) {
 	expect.Equal(t, held, 20)
 }
 
-// Whatever the clock does, whatever is dropped, and whoever has written: a report that reads days has what the hours have.
+// A report that reads days has what the hours have, also if the clock was changed, hours were dropped, or an earlier version has written.
 func TestDaysHaveTheirHours(t *testing.T) {
 	old := levels
 	defer func() { levels = old }()

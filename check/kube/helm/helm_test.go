@@ -75,7 +75,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// run runs the commands below a heading, as somebody who has copied them into a shell in the source's folder.
+// run runs the commands below a heading, in a shell in the source's folder.
 func (w *world) run(heading string) string {
 	w.Helper()
 	cmd := exec.CommandContext(w.ctx, "sh", "-euxc", w.commands[heading])
