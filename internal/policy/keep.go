@@ -256,14 +256,14 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	var held *os.File
 	c.User.Begin()
 	request, waits := strings.CutSuffix(strings.TrimSuffix(line, "\n"), " "+waitWord)
-	c.User.Do(func() { text, held, err = k.handle(c.UID, request, waits) })
+	handle := func(waits bool) error {
+		c.User.Do(func() { text, held, err = k.handle(c.UID, request, waits) })
+		return err
+	}
 	var full *mustWait
-	if errors.As(err, &full) {
-		if err = k.wait(c, full); errors.Is(err, errGone) {
+	if errors.As(handle(waits), &full) {
+		if err = k.wait(c, full, func() error { return handle(false) }); errors.Is(err, errGone) {
 			return
-		}
-		if err == nil {
-			c.User.Do(func() { text, held, err = k.handle(c.UID, request, false) })
 		}
 	}
 	_ = c.SetDeadline(time.Now().Add(requestTimeout)) // also after a request that took longer

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/internal/connlimit"
 	"ration/internal/job"
 )
 
@@ -82,5 +83,29 @@ func TestRunThatCannotBeWaitedFor(t *testing.T) {
 	}
 	if waited, err := endWhenUnused(func() error { return fs.ErrNotExist }, func() error { return broken }, nil); !waited || !errors.Is(err, broken) {
 		t.Errorf("got %v, %v", waited, err)
+	}
+}
+
+// The promise of the queue keeps the job of a user that waited until the client has a promise of its own.
+func TestPromiseUntilAnswered(t *testing.T) {
+	k := newKeeper(slog.New(slog.DiscardHandler), nil)
+	w := &waitingUser{left: make(chan struct{}), ended: make(chan struct{})}
+	k.queue.users[4711] = w
+	close(w.ended)
+	server, client := net.Pipe()
+	defer client.Close()
+	go func() { _, _ = io.Copy(io.Discard, client) }()
+	expect.OK(t, k.wait(&connlimit.Conn{Conn: server}, &mustWait{uid: 4711}, func() error {
+		select {
+		case <-w.left:
+			return errors.New("the job is not kept while the client is answered")
+		default:
+			return nil
+		}
+	}))
+	select {
+	case <-w.left:
+	default:
+		t.Error("the job is kept after the client was answered")
 	}
 }

@@ -179,8 +179,10 @@ func (r *rations) wants(uid int) map[int]uint64 {
 	return out
 }
 
-// wait returns when the user has a job, with nil, or is refused it, or when the client has gone.
-func (k *keeper) wait(c *connlimit.Conn, m *mustWait) error {
+// wait waits until the user has a job, and then calls answer, which gives the client its own promise. Until that returns the
+// promise of the queue keeps the job: another user would get it in between. The error says that the user is refused the job,
+// or that the client has gone.
+func (k *keeper) wait(c *connlimit.Conn, m *mustWait, answer func() error) error {
 	w := k.enter(m, c.PID)
 	defer k.leave(m.uid, w)
 	_ = c.SetDeadline(time.Now().Add(requestTimeout))
@@ -195,7 +197,10 @@ func (k *keeper) wait(c *connlimit.Conn, m *mustWait) error {
 	}()
 	select {
 	case <-w.ended:
-		return w.err
+		if w.err != nil {
+			return w.err
+		}
+		return answer()
 	case <-gone:
 		return errGone
 	}
