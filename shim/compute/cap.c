@@ -135,11 +135,11 @@ static struct device *cap_device(CUcontext context)
 	return d;
 }
 
-bool cap_launch_begins(CUstream stream, bool alone)
+bool cap_launch_begins(CUstream stream, bool graph)
 {
 	CUcontext context = NULL;
 	struct device *d;
-	if (meter_passes(stream, alone) || !attach_on() || REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || !context ||
+	if (meter_passes(stream, graph) || !attach_on() || REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || !context ||
 	    !(d = cap_device(context)) || !(region_cap(attach_region(), d->index) || priority_turns(d)))
 		return false;
 	bool idle = false, ends = false;
@@ -152,7 +152,7 @@ bool cap_launch_begins(CUstream stream, bool alone)
 		 * second case, launches made meanwhile are measured with the next ones. */
 		if (unlikely(!m) && meter_table_ends(context))
 			return false;
-		if ((m && meter_begins(m, context, stream, alone, idle, &ends)) || waited >= CAP_MOST_WAIT || !cap_any())
+		if ((m && meter_begins(m, context, stream, graph, idle, &ends)) || waited >= CAP_MOST_WAIT || !cap_any())
 			return ends;
 		cap_sleep(d->index, clock_exact(), CAP_LEAST_NAP);
 	}

@@ -19,8 +19,8 @@ static inline bool cap_any(void) { return __atomic_load_n(&cap_devices, __ATOMIC
 void cap_update(const struct device *d);
 
 /* cap_launch_begins is called before a launch, and may wait for the cap. It returns true if the
- * caller must call meter_ends after the launch. alone: the launch is a graph. */
-bool cap_launch_begins(CUstream stream, bool alone);
+ * caller must call meter_ends after the launch. graph: the launch is a graph. */
+bool cap_launch_begins(CUstream stream, bool graph);
 
 /* cap_copies is called before a thread puts a copy or a host function into a stream. */
 void cap_copies(CUstream stream);

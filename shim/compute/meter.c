@@ -293,6 +293,7 @@ static struct meter_stream *meter_stream(struct meter *m, CUstream stream, uint6
 	if (m->streams <= (uint32_t)(free - m->stream))
 		m->streams = (uint32_t)(free - m->stream) + 1;
 	set(&free->copied, 0);
+	set(&free->graph, false);
 	free->after = AFTER_NOTHING;
 	free->recorded = free->missed = now;
 	free->run = free->burst = free->wary = 0;
@@ -428,7 +429,7 @@ static bool meter_enter(struct meter *m, struct meter_stream *e, uint64_t now, b
 	return measured && (alone || chosen || e->sampled || n >= e->allowance || now - e->recorded >= METER_BATCH);
 }
 
-bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alone, bool idle, bool *ends)
+bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool graph, bool idle, bool *ends)
 {
 	struct meter_stream **cached = meter_cached(stream), *e = *cached;
 	int cancel;
@@ -440,18 +441,20 @@ bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alon
 	}
 	uint64_t now = clock_exact();
 	*cached = e = meter_is(m, context) ? meter_stream(m, stream, now) : NULL;
-	*ends = e && meter_enter(m, e, now, alone, idle);
+	*ends = e && meter_enter(m, e, now, graph && !relaxed(&e->graph), idle);
+	if (e)
+		set(&e->graph, graph);
 	meter_give(m, cancel);
 	return e != NULL;
 }
 
-bool meter_passes(CUstream stream, bool alone)
+bool meter_passes(CUstream stream, bool graph)
 {
 	struct meter_stream *e = *meter_cached(stream);
 	CUcontext context = NULL;
 	uint64_t now = clock_exact();
-	if (unlikely(!e || alone || relaxed(&e->stream) != stream || now - relaxed(&e->last) >= relaxed(&e->pause) ||
-		     now >= relaxed(&e->look)))
+	if (unlikely(!e || (graph && !relaxed(&e->graph)) || relaxed(&e->stream) != stream ||
+		     now - relaxed(&e->last) >= relaxed(&e->pause) || now >= relaxed(&e->look)))
 		return meter_captured(stream);
 	if (unlikely(relaxed(&e->pending) + 1 >= relaxed(&e->allowance) || relaxed(&e->copied) || capture_any()))
 		return meter_captured(stream);
@@ -460,6 +463,7 @@ bool meter_passes(CUstream stream, bool alone)
 	    (REAL(cuCtxGetCurrent, &context) != CUDA_SUCCESS || context != relaxed(&e->context)))
 		return meter_captured(stream);
 	set(&e->last, now);
+	set(&e->graph, graph);
 	meter_add(e, now);
 	return true;
 }

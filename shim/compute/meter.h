@@ -65,11 +65,11 @@ void meter_crowd(void);
 
 /* meter_passes is called before every launch. It returns true, and counts the launch, if the launch
  * need not be looked at. Otherwise the caller calls meter_begins, which returns false if the meter
- * now belongs to another context; and, if that has set *ends, meter_ends after the launch. alone:
- * the launch is a graph, whose length other launches tell nothing about. idle: the cap made the
- * thread wait until the context had no work. */
-bool meter_passes(CUstream stream, bool alone);
-bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool alone, bool idle, bool *ends);
+ * now belongs to another context; and, if that has set *ends, meter_ends after the launch. graph: the
+ * launch is a graph; behind a kernel, which tells nothing about its length, it is looked at. idle:
+ * the cap made the thread wait until the context had no work. */
+bool meter_passes(CUstream stream, bool graph);
+bool meter_begins(struct meter *m, CUcontext context, CUstream stream, bool graph, bool idle, bool *ends);
 void meter_ends(CUstream stream);
 
 /* meter_pauses is called before a thread waits for the cap and then launches on the stream. */

@@ -53,6 +53,7 @@ struct meter_stream {
 	uint32_t pending;   /* launches since the last event; atomic */
 	uint64_t first;     /* when the first of the pending launches was made; atomic */
 	uint32_t copied;    /* a copy came after the last launch; atomic */
+	bool graph;         /* the last launch was a graph; atomic */
 	enum {
 		AFTER_NOTHING,
 		AFTER_START,

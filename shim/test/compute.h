@@ -160,6 +160,19 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction, DIMENSIONS, unsigned, CUstre
 
 static inline CUresult launch(CUfunction f, CUstream s) { return cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL); }
 
+/* captured_graph returns a graph of launches of a kernel, one after another. */
+static inline CUgraphExec captured_graph(CUfunction f, unsigned launches, CUstream s)
+{
+	CUgraph g = NULL;
+	CUgraphExec exec = NULL;
+	OK(cuStreamBeginCapture_v2(s, 0));
+	for (unsigned i = 0; i < launches; i++)
+		OK(launch(f, s));
+	OK(cuStreamEndCapture(s, &g));
+	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	return exec;
+}
+
 /* What the engine has in its books of this process's contexts, the first of which is 0. */
 static inline struct fakegpu_engine_context books_of(unsigned device, pid_t pid, unsigned which)
 {

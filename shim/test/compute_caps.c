@@ -274,18 +274,6 @@ static void stopped_thread(void)
 }
 
 /* Graph launches are launches. */
-static CUgraphExec captured_graph(CUfunction f, unsigned launches, CUstream s)
-{
-	CUgraph g = NULL;
-	CUgraphExec exec = NULL;
-	OK(cuStreamBeginCapture_v2(s, 0));
-	for (unsigned i = 0; i < launches; i++)
-		OK(launch(f, s));
-	OK(cuStreamEndCapture(s, &g));
-	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
-	return exec;
-}
-
 static void graphs(void)
 {
 	CUstream s;

@@ -117,15 +117,10 @@ static void at_stake(void)
 static void counted_once(void)
 {
 	CUstream s;
-	CUgraph g = NULL;
-	CUgraphExec exec = NULL;
 	start_timed();
 	CUfunction hundred = kernel("hundred"), quick = kernel("quick");
 	OK(cuStreamCreate(&s, 1));
-	OK(cuStreamBeginCapture_v2(s, 0));
-	OK(launch(quick, s));
-	OK(cuStreamEndCapture(s, &g));
-	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	CUgraphExec exec = captured_graph(quick, 1, s);
 	for (unsigned i = 0; i < 5000; i++) {
 		OK(launch(hundred, s));
 		later(120 * US);
@@ -134,7 +129,7 @@ static void counted_once(void)
 	for (unsigned i = 0; i < 10000; i++) {
 		OK(launch(hundred, s));
 		later(50 * US);
-		OK(cuGraphLaunch(exec, s)); /* each is looked at */
+		OK(cuGraphLaunch(exec, s)); /* it is looked at, behind a kernel */
 		later(300 * US);
 	}
 	got = books_of(0, getpid(), 0).got_ns - got;
@@ -155,20 +150,14 @@ static void hindered(const struct step *steps, double cap)
 static void above(void) { hindered(short_ones, 0.3); }
 static void above_hidden(void) { hindered(hidden, 0.3); }
 
-/* One that knows when it is looked at: at a graph, of which the second is behind the first. What is measured there says nothing of the
- * launches after it. */
+/* One that knows when it is looked at: at a graph behind a kernel. What is measured there says nothing of the launches after it. */
 static void above_graphs(void)
 {
 	CUstream s;
-	CUgraph g = NULL;
-	CUgraphExec exec = NULL;
 	start_timed();
 	CUfunction zero = kernel("zero"), quick = kernel("quick"), longer = kernel("twentyfive");
 	OK(cuStreamCreate(&s, 1));
-	OK(cuStreamBeginCapture_v2(s, 0));
-	OK(launch(quick, s));
-	OK(cuStreamEndCapture(s, &g));
-	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	CUgraphExec exec = captured_graph(quick, 1, s);
 	uint64_t since = machine_now(0);
 	for (unsigned i = 0; i < 5000; i++) {
 		OK(i % 50 ? launch(zero, s) : cuGraphLaunch(exec, s));
@@ -192,17 +181,12 @@ static void above_graphs(void)
 static void behind(unsigned longs, bool notices)
 {
 	CUstream s;
-	CUgraph g = NULL;
-	CUgraphExec exec = NULL;
 	CUdeviceptr copy_to;
 	start_timed();
 	OK(cuMemAlloc_v2(&copy_to, 1));
 	CUfunction brief = kernel("brief"), hundred = kernel("hundred");
 	OK(cuStreamCreate(&s, 1));
-	OK(cuStreamBeginCapture_v2(s, 0));
-	OK(launch(hundred, s));
-	OK(cuStreamEndCapture(s, &g));
-	OK(cuGraphInstantiateWithFlags(&exec, g, 0));
+	CUgraphExec exec = captured_graph(hundred, 1, s);
 	uint64_t since = machine_now(0);
 	for (unsigned i = 0; i < 5000; i++) {
 		OK(launch(brief, s));
@@ -234,6 +218,46 @@ static void above_behind(void) { behind(12, false); }
 static void above_burst_ends(void) { behind(8, false); }
 /* And one that notices which was chosen gets nothing by other events behind it. */
 static void above_noticed(void) { behind(12, true); }
+
+/* Nor do graphs that follow graphs, of which chance chooses, too. */
+static void above_graph_ends(void)
+{
+	CUstream s;
+	start_timed();
+	OK(cuStreamCreate(&s, 1));
+	CUgraphExec brief = captured_graph(kernel("brief"), 1, s), hundred = captured_graph(kernel("hundred"), 1, s);
+	uint64_t since = machine_now(0);
+	for (unsigned i = 0; i < 5000; i++) {
+		OK(cuGraphLaunch(brief, s));
+		later(20 * US);
+	}
+	while (machine_now(0) - since < 8 * SECOND) {
+		for (unsigned i = 0; i < 212; i++)
+			OK(cuGraphLaunch(i < 200 ? brief : hundred, s));
+		later(1950 * US);
+	}
+	double got = (double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since);
+	if (got > 0.36)
+		fprintf(stderr, "got %.1f %%\n", 100 * got);
+	CHECK(got <= 0.36);
+}
+
+/* Graphs that keep the device at work cost little more than kernels that do: few of them are looked at. */
+static void few_events(void)
+{
+	CUstream s;
+	start_timed();
+	OK(cuStreamCreate(&s, 1));
+	CUgraphExec exec = captured_graph(kernel("twentyfive"), 1, s);
+	unsigned long before = fakegpu_events(), launches = 0;
+	for (uint64_t since = machine_now(0); machine_now(0) - since < SECOND / 4; launches++) {
+		OK(cuGraphLaunch(exec, s));
+		later(24 * US);
+	}
+	if (fakegpu_events() - before > launches / 10)
+		fprintf(stderr, "%lu events for %lu launches\n", fakegpu_events() - before, launches);
+	CHECK(fakegpu_events() - before <= launches / 10);
+}
 
 /* One long kernel among many that take no time: the few that chance chooses are too many now and too few then. What is charged is the mean of both. */
 static void above_rare(void)
@@ -329,6 +353,8 @@ static const struct cap_test tests[] = {
 	{"above_behind", above_behind, "30"},
 	{"above_burst_ends", above_burst_ends, "30"},
 	{"above_noticed", above_noticed, "30"},
+	{"above_graph_ends", above_graph_ends, "30"},
+	{"few_events", few_events, "100"},
 	{"above_rare", above_rare, "30"},
 	{"below_phases", below_phases, "90"},
 	{"above_missed", above_missed, "30"},
