@@ -16,7 +16,6 @@ import (
 
 	"ration/internal/job"
 	"ration/internal/region"
-	"ration/internal/scan"
 )
 
 // envHold names regions in which this program is to hold memory, until its input ends.
@@ -208,7 +207,7 @@ func BenchmarkScannerIdle(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	r := newScanner(scan.Options{})
+	r := newScanner(job.ScanOptions{})
 	defer r.Close()
 	for tries := 1; ; tries++ { // the first reads are longer than one waits for, on a busy machine
 		m, changed, err := r.scan(true)

@@ -12,8 +12,8 @@ import (
 
 	"ration/check/observer"
 	"ration/internal/abi"
-	"ration/internal/budget"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // envFlood names a region of which this program is to take all slots, by locks that it really
@@ -53,7 +53,7 @@ func TestFlood(t *testing.T) {
 	t.Setenv(envFlood, "")
 	// On a clock that stands still: as long as the kernel is asked, a slow machine may not get
 	// round to all of them. Asked for each slot, it would be asked more often than it ever is.
-	j, err := readRegion(path, budget.Clock{Now: (&stepClock{}).now}.For(allBudget))
+	j, err := readRegion(path, safepath.Clock{Now: (&stepClock{}).now}.For(allBudget))
 	if err != nil || len(j.Processes) != abi.Slots {
 		t.Fatalf("%d processes, %v", len(j.Processes), err)
 	}

@@ -16,7 +16,6 @@ import (
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/job"
-	"ration/internal/scan"
 )
 
 // A job with all that a region can hold, the kernel's word for every second process.
@@ -126,7 +125,7 @@ func TestFloodOfJobs(t *testing.T) {
 	once := newUserScan(folders[0].UID, "a user", &quota{}) // with any time, unlike that of Read
 	once.once, once.paths = true, folders[0].Paths
 	check(once.readOnce().jobs)
-	r := newScanner(scan.Options{})
+	r := newScanner(job.ScanOptions{})
 	defer r.Close()
 	r.userPaths, r.allUsers = places, func() bool { return true }
 	for range 2 {

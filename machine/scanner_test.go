@@ -17,7 +17,6 @@ import (
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
-	"ration/internal/scan"
 )
 
 // scannerAt returns a scanner of an empty folder of jobs, with a timeout for a slow machine.
@@ -26,7 +25,7 @@ func scannerAt(t *testing.T) (*scanner, string) {
 	dir := filepath.Join(t.TempDir(), "jobs")
 	t.Setenv(job.EnvFolder, dir)
 	t.Setenv(job.EnvRegion, "")
-	r := newScanner(scan.Options{})
+	r := newScanner(job.ScanOptions{})
 	r.timeout = time.Minute
 	t.Cleanup(r.Close)
 	return r, dir

@@ -17,7 +17,6 @@ import (
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
-	"ration/internal/scan"
 )
 
 // shared is a folder that all users may enter, with this program in it.
@@ -63,7 +62,7 @@ func makeDir(t *testing.T, uid int, path string) string {
 // readUsers reads the jobs of all users once, as Read does for root.
 func readUsers(t testing.TB, places job.Paths, timeout time.Duration) Machine {
 	t.Helper()
-	s := newScanner(scan.Options{Once: true})
+	s := newScanner(job.ScanOptions{Once: true})
 	defer s.Close()
 	s.userPaths, s.allUsers, s.timeout = places, func() bool { return true }, timeout
 	m, _, err := s.scan(true)

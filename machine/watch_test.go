@@ -12,7 +12,6 @@ import (
 	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
-	"ration/internal/scan"
 )
 
 // Watch returns first what is known, then each change, with the machine after it; and says once why the
@@ -62,7 +61,7 @@ func TestScanSharesJobs(t *testing.T) {
 	s, _ := scannerAt(t)
 	member(t, "one")
 	_, slot := member(t, "two")
-	scan := func() scan.Result[Machine, Event] {
+	scan := func() job.ScanResult[Machine, Event] {
 		t.Helper()
 		r, err := s.Scan(true)
 		expect.Must(t, err == nil && len(r.Machine.Jobs) == 2, r, err)

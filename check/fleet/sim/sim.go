@@ -27,7 +27,7 @@ import (
 
 	"ration/check/webtest"
 	"ration/internal/agent"
-	"ration/internal/feed"
+	"ration/internal/fleet"
 	"ration/internal/node"
 	"ration/internal/web"
 	"ration/machine"
@@ -87,7 +87,7 @@ type Sim struct {
 	Authority *Authority
 	Port      string
 	machines  []*madeUp
-	feed      *feed.Feed
+	feed      *fleet.Feed
 	Lines     atomic.Int64 // lines that were sent, without the empty ones
 }
 
@@ -107,7 +107,7 @@ func Start(ctx context.Context, count int) (*Sim, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sim{Authority: authority, feed: feed.New()}
+	s := &Sim{Authority: authority, feed: fleet.NewFeed()}
 	handlers := map[string]http.Handler{}
 	for n := range count {
 		m := &madeUp{sim: s, number: n, now: crowd(n)}
