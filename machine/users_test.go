@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -73,9 +74,7 @@ func readUsers(t testing.TB, places job.Paths, timeout time.Duration) Machine {
 // Root's picture has the jobs of all users, wherever they are, each once; no link of a tenant is
 // followed, and what is no region is no job.
 func TestAllUsers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root sees the jobs of all users")
-	}
+	testenv.NeedsRoot(t, "only root sees the jobs of all users")
 	const alice, bob, carol = 61001, 61002, 61003
 	dir, program := shared(t)
 	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: "/proc",

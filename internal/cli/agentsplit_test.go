@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // testReader is the user and the group of the reader in tests.
@@ -282,9 +283,7 @@ func TestReaderCannotBegin(t *testing.T) {
 
 // The reader is in the group that may use the driver, where not everybody may; never in root's.
 func TestDriverGroups(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs another group")
-	}
+	testenv.NeedsRoot(t, "needs another group")
 	device := filepath.Join(t.TempDir(), "nvidiactl")
 	if got := driverGroups(device); got != nil {
 		t.Errorf("without a driver: %d", got)
