@@ -80,8 +80,6 @@ func TestPackageMakesUser(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		folder, chowned := strings.Contains(string(out), "/run/ration /run/ration-agent\n"), strings.Contains(string(out), "chown ration: /run/ration-agent /var/lib/ration-agent\n")
 		wantFolder := !strings.HasPrefix(test.want, "no user")
-		if err != nil || folder != wantFolder || chowned != wantFolder || !strings.Contains(string(out), test.want) || test.made && strings.Contains(string(out), "add") {
-			t.Errorf("%s: %v\n%s", name, err, out)
-		}
+		expect.True(t, err == nil && folder == wantFolder && chowned == wantFolder && strings.Contains(string(out), test.want) && (!test.made || !strings.Contains(string(out), "add")), name, err, out)
 	}
 }

@@ -86,9 +86,8 @@ func TestBudgetWithOneJob(t *testing.T) {
 		expect.True(t, d.Inexact, "device", d.Device, "is shown as exact")
 	}
 	// A look asks the clock once, but for the first at each device.
-	if most := uint64(200*time.Millisecond/clock.step) + abi.Devices; j.Reads.Reads > most {
-		t.Errorf("looked %d times, and %d are enough", j.Reads.Reads, most)
-	}
+	most := uint64(200*time.Millisecond/clock.step) + abi.Devices
+	expect.True(t, j.Reads.Reads <= most, "looked", j.Reads.Reads, "times, and", most, "are enough")
 	clock.step = 0
 	j, err = readRegion(path, safepath.Clock{Now: clock.now}.For(allBudget))
 	expect.True(t, err == nil && j.Reads.Reads == 3*maxTries*abi.Devices, "with timeout: looked", j.Reads.Reads, "times", err)
@@ -106,9 +105,8 @@ func TestBudgetWithManyJobs(t *testing.T) {
 		expect.Must(t, err == nil && j.Devices[0].Inexact, "got", j, err)
 		looked += j.Reads.Reads
 	}
-	if most := uint64(500*time.Millisecond/clock.step) + jobs*abi.Devices; looked > most {
-		t.Errorf("looked %d times, and %d are enough", looked, most)
-	}
+	most := uint64(500*time.Millisecond/clock.step) + jobs*abi.Devices
+	expect.True(t, looked <= most, "looked", looked, "times, and", most, "are enough")
 }
 
 // A process of a job that is looked at when other jobs have used up the budget is confirmed
@@ -128,8 +126,7 @@ func TestBudgetWithIdentities(t *testing.T) {
 		p := safepath.Clock{Now: clock.now}.For(0)
 		j, err := readRegion(path, p)
 		expect.Must(t, err == nil && len(j.Processes) == 1, c.name, j, err)
-		if got := j.Processes[0]; got.Verified != c.verified || got.State != Live || got.PID != os.Getpid() {
-			t.Errorf("%s: %+v", c.name, got)
-		}
+		got := j.Processes[0]
+		expect.True(t, got.Verified == c.verified && got.State == Live && got.PID == os.Getpid(), c.name, got)
 	}
 }

@@ -48,9 +48,8 @@ func startHolder(t *testing.T, holder *exec.Cmd, uid int, path string) *exec.Cmd
 	expect.OK(t, errors.Join(err, err2))
 	expect.OK(t, holder.Start())
 	t.Cleanup(func() { _, _ = stdin.Close(), holder.Wait() })
-	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("a holder said %q", line)
-	}
+	line, _ := bufio.NewReader(stdout).ReadString('\n')
+	expect.Must(t, line == "ready\n", "a holder said", line)
 	return holder
 }
 
@@ -133,9 +132,7 @@ func TestAllUsers(t *testing.T) {
 		odd: {UID: bob, State: Running}, private: {UID: 0, State: Running}, ended: {Name: "ended", UID: bob, State: Ended},
 	} {
 		j := byPath[path]
-		if j == nil || j.Err() != nil || j.Name != want.Name || j.UID != want.UID || j.Owner != proc.UserName(want.UID) || j.State != want.State || j.Devices[0].Used != 1<<20 {
-			t.Errorf("%s: got %+v", path, j)
-		}
+		expect.True(t, j != nil && j.Err() == nil && j.Name == want.Name && j.UID == want.UID && j.Owner == proc.UserName(want.UID) && j.State == want.State && j.Devices[0].Used == 1<<20, path, j)
 		delete(byPath, path)
 	}
 	for _, name := range []string{"leads", "pipe"} {
@@ -151,9 +148,8 @@ func TestAllUsers(t *testing.T) {
 		t.Errorf("got %+v, %v", j, err)
 	}
 	i := slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == train })
-	if p := m.Jobs[i].Processes; len(p) != 1 || !p[0].Verified || p[0].PID != holder.Process.Pid || p[0].UID != alice || p[0].Cgroup == "" {
-		t.Errorf("got %+v", p)
-	}
+	p := m.Jobs[i].Processes
+	expect.True(t, len(p) == 1 && p[0].Verified && p[0].PID == holder.Process.Pid && p[0].UID == alice && p[0].Cgroup != "", p)
 }
 
 func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }

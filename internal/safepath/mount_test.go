@@ -46,9 +46,7 @@ func TestMount(t *testing.T) {
 	cmd.Env = append(os.Environ(), envMount+"="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
+	expect.True(t, err == nil, err, out)
 }
 
 // mountSilent mounts a file system of a user over a file or a folder. It answers nothing before f is closed.
