@@ -71,10 +71,8 @@ func TestOldestLibrary(t *testing.T) {
 			expect.OK(t, err)
 			for _, symbol := range symbols {
 				for library, names := range separate {
-					if symbol.Section == elf.SHN_UNDEF && elf.ST_BIND(symbol.Info) == elf.STB_GLOBAL && slices.Contains(names, symbol.Name) &&
-						!slices.Contains(libraries, library) {
-						t.Errorf("it needs %s, and does not name %s", symbol.Name, library)
-					}
+					expect.True(t, symbol.Section != elf.SHN_UNDEF || elf.ST_BIND(symbol.Info) != elf.STB_GLOBAL || !slices.Contains(names, symbol.Name) || slices.Contains(libraries, library),
+						"it needs", symbol.Name, "and does not name", library)
 				}
 			}
 		})

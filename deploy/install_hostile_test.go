@@ -95,9 +95,8 @@ func TestHostileRedirect(t *testing.T) {
 				prefix := filepath.Join(home, "prefix")
 				out, err := r.install(home, "PATH="+tools(t, other), "CURL_CA_BUNDLE="+authority, "RATION_URL="+url, "RATION_PREFIX="+prefix, "no_proxy=*")
 				_, e := os.Stat(filepath.Join(prefix, "bin/ration"))
-				if installed := e == nil; installed != (c.want == "") || (err == nil) != installed || !strings.Contains(out, c.want) {
-					t.Errorf("%v, installed: %v\n%s", err, installed, out)
-				}
+				installed := e == nil
+				expect.True(t, installed == (c.want == "") && (err == nil) == installed && strings.Contains(out, c.want), err, "installed", installed, out)
 				expect.True(t, !reached, "it asked the server without TLS")
 			})
 		}

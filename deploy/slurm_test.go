@@ -96,9 +96,8 @@ func TestHostileSlurmProlog(t *testing.T) {
 			if out, err := n.run("prolog", nil, c.env...); err != nil {
 				t.Fatalf("%v: %s", err, out) // Slurm would drain the node
 			}
-			if got := n.read("state/7"); !strings.HasPrefix(got, c.answer) || strings.Count(got, "\n") != 1 {
-				t.Errorf("tasks are told %q, want %q", got, c.answer)
-			}
+			got := n.read("state/7")
+			expect.True(t, strings.HasPrefix(got, c.answer) && strings.Count(got, "\n") == 1, "tasks are told", got, "want", c.answer)
 			expect.Equal(t, strings.TrimSuffix(n.read("calls"), "\n"), c.create, "it called ration")
 		})
 	}
@@ -110,13 +109,11 @@ func TestSlurmTaskWithoutAnswer(t *testing.T) {
 	n.write("shards", "#!/bin/sh\n[ \"$*\" = 7 ] && echo 1 0 all\n") // what the environment calls the node is the user's
 	for range 2 {
 		out, err := n.run("task", []string{"ask", "7", ""}, "SLURMD_NODENAME=evil")
-		if exit, is := err.(*exec.ExitError); !is || exit.ExitCode() != 3 {
-			t.Fatalf("%v: %s", err, out)
-		}
+		exit, is := err.(*exec.ExitError)
+		expect.Must(t, is && exit.ExitCode() == 3, err, out)
 	}
-	if got, want := n.read("calls"), "create slurm-7 --mem 1m,0=12.5000%\n"; got != want {
-		t.Errorf("it called ration %q, want %q", got, want)
-	}
+	got, want := n.read("calls"), "create slurm-7 --mem 1m,0=12.5000%\n"
+	expect.True(t, got == want, "it called ration", got, "want", want)
 	n.write("shards", "#!/bin/sh\nexit 1\n")
 	if out, err := n.run("task", []string{"ask", "8", ""}); err == nil || !strings.Contains(out, "are not known") {
 		t.Errorf("a task whose shards are not known: %v, %s", err, out)
@@ -186,9 +183,8 @@ func TestHostileSlurmShards(t *testing.T) {
 			cmd.Env = append(cmd.Env, "GRES="+c.gres)
 		}
 		out, err := cmd.CombinedOutput()
-		if got := strings.TrimSuffix(string(out), "\n"); (err == nil) != (c.want != "") || err == nil && got != c.want {
-			t.Errorf("%q, shards %s: %q, %v, want %q", c.gres, c.args, got, err, c.want)
-		}
+		got := strings.TrimSuffix(string(out), "\n")
+		expect.True(t, (err == nil) == (c.want != "") && (err != nil || got == c.want), c.gres, "shards", c.args, got, err, "want", c.want)
 	}
 }
 
@@ -233,9 +229,8 @@ func TestHostileSlurmAccount(t *testing.T) {
 			}
 			out, err := n.run("account", []string{"7", "slurm-7", "2026-01-31T15:04:05Z"}, "SLURM_JOB_NUM_NODES="+c.nodes)
 			expect.Equal(t, n.read("wrote"), c.wrote, name, out, err)
-			if got := n.read("logged"); !strings.Contains(got, c.logged) || c.logged == "" && got != "" {
-				t.Errorf("it logged %q, want %q", got, c.logged)
-			}
+			got := n.read("logged")
+			expect.True(t, strings.Contains(got, c.logged) && (c.logged != "" || got == ""), "it logged", got, "want", c.logged)
 		})
 	}
 }

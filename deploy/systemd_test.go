@@ -118,9 +118,7 @@ func TestUnitIsHardened(t *testing.T) {
 // Who removes ration, by package or by script, stops and disables the agent together with its socket, which
 // would start a program that is gone; but not that of another ration.
 func TestRemovalStopsAgent(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount")
-	}
+	testenv.NeedsRoot(t, "only root can mount")
 	prefix := t.TempDir()
 	installed := filepath.Join(prefix, "lib/systemd/system/ration-agent.socket")
 	for path, text := range map[string]string{

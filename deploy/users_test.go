@@ -17,9 +17,7 @@ import (
 
 // systemd makes the user as whom the agent reads, and its folder, from our files: in a root of the test's own.
 func TestSysusers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can make users")
-	}
+	testenv.NeedsRoot(t, "only root can make users")
 	testenv.HasTool(t, "systemd-sysusers")
 	testenv.HasTool(t, "systemd-tmpfiles")
 	root := t.TempDir()
@@ -47,9 +45,7 @@ func TestSysusers(t *testing.T) {
 // The packages make the user by what the system has for that, once, and the folder; and go on where there is
 // nothing.
 func TestPackageMakesUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount")
-	}
+	testenv.NeedsRoot(t, "only root can mount")
 	// id knows the user when one of the others has made it.
 	const id, maker, failing, other = `[ "$1" != ration ] || [ -e /run/made ]`, `echo "${0##*/} $*" >>/run/calls; : >/run/made`, `exit 1`, `echo "${0##*/} $*" >>/run/calls`
 	for name, test := range map[string]struct {
@@ -84,8 +80,6 @@ func TestPackageMakesUser(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		folder, chowned := strings.Contains(string(out), "/run/ration /run/ration-agent\n"), strings.Contains(string(out), "chown ration: /run/ration-agent /var/lib/ration-agent\n")
 		wantFolder := !strings.HasPrefix(test.want, "no user")
-		if err != nil || folder != wantFolder || chowned != wantFolder || !strings.Contains(string(out), test.want) || test.made && strings.Contains(string(out), "add") {
-			t.Errorf("%s: %v\n%s", name, err, out)
-		}
+		expect.True(t, err == nil && folder == wantFolder && chowned == wantFolder && strings.Contains(string(out), test.want) && (!test.made || !strings.Contains(string(out), "add")), name, err, out)
 	}
 }

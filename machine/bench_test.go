@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"ration/check/expect"
 	"ration/internal/abi"
 
 	"ration/internal/job"
 	"ration/internal/region"
-	"ration/internal/scan"
 )
 
 // envHold names regions in which this program is to hold memory, until its input ends.
@@ -78,37 +78,41 @@ func holdAll(paths []string) error {
 	return nil
 }
 
-// BenchmarkReadThousandJobs reads a folder of 1000 jobs, as ration ps does, each with a
-// living process of another than this program's that holds memory.
-func BenchmarkReadThousandJobs(b *testing.B) {
-	const jobs, perProcess = 1000, 20
+// memoryFolder returns a new folder in memory.
+func memoryFolder(b *testing.B) string {
 	dir, err := os.MkdirTemp("/dev/shm", "ration-bench-")
 	if err != nil {
 		b.Skip(err)
 	}
 	b.Cleanup(func() { _ = os.RemoveAll(dir) })
-	b.Setenv(job.EnvFolder, filepath.Join(dir, "jobs"))
+	return dir
+}
+
+// ownJobs makes a folder in memory the folder of this user's jobs.
+func ownJobs(b *testing.B) {
+	b.Setenv(job.EnvFolder, filepath.Join(memoryFolder(b), "jobs"))
 	b.Setenv(job.EnvRegion, "")
+}
+
+// BenchmarkReadThousandJobs reads a folder of 1000 jobs, as ration ps does, each with a
+// living process of another than this program's that holds memory.
+func BenchmarkReadThousandJobs(b *testing.B) {
+	const jobs, perProcess = 1000, 20
+	ownJobs(b)
 	for first := 0; first < jobs; first += perProcess {
 		var paths []string
 		for i := range perProcess {
 			path, err := job.MakeFolder(fmt.Sprint("job-", first+i))
-			if err != nil {
-				b.Fatal(err)
-			}
+			expect.OK(b, err)
 			paths = append(paths, path)
 		}
 		startHolders(b, paths...)
 	}
 	for b.Loop() {
 		m, err := Read()
-		if err != nil || len(m.Jobs) != jobs {
-			b.Fatalf("%d jobs, %v", len(m.Jobs), err)
-		}
+		expect.Must(b, err == nil && len(m.Jobs) == jobs, len(m.Jobs), "jobs", err)
 		for _, j := range m.Jobs {
-			if j.Err() != nil || len(j.Processes) != 1 || !j.Processes[0].Verified || j.Devices[0].Used != 1<<20 || j.Devices[0].Inexact {
-				b.Fatalf("got %+v", j)
-			}
+			expect.Must(b, j.Err() == nil && len(j.Processes) == 1 && j.Processes[0].Verified && j.Devices[0].Used == 1<<20 && !j.Devices[0].Inexact, j.Name)
 		}
 	}
 }
@@ -119,20 +123,15 @@ func startHolders(b testing.TB, paths ...string) *exec.Cmd {
 	holder := exec.Command(os.Args[0])
 	holder.Env = append(os.Environ(), envHold+"="+strings.Join(paths, ":"))
 	stdin, err := holder.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
+	expect.OK(b, err)
 	stdout, err := holder.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
+	expect.OK(b, err)
 	if err := holder.Start(); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _, _ = stdin.Close(), holder.Wait() })
-	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		b.Fatalf("a holder said %q", line)
-	}
+	line, _ := bufio.NewReader(stdout).ReadString('\n')
+	expect.Must(b, line == "ready\n", "a holder said", line)
 	return holder
 }
 
@@ -140,11 +139,7 @@ func startHolders(b testing.TB, paths ...string) *exec.Cmd {
 // ration ps reads them.
 func BenchmarkReadThousandJobsOfUsers(b *testing.B) {
 	const users, perUser = 50, 20
-	dir, err := os.MkdirTemp("/dev/shm", "ration-bench-")
-	if err != nil {
-		b.Skip(err)
-	}
-	b.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := memoryFolder(b)
 	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: "/proc", Home: func(int) string { return "" }}
 	for uid := range users {
 		var paths []string
@@ -165,9 +160,7 @@ func BenchmarkReadThousandJobsOfUsers(b *testing.B) {
 				found++
 			}
 		}
-		if found != users*perUser {
-			b.Fatalf("%d jobs", found)
-		}
+		expect.Must(b, found == users*perUser, found, "jobs")
 	}
 }
 
@@ -175,52 +168,36 @@ func BenchmarkReadThousandJobsOfUsers(b *testing.B) {
 // happens, beside 10,000 that have ended.
 func BenchmarkScannerIdle(b *testing.B) {
 	const jobs, perJob, ended = 200, 8, 10000
-	dir, err := os.MkdirTemp("/dev/shm", "ration-bench-")
-	if err != nil {
-		b.Skip(err)
-	}
-	b.Cleanup(func() { _ = os.RemoveAll(dir) })
-	b.Setenv(job.EnvFolder, filepath.Join(dir, "jobs"))
-	b.Setenv(job.EnvRegion, "")
+	ownJobs(b)
 	var paths []string
 	for i := range jobs {
 		path, err := job.MakeFolder(fmt.Sprint("job-", i))
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.OK(b, err)
 		paths = append(paths, path)
 	}
 	for range perJob {
 		startHolders(b, paths...)
 	}
 	header, err := os.ReadFile(paths[0])
-	if err != nil {
-		b.Fatal(err)
-	}
+	expect.OK(b, err)
 	for i := range ended {
 		path, err := job.MakeFolder(fmt.Sprint("old-", i))
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.OK(b, err)
 		// Without the rest of the file, which takes no room in a region either.
 		err = os.WriteFile(path, header[:4096], 0o600)
 		if err := errors.Join(err, os.Truncate(path, int64(len(header))), os.WriteFile(filepath.Join(filepath.Dir(path), "alive"), nil, 0o600)); err != nil {
 			b.Fatal(err)
 		}
 	}
-	r := newScanner(scan.Options{})
+	r := newScanner(job.ScanOptions{})
 	defer r.Close()
 	for tries := 1; ; tries++ { // the first reads are longer than one waits for, on a busy machine
 		m, changed, err := r.scan(true)
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.OK(b, err)
 		if !changed && len(m.Jobs) == jobs+keptEnded && m.Hidden == ended-keptEnded {
 			break
 		}
-		if tries == 100 {
-			b.Fatalf("%d jobs, %d hidden", len(m.Jobs), m.Hidden)
-		}
+		expect.Must(b, tries != 100, len(m.Jobs), "jobs", m.Hidden, "hidden")
 		if u := r.users[ownUser]; !u.isScanning() {
 			u.state.rested = time.Time{}
 		}

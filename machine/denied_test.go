@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"ration/check/expect"
-	"ration/internal/scan"
+	"ration/internal/job"
 )
 
 // A refusal by the policy stops being a finding by itself, although nothing else changes.
 func TestDeniedAges(t *testing.T) {
 	t.Setenv("RATION_DIR", t.TempDir())
-	s := newScanner(scan.Options{})
+	s := newScanner(job.ScanOptions{})
 	defer s.Close()
 	s.base.Denied = []Denied{{Time: time.Now().Add(time.Second/2 - deniedRecent), UID: 1000, User: "ada", Text: "no room"}}
 	found := func() bool {

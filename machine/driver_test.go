@@ -87,9 +87,8 @@ func TestOutside(t *testing.T) {
 	}
 	m := process(true)
 	m.addDriver(answerOf(d), nil)
-	if h := m.Jobs[0].Processes[0].Holdings[0]; h.Driver != 2*gib || !h.DriverNow {
-		t.Errorf("got %+v", h)
-	}
+	h := m.Jobs[0].Processes[0].Holdings[0]
+	expect.True(t, h.Driver == 2*gib && h.DriverNow, h)
 	expect.True(t, !slices.ContainsFunc(m.Outside, func(o Outside) bool { return o.PID == me }), "a process of a job is outside", m.Outside)
 	kinds := func(m *Machine) (out []string) {
 		for _, f := range findingsOf(m) {
@@ -122,9 +121,8 @@ func TestClaimTakesNoDrift(t *testing.T) {
 		m := Machine{Jobs: jobs}
 		m.addDriver(answerOf(d), nil)
 		for _, j := range m.Jobs {
-			if h := j.Processes[0].Holdings[0]; h.DriverNow != (j.Name == "honest") {
-				t.Errorf("%s after %s: %+v", j.Name, jobs[0].Name, h)
-			}
+			h := j.Processes[0].Holdings[0]
+			expect.True(t, h.DriverNow == (j.Name == "honest"), j.Name, "after", jobs[0].Name, h)
 		}
 		if found := findingsOf(&m); len(found) != 1 || !strings.Contains(found[0].Text, "job honest for honest (pid 4711)") {
 			t.Errorf("got %+v", found)
@@ -186,9 +184,8 @@ func TestOverLimit(t *testing.T) {
 			m := Machine{Jobs: []Job{c.job}}
 			m.addDriver(answerOf(d), c.lockers)
 			last := &m.Jobs[0].Devices[len(m.Jobs[0].Devices)-1]
-			if got := last.Over(); got != c.over || len(m.Outside) > 0 {
-				t.Errorf("over by %d, want %d; outside are %+v", got, c.over, m.Outside)
-			}
+			got := last.Over()
+			expect.True(t, got == c.over && len(m.Outside) == 0, "over by", got, "want", c.over, "outside are", m.Outside)
 			var kinds []string
 			for _, f := range findingsOf(&m) {
 				kinds = append(kinds, f.Kind)
@@ -206,9 +203,8 @@ func TestOverLimit(t *testing.T) {
 		if d := m.Jobs[0].Devices[0]; d.Driver != 3*gib || d.Escaped != 3*gib || d.Over() != gib {
 			t.Errorf("got %+v", d)
 		}
-		if found := findingsOf(&m); len(found) != 1 || !strings.Contains(found[0].Text, "(3 GiB are of processes of the user outside the job)") {
-			t.Errorf("got %+v", found)
-		}
+		found := findingsOf(&m)
+		expect.True(t, len(found) == 1 && strings.Contains(found[0].Text, "(3 GiB are of processes of the user outside the job)"), found)
 	})
 }
 

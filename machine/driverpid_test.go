@@ -29,9 +29,8 @@ func TestNamespaceWithItsOwnPIDs(t *testing.T) {
 	m := Machine{Jobs: []Job{{Name: "a", State: Running, Devices: []Device{{Device: 0, UUID: "GPU-a", Used: gib}},
 		Processes: []Process{{Verified: true, PID: me, Local: ProcessID{PID: me}, State: Live, Holdings: []Holding{{Device: 0, Total: gib}}}}}}}
 	m.addDriver(answerOf(d), nil)
-	if h := m.Jobs[0].Processes[0].Holdings[0]; h.Driver != gib || !h.DriverNow {
-		t.Errorf("got %+v", h)
-	}
+	h := m.Jobs[0].Processes[0].Holdings[0]
+	expect.True(t, h.Driver == gib && h.DriverNow, h)
 	expect.True(t, len(m.Outside) == 1 && m.Outside[0].PID == os.Getppid(), "in no job", m.Outside)
 }
 

@@ -26,7 +26,7 @@ const (
 	JobGaveUp        = "leave" // a command left the queue without starting
 	JobSlept         = "sleep" // a job has fallen asleep
 	JobWoke          = "wake"  // a job that slept, or was falling asleep, is awake
-	// JobCannotSleep means that a job should have fallen asleep by itself, and could not. It is told once until the job
+	// JobCannotSleep means that a job should have fallen asleep by itself, and could not. It is reported once until the job
 	// has slept.
 	JobCannotSleep = "cannot-sleep"
 	Changed        = "change" // Machine has changed; only from Watch, after the events of the same read

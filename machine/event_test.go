@@ -58,14 +58,10 @@ func TestEvents(t *testing.T) {
 		expect.True(t, kindsOf(got) == c.want, name, kindsOf(got), "want", c.want)
 		ids := map[EventID]bool{}
 		for i := range got {
-			if ids[got[i].ID()] || got[i].Text == "" || got[i].Path != "p" {
-				t.Errorf("%s: %+v", name, got[i])
-			}
+			expect.True(t, !ids[got[i].ID()] && got[i].Text != "" && got[i].Path == "p", name, got[i])
 			ids[got[i].ID()] = true
 		}
-		if name == "more refusals than are kept" && (got[0].Missed != 398 || got[2].Missed != 0) {
-			t.Errorf("%d and %d missed", got[0].Missed, got[2].Missed)
-		}
+		expect.True(t, name != "more refusals than are kept" || got[0].Missed == 398 && got[2].Missed == 0, got)
 	}
 	if e := Events(at(more), at(seen), now)[0]; e.Exit.Status != 3 || e.Text != "job train has ended with exit status 3" {
 		t.Errorf("got %+v", e)
@@ -74,9 +70,8 @@ func TestEvents(t *testing.T) {
 	for _, e := range Events(at(), at(seen), now) {
 		text, _ := json.Marshal(e)
 		var back Event
-		if err := json.Unmarshal(text, &back); err != nil || back.ID() != e.ID() {
-			t.Errorf("%+v, %v", back, err)
-		}
+		err := json.Unmarshal(text, &back)
+		expect.True(t, err == nil && back.ID() == e.ID(), back, err)
 	}
 	first, second := Events(at(more), at(ended), now)[0], Events(at(more), at(seen), now.Add(time.Hour))[0]
 	expect.True(t, first.ID() == second.ID(), first.ID(), second.ID())

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"ration/internal/budget"
+	"ration/internal/safepath"
 )
 
 // route returns the hints for each user. A hint names a folder of jobs, or the folder of a job in one. All
@@ -60,7 +60,7 @@ func (s *scanner) boundsOf(all []*userScan) map[int]bounds {
 		active = min(active, maxAllActive/max(len(accounts), 1))
 	}
 	out := map[int]bounds{}
-	for i, open := range budget.Divide(s.files/jobFiles, want) {
+	for i, open := range safepath.Divide(s.files/jobFiles, want) {
 		n := uids[accounts[i]]
 		out[accounts[i]] = bounds{max(active/n, min(s.active, minActive)), max(open/n, minOpen)}
 	}

@@ -10,10 +10,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
-	"ration/internal/budget"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // envFlood names a region of which this program is to take all slots, by locks that it really
@@ -53,14 +54,10 @@ func TestFlood(t *testing.T) {
 	t.Setenv(envFlood, "")
 	// On a clock that stands still: as long as the kernel is asked, a slow machine may not get
 	// round to all of them. Asked for each slot, it would be asked more often than it ever is.
-	j, err := readRegion(path, budget.Clock{Now: (&stepClock{}).now}.For(allBudget))
-	if err != nil || len(j.Processes) != abi.Slots {
-		t.Fatalf("%d processes, %v", len(j.Processes), err)
-	}
+	j, err := readRegion(path, safepath.Clock{Now: (&stepClock{}).now}.For(allBudget))
+	expect.Must(t, err == nil && len(j.Processes) == abi.Slots, len(j.Processes), "processes", err)
 	for _, p := range j.Processes {
-		if !p.Verified {
-			t.Fatalf("got %+v", p)
-		}
+		expect.Must(t, p.Verified, p)
 	}
 }
 
@@ -68,9 +65,7 @@ func TestFlood(t *testing.T) {
 func BenchmarkReadFloodedJob(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "region")
 	r, err := region.Open(path, region.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	expect.OK(b, err)
 	_ = r.Close()
 	b.Setenv(envFlood, path)
 	startHolders(b)

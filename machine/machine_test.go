@@ -38,12 +38,10 @@ func TestReadRegion(t *testing.T) {
 	expect.Must(t, len(s.Processes) == 1 && s.Processes[0].PID == os.Getpid() && s.Processes[0].State == Live && s.Processes[0].Name == "me",
 		"got processes", s.Processes)
 	want := Holding{Device: 1, Total: 2 << 20, Module: 1 << 20, Data: 1 << 20, Peak: 2 << 20}
-	if h := s.Processes[0].Holdings; len(h) != 1 || h[0] != want {
-		t.Errorf("got holdings %+v", h)
-	}
-	if f := s.Refusals; len(f) != 1 || f[0].Asked != 1<<40 || f[0].Own != 2<<20 || len(f[0].Top) != 1 {
-		t.Errorf("got refusals %+v", f)
-	}
+	h := s.Processes[0].Holdings
+	expect.True(t, len(h) == 1 && h[0] == want, "holdings", h)
+	f := s.Refusals
+	expect.True(t, len(f) == 1 && f[0].Asked == 1<<40 && f[0].Own == 2<<20 && len(f[0].Top) == 1, "refusals", f)
 }
 
 // A job shows how much memory its processes have exported, and that a dead process's stays charged.

@@ -16,7 +16,6 @@ import (
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/job"
-	"ration/internal/scan"
 )
 
 // A job with all that a region can hold, the kernel's word for every second process.
@@ -46,22 +45,17 @@ func TestQuota(t *testing.T) {
 		has := user.cut(&j, used{})
 		all = append(all, has)
 		rows, texts := rowsOf(j.Processes...), len(j.Refusals)+len(j.Deaths)
-		if total.rows, total.texts = total.rows+rows, total.texts+texts; (has != used{rows - jobRows, texts - jobTexts}) {
-			t.Errorf("it has %+v, and shows %d and %d", has, rows, texts)
-		}
-		if j.Omitted == nil || j.ProcessCount() != abi.FenceSlot || len(j.Refusals)+j.Omitted.Refusals != abi.Refusals || len(j.Deaths)+j.Omitted.Deaths != abi.Deaths {
-			t.Fatalf("job %d: %d processes, %d refusals, %d deaths, and %+v", n, len(j.Processes), len(j.Refusals), len(j.Deaths), j.Omitted)
-		}
-		if living := abi.FenceSlot - (abi.FenceSlot+3)/4; j.LivingCount() != living {
-			t.Errorf("job %d: %d processes live, want %d", n, j.LivingCount(), living)
-		}
+		total.rows, total.texts = total.rows+rows, total.texts+texts
+		expect.True(t, has == used{rows - jobRows, texts - jobTexts}, "it has", has, "and shows", rows, "and", texts)
+		expect.Must(t, j.Omitted != nil && j.ProcessCount() == abi.FenceSlot && len(j.Refusals)+j.Omitted.Refusals == abi.Refusals && len(j.Deaths)+j.Omitted.Deaths == abi.Deaths,
+			"job", n, len(j.Processes), "processes", len(j.Refusals), "refusals", len(j.Deaths), "deaths, and", j.Omitted)
+		living := abi.FenceSlot - (abi.FenceSlot+3)/4
+		expect.True(t, j.LivingCount() == living, "job", n, j.LivingCount(), "processes live, want", living)
 		expect.True(t, len(j.Processes) != 0 && len(j.Refusals) != 0 && len(j.Deaths) != 0, "job", n, "shows nothing", j.Omitted)
-		if first := j.Processes[len(j.Processes)-1]; n == jobs-1 && (!first.Verified || first.Slot != abi.FenceSlot-2) {
-			t.Errorf("it shows %+v", first)
-		}
-		if pids := j.driverPIDs(); len(pids) != abi.FenceSlot/2 || slices.ContainsFunc(pids, func(pid int) bool { return pid%2 == 1 }) {
-			t.Errorf("the kernel confirms %d processes", len(pids))
-		}
+		first := j.Processes[len(j.Processes)-1]
+		expect.True(t, n != jobs-1 || first.Verified && first.Slot == abi.FenceSlot-2, "it shows", first)
+		pids := j.driverPIDs()
+		expect.True(t, len(pids) == abi.FenceSlot/2 && !slices.ContainsFunc(pids, func(pid int) bool { return pid%2 == 1 }), "the kernel confirms", len(pids), "processes")
 	}
 	expect.True(t, total.rows <= userRows+jobs*jobRows && total.texts <= userTexts+jobs*jobTexts, total, "are kept")
 	// A job that is read again has what it had.
@@ -126,7 +120,7 @@ func TestFloodOfJobs(t *testing.T) {
 	once := newUserScan(folders[0].UID, "a user", &quota{}) // with any time, unlike that of Read
 	once.once, once.paths = true, folders[0].Paths
 	check(once.readOnce().jobs)
-	r := newScanner(scan.Options{})
+	r := newScanner(job.ScanOptions{})
 	defer r.Close()
 	r.userPaths, r.allUsers = places, func() bool { return true }
 	for range 2 {
@@ -157,9 +151,8 @@ func TestFloodOfLocked(t *testing.T) {
 	expect.True(t, len(got.jobs) == 1 && len(got.jobs[0].Processes) == jobRows+10 && got.jobs[0].ProcessCount() == abi.FenceSlot && q.rows == userRows,
 		"got", got.jobs, "and", q.rows, "rows")
 	q.left, u.partial = func() bool { return false }, nil
-	if again := u.readOnce(); len(again.jobs) != 0 || !again.cut {
-		t.Errorf("read, though nothing of it is kept: %+v", again.jobs)
-	}
+	again := u.readOnce()
+	expect.True(t, len(again.jobs) == 0 && again.cut, "read, though nothing of it is kept", again.jobs)
 }
 
 // A user of whom nothing more is kept is not read to the end, once that has taken long enough.
@@ -182,8 +175,7 @@ func TestSpentQuota(t *testing.T) {
 	} {
 		u := newUserScan(folders[0].UID, "a user", &quota{used: used{c.rows, c.texts}, left: func() bool { return c.left }})
 		u.once, u.paths = true, folders[0].Paths
-		if got := u.readOnce(); len(got.jobs) != c.want || got.cut != (c.want == 0) {
-			t.Errorf("%s: %d jobs, cut is %v", name, len(got.jobs), got.cut)
-		}
+		got := u.readOnce()
+		expect.True(t, len(got.jobs) == c.want && got.cut == (c.want == 0), name, len(got.jobs), "jobs, cut is", got.cut)
 	}
 }

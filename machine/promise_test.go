@@ -144,17 +144,15 @@ func TestReadsOnly(t *testing.T) {
 	content := func() []byte {
 		st, err := f.Stat()
 		b := make([]byte, st.Size())
-		if _, e := f.ReadAt(b, 0); errors.Join(err, e) != nil {
-			t.Fatal(err, e)
-		}
+		_, e := f.ReadAt(b, 0)
+		expect.Must(t, errors.Join(err, e) == nil, err, e)
 		return b
 	}
 	before := content()
 	m, err := Read()
 	expect.Must(t, err == nil && len(m.Jobs) == 1 && len(m.Jobs[0].Processes) == 1 && !m.Jobs[0].ReadOnly, m, err)
-	if n := m.Jobs[0].Reads.Reads; n == 0 {
-		t.Error("its own reads are not counted")
-	}
+	n := m.Jobs[0].Reads.Reads
+	expect.True(t, n != 0, "its own reads are not counted")
 	expect.True(t, bytes.Equal(before, content()), "reading wrote")
 }
 
@@ -172,9 +170,8 @@ func TestJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(m, back) {
 		t.Errorf("%s came back as %+v, %v", text, back, err)
 	}
-	if j := &back.Jobs[1]; j.Err() == nil || j.Err().Error() != "gone" || back.Jobs[0].Err() != nil {
-		t.Errorf("errors came back as %v and %v", back.Jobs[0].Err(), j.Err())
-	}
+	j := &back.Jobs[1]
+	expect.True(t, j.Err() != nil && j.Err().Error() == "gone" && back.Jobs[0].Err() == nil, "errors came back as", back.Jobs[0].Err(), "and", j.Err())
 }
 
 // Goroutines may read at once.

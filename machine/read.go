@@ -12,13 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
-	"ration/internal/budget"
 	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
-	"ration/internal/scan"
 	"ration/internal/termtext"
 )
 
@@ -33,7 +31,7 @@ import (
 func Read() (Machine, error) {
 	var session gpu.Session
 	defer session.Close()
-	s := newScanner(scan.Options{Once: true, Driver: &session})
+	s := newScanner(job.ScanOptions{Once: true, Driver: &session})
 	defer s.Close()
 	r, err := s.Scan(true)
 	return *r.Machine, err
@@ -52,7 +50,7 @@ func ReadJob(nameOrPath string) (Job, error) {
 	return j, err
 }
 
-func readRegion(path string, p budget.Budget) (Job, error) {
+func readRegion(path string, p safepath.Budget) (Job, error) {
 	dir, err := safepath.OpenFolder(filepath.Dir(path))
 	if err != nil {
 		return unreadable(path, fmt.Errorf("opening region %s: %w", path, err))
@@ -75,7 +73,7 @@ func unreadable(path string, err error) (Job, error) {
 
 // readRegionAt reads the region called name in the folder with descriptor dir. keepers says whether
 // to find the processes that keep the files of ending processes open.
-func readRegionAt(dir int, name, path string, p budget.Budget, keepers bool) (Job, error) {
+func readRegionAt(dir int, name, path string, p safepath.Budget, keepers bool) (Job, error) {
 	j := emptyJob(path)
 	launch := job.ReadLaunch(dir)
 	if path == filepath.Join(job.WellKnown, job.RegionName) {
@@ -91,7 +89,7 @@ func readRegionAt(dir int, name, path string, p budget.Budget, keepers bool) (Jo
 	return j, err
 }
 
-func (j *Job) read(dir int, name string, p budget.Budget, keepers bool) error {
+func (j *Job) read(dir int, name string, p safepath.Budget, keepers bool) error {
 	r, err := region.OpenReadOnlyAt(dir, name, j.Path)
 	if err != nil {
 		return err

@@ -18,11 +18,10 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/proc"
-	"ration/internal/scan"
 )
 
 func init() {
-	scan.New = func(opts scan.Options) scan.Scanner[Machine, Event] { return newScanner(opts) }
+	job.NewScanner = func(opts job.ScanOptions) job.Scanner[Machine, Event] { return newScanner(opts) }
 }
 
 // scanner scans the machine, once or repeatedly. Its interface is declared in package scan. A scan
@@ -34,7 +33,7 @@ func init() {
 // in the Findings, and is not scanned again until the folder responds. With Options.Ended, a Scan does not
 // wait for slow users: it returns the results of the others, and Ended is called when there are more.
 type scanner struct {
-	opts    scan.Options
+	opts    job.ScanOptions
 	mu      sync.Mutex        // held during a Scan
 	users   map[int]*userScan // by UID; ownUser is this user
 	outside map[job.FileID]*userScan
@@ -101,7 +100,7 @@ const (
 	maxOutside = 1280
 )
 
-func newScanner(opts scan.Options) *scanner {
+func newScanner(opts job.ScanOptions) *scanner {
 	files := unix.Rlimit{Cur: 1024}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	s := &scanner{opts: opts, files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userScan{}, outside: map[job.FileID]*userScan{},
@@ -158,7 +157,7 @@ func (s *scanner) all() (out []*userScan) {
 }
 
 // Folders returns the folders to watch, for each account.
-func (s *scanner) Folders() (out []scan.Folders) {
+func (s *scanner) Folders() (out []job.ScanFolders) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := map[int]int{}
@@ -167,7 +166,7 @@ func (s *scanner) Folders() (out []scan.Folders) {
 		if !known {
 			i = len(out)
 			at[u.account] = i
-			out = append(out, scan.Folders{Account: u.account})
+			out = append(out, job.ScanFolders{Account: u.account})
 		}
 		f := &out[i]
 		f.Bases, f.Active, f.Opened = append(f.Bases, u.last.bases...), append(f.Active, u.last.active...), append(f.Opened, u.last.opened...)
@@ -182,19 +181,19 @@ func emptyMachine() Machine {
 }
 
 // Scan reads the machine, and compares it with the last Scan.
-func (s *scanner) Scan(all bool) (out scan.Result[Machine, Event], err error) {
+func (s *scanner) Scan(all bool) (out job.ScanResult[Machine, Event], err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.opts.Only != "" {
 		m := emptyMachine()
 		m.Jobs = append(m.Jobs, s.readOnly())
 		s.addDriver(&m)
-		return scan.Result[Machine, Event]{Machine: &m, Changed: true}, nil
+		return job.ScanResult[Machine, Event]{Machine: &m, Changed: true}, nil
 	}
 	began := s.now()
 	m, changed, err := s.scan(all)
 	if err != nil {
-		return scan.Result[Machine, Event]{Machine: &m}, err
+		return job.ScanResult[Machine, Event]{Machine: &m}, err
 	}
 	if changed {
 		out.Events = Events(&s.base, &m, began)

@@ -84,14 +84,12 @@ func TestChangedAndBack(t *testing.T) {
 	w.sum++
 	r.Hint(w.folder)
 	forgetRest(r)
-	if mustScan(t, r); r.due.IsZero() || !w.wants(time.Now()) {
-		t.Fatalf("put off until %v", r.due)
-	}
+	mustScan(t, r)
+	expect.Must(t, !r.due.IsZero() && w.wants(time.Now()), "put off until", r.due)
 	w.sum--
 	forgetRest(r)
-	if mustScan(t, r); !r.due.IsZero() || w.wants(time.Now()) {
-		t.Errorf("put off until %v", r.due)
-	}
+	mustScan(t, r)
+	expect.True(t, r.due.IsZero() && !w.wants(time.Now()), "put off until", r.due)
 }
 
 // A job may be read at once a few times after a quiet moment. One that changes all the time has its
@@ -103,14 +101,12 @@ func TestDueAfter(t *testing.T) {
 	for due = dueAfter(due, now, cost); !now.Before(due); due = dueAfter(due, now, cost) {
 		atOnce++
 	}
-	if want := int(readAhead / (readShare * cost)); atOnce != want {
-		t.Errorf("%d at once, not %d", atOnce, want)
-	}
+	want := int(readAhead / (readShare * cost))
+	expect.True(t, atOnce == want, atOnce, "at once, not", want)
 	for range 1000 {
 		now = due
 		due = dueAfter(due, now, cost)
 	}
-	if took := now.Sub(begin); took < 1000*readShare*cost {
-		t.Errorf("1000 reads of %v within %v", cost, took)
-	}
+	took := now.Sub(begin)
+	expect.True(t, took >= 1000*readShare*cost, "1000 reads of", cost, "within", took)
 }

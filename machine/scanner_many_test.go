@@ -23,9 +23,8 @@ func TestHintWaitsForNoRead(t *testing.T) {
 	r.mu.Lock()
 	r.Hint(dir)
 	r.mu.Unlock()
-	if hints := r.takeHints(); len(hints) != 1 || len(r.takeHints()) != 0 {
-		t.Errorf("got %v", hints)
-	}
+	hints := r.takeHints()
+	expect.True(t, len(hints) == 1 && len(r.takeHints()) == 0, hints)
 }
 
 // A region that was found by its lock is forgotten when it is not locked any more. Where the kernel's list
@@ -42,17 +41,15 @@ func TestScannerForgetsLockedRegions(t *testing.T) {
 		}
 	}
 	fill(4, Running, Ended)
-	if listed := map[job.FileID]bool{id(1): true}; !r.forgetOutside(nil, listed, false) || len(r.outside) != 3 || r.outside[id(3)] != nil {
-		t.Errorf("of a list that is cut: %v", r.outside)
-	}
+	listed := map[job.FileID]bool{id(1): true}
+	expect.True(t, r.forgetOutside(nil, listed, false) && len(r.outside) == 3 && r.outside[id(3)] == nil, "of a list that is cut", r.outside)
 	expect.True(t, !r.forgetOutside(nil, map[job.FileID]bool{id(1): true}, false), "there was nothing to forget")
 	expect.True(t, r.forgetOutside(nil, map[job.FileID]bool{id(1): true}, true) && len(r.outside) == 1, "of a list that is whole", r.outside)
 	expect.True(t, r.forgetOutside(map[job.FileID]bool{id(1): true}, map[job.FileID]bool{id(1): true}, true) && len(r.outside) == 0,
 		"of one that is known otherwise", r.outside)
 	fill(2*maxOutside, Running)
-	if r.forgetOutside(nil, nil, false); len(r.outside) != maxOutside {
-		t.Errorf("%d are kept", len(r.outside))
-	}
+	r.forgetOutside(nil, nil, false)
+	expect.True(t, len(r.outside) == maxOutside, len(r.outside), "are kept")
 }
 
 // openJobs counts the jobs of a user of which descriptors are open.

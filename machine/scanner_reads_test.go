@@ -21,9 +21,8 @@ func TestScannerAddsUpReads(t *testing.T) {
 	}
 	r.users[ownUser].state.rested = time.Time{}
 	m, _ = mustScan(t, r)
-	if n := m.Jobs[0].Reads.Reads; r.readsOf("one") != 2 || first == 0 || n < 2*first {
-		t.Errorf("%d reads of accounts after the first look, %d after %d", first, n, r.readsOf("one"))
-	}
+	n := m.Jobs[0].Reads.Reads
+	expect.True(t, r.readsOf("one") == 2 && first != 0 && n >= 2*first, first, "reads of accounts after the first look", n, "after", r.readsOf("one"))
 	more := m.Jobs[0]
 	more.Reads = more.Reads.and(Reads{Reads: 1})
 	expect.True(t, more.Same(&m.Jobs[0]), "another read is a change of the job")

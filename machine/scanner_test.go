@@ -17,7 +17,6 @@ import (
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/region"
-	"ration/internal/scan"
 )
 
 // scannerAt returns a scanner of an empty folder of jobs, with a timeout for a slow machine.
@@ -26,7 +25,7 @@ func scannerAt(t *testing.T) (*scanner, string) {
 	dir := filepath.Join(t.TempDir(), "jobs")
 	t.Setenv(job.EnvFolder, dir)
 	t.Setenv(job.EnvRegion, "")
-	r := newScanner(scan.Options{})
+	r := newScanner(job.ScanOptions{})
 	r.timeout = time.Minute
 	t.Cleanup(r.Close)
 	return r, dir
@@ -205,9 +204,8 @@ func TestScannerNoticesEndOfEnding(t *testing.T) {
 	had := r.readsOf("train") // the dead that nobody reaps are no reason to read it again and again
 	look()
 	look()
-	if n := r.readsOf("train"); n != had || !r.due.IsZero() {
-		t.Errorf("it was read %d times more", n-had)
-	}
+	n := r.readsOf("train")
+	expect.True(t, n == had && r.due.IsZero(), "it was read", n-had, "times more")
 }
 
 // Of thousands of jobs that have ended the latest are read, and no other; one in whose folder
@@ -322,9 +320,8 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 	}
 	begin := time.Now()
 	expect.Must(t, silent(), "no finding names the user whose folder does not answer")
-	if took := time.Since(begin); took < r.timeout {
-		t.Errorf("took %v", took)
-	}
+	took := time.Since(begin)
+	expect.True(t, took >= r.timeout, "took", took)
 	close(gate)
 	<-u.done // and nobody has waited for it
 	r.timeout = time.Minute
@@ -338,9 +335,8 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 	// Each look looks at one job that has ended: this is the last to be its turn.
 	begins := u.state.ended[u.state.turn].path
 	gate = make(chan struct{})
-	if r.timeout = time.Second / 10; !silent() {
-		t.Fatal("a user who does not answer any more is not named")
-	}
+	r.timeout = time.Second / 10
+	expect.Must(t, silent(), "a user who does not answer any more is not named")
 	reg, err := region.Open(begins, region.Options{})
 	expect.OK(t, err)
 	defer reg.Close()

@@ -61,7 +61,6 @@ func TestScannerSeesWhatWasBeingWritten(t *testing.T) {
 	shown()
 	w.writingSince = w.writingSince.Add(-settleTime)
 	reads := w.reads
-	if shown(); w.reads != reads || !r.due.IsZero() {
-		t.Errorf("what will never be written had it read %d times", w.reads-reads)
-	}
+	shown()
+	expect.True(t, w.reads == reads && r.due.IsZero(), "what will never be written had it read", w.reads-reads, "times")
 }

@@ -101,9 +101,8 @@ func TestScannerSeesAProcessThatEnds(t *testing.T) {
 	kill(second)
 	got := look(true)
 	check("another begins to end", got, Ending, Ending, 1)
-	if by := got[first.Process.Pid].KeptBy; !slices.Equal(by, []int{keeper}) {
-		t.Errorf("it is kept by %v now", by)
-	}
+	by := got[first.Process.Pid].KeptBy
+	expect.True(t, slices.Equal(by, []int{keeper}), "it is kept by", by, "now")
 	releaseOther()
 	check("it ends", look(false), Ending, Dead, 1)
 	w.endingSince, w.askDue = w.endingSince.Add(-settleTime), time.Now().Add(time.Hour)
@@ -158,15 +157,13 @@ func TestScannerNoticesDeathInTheRest(t *testing.T) {
 	r.setDue()
 	m, changed, err = r.scan(false)
 	expect.Must(t, err == nil && changed && dead(m, "train") == 1, err, changed, m.Jobs)
-	if n := r.readsOf("busy"); n != had || !r.due.Equal(s.rested) {
-		t.Errorf("the other was read %d times, and put off until %v", n-had, r.due)
-	}
+	n := r.readsOf("busy")
+	expect.True(t, n == had && r.due.Equal(s.rested), "the other was read", n-had, "times, and put off until", r.due)
 	expect.True(t, !s.dyingDue.IsZero(), "it costs nothing")
 	s.rested = time.Time{}
 	r.setDue()
-	if _, _, err = r.scan(false); err != nil || r.readsOf("busy") != had+1 {
-		t.Errorf("%v; after the rest it was read %d times", err, r.readsOf("busy")-had)
-	}
+	_, _, err = r.scan(false)
+	expect.True(t, err == nil && r.readsOf("busy") == had+1, err, "after the rest it was read", r.readsOf("busy")-had, "times")
 }
 
 // setDue makes this user's deferred work due.
@@ -212,9 +209,8 @@ func TestLookForEndsIsBounded(t *testing.T) {
 		s.rested, s.dyingDue = time.Now().Add(time.Hour), time.Time{}
 		r.setDue()
 		m, _, err := r.scan(false)
-		if got := dead(m, "one") + dead(m, "two"); err != nil || got != want {
-			t.Fatalf("%v; %d were noticed, not %d", err, got, want)
-		}
+		got := dead(m, "one") + dead(m, "two")
+		expect.Must(t, err == nil && got == want, err, got, "were noticed, not", want)
 	}
 	for _, w := range s.jobs {
 		expect.True(t, w.dir < 0 && w.asked <= 0, w.name, "descriptor", w.dir, "asked", w.asked, "times")
@@ -245,8 +241,7 @@ func TestScannerRenewsAFewAtATime(t *testing.T) {
 	for _, want := range [][5]int{{1, 1, 1, 2, 2}, {1, 2, 2, 2, 2}, {2, 2, 2, 2, 2}, {2, 2, 2, 2, 2}} {
 		s.rested = time.Time{}
 		mustScan(t, r)
-		if got := reads(); got != want {
-			t.Fatalf("they were read %v times, not %v", got, want)
-		}
+		got := reads()
+		expect.Must(t, got == want, "they were read", got, "times, not", want)
 	}
 }

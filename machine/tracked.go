@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/budget"
 	"ration/internal/job"
 	"ration/internal/region"
 	"ration/internal/safepath"
@@ -86,7 +85,7 @@ const (
 
 // look checks the job, reads it if necessary, and reports whether it has changed. there is false if
 // its folder was removed.
-func (t *tracked) look(p budget.Budget, buf []byte, why reason) (changed, there bool) {
+func (t *tracked) look(p safepath.Budget, buf []byte, why reason) (changed, there bool) {
 	if t.fixed {
 		return false, true
 	}
@@ -227,7 +226,7 @@ func (t *tracked) hasEnded(v job.Vital) bool {
 var reads atomic.Uint64
 
 // readAll reads all of the job.
-func (t *tracked) readAll(p budget.Budget) {
+func (t *tracked) readAll(p safepath.Budget) {
 	began := threadTime()
 	t.reads++
 	j, err := readRegionAt(t.dir, t.region, t.path, p, false)
@@ -249,7 +248,7 @@ func (t *tracked) readAll(p budget.Budget) {
 
 // askKeepers finds the processes that keep the files of ending ones open. Its cost does not delay
 // the next read of the job, so the end of a process is noticed in time.
-func (t *tracked) askKeepers(p budget.Budget) {
+func (t *tracked) askKeepers(p safepath.Budget) {
 	if !slices.ContainsFunc(t.job.Processes, func(p Process) bool { return p.State == Ending }) {
 		return
 	}

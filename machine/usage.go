@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"ration/internal/abi"
-	"ration/internal/budget"
 	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // A device's use and the accounts of its processes are each read atomically, but one after the other. So they
@@ -28,11 +28,11 @@ const (
 )
 
 // budgetForAll returns the time budget for all jobs together, starting now.
-func budgetForAll() budget.Budget { return budget.Real.For(allBudget) }
+func budgetForAll() safepath.Budget { return safepath.RealClock.For(allBudget) }
 
 // forIdentities returns the time budget for querying the identities of a job's processes, starting
 // now. If p is used up, it returns a short budget, so that every job gets some.
-func forIdentities(p budget.Budget) budget.Budget {
+func forIdentities(p safepath.Budget) safepath.Budget {
 	if p.Left() {
 		return p.Again(jobBudget)
 	}
@@ -41,7 +41,7 @@ func forIdentities(p budget.Budget) budget.Budget {
 
 // until calls look until it agrees, at most most times and while there is time left. It reports
 // whether it agreed.
-func until(p budget.Budget, most int, look func() (agrees bool, err error)) (bool, error) {
+func until(p safepath.Budget, most int, look func() (agrees bool, err error)) (bool, error) {
 	for n := 0; n < most && (n == 0 || p.Left()); n++ {
 		if agrees, err := look(); agrees || err != nil {
 			return agrees, err
@@ -51,7 +51,7 @@ func until(p budget.Budget, most int, look func() (agrees bool, err error)) (boo
 }
 
 // readUsage reads the processes, the memory that they hold, and the use of each device.
-func (j *Job) readUsage(r *region.Region, p budget.Budget) error {
+func (j *Job) readUsage(r *region.Region, p safepath.Budget) error {
 	var devices [abi.Devices]Device
 	var limits [abi.Devices]abi.Limit
 	// If processes join or leave during the read, it lists all of them again. That also queries the
@@ -111,7 +111,7 @@ func refreshUnless(fresh bool, r *region.Region) error {
 // readDevice reads the use of a device, and adds how much of it each process holds. index maps
 // slots to processes. Memory of the processes in ended is free, even if no process has claimed it
 // yet.
-func (j *Job) readDevice(r *region.Region, p budget.Budget, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
+func (j *Job) readDevice(r *region.Region, p safepath.Budget, device int, index map[int]int, ended map[int]bool, out *Device) (bool, error) {
 	var held []region.Holding
 	exact, err := until(p, maxTries, func() (agrees bool, err error) {
 		stable, err := r.RefreshDevice(device)
@@ -199,7 +199,7 @@ func (j *Job) addCompute(r *region.Region, devices *[abi.Devices]Device) (err er
 
 // readProcesses lists the processes that have a slot, with an index by slot. ended has the
 // processes that left, if no other process has needed their slots yet; they are not in the list.
-func readProcesses(r *region.Region, asking budget.Budget) (out []Process, index map[int]int, ended map[int]bool, err error) {
+func readProcesses(r *region.Region, asking safepath.Budget) (out []Process, index map[int]int, ended map[int]bool, err error) {
 	r.SetAskBudget(asking.Left)
 	all, err := r.Processes()
 	if err != nil {
@@ -233,7 +233,7 @@ func readProcesses(r *region.Region, asking budget.Budget) (out []Process, index
 // addKeepers finds the processes that keep the files of ending ones open. It reads the mappings of
 // every process of the machine: with thousands of processes it takes a hundred times as long as
 // everything else.
-func (j *Job) addKeepers(r *region.Region, asking budget.Budget) {
+func (j *Job) addKeepers(r *region.Region, asking safepath.Budget) {
 	for i := range j.Processes {
 		if p := &j.Processes[i]; p.State == Ending {
 			p.KeptBy = r.KeptBy(p.Slot, asking.Left)

@@ -12,9 +12,9 @@ import (
 	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
-	"ration/internal/budget"
 	"ration/internal/job"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // A look is repeated until it agrees, and no more often than it may be.
@@ -34,7 +34,7 @@ func TestUntil(t *testing.T) {
 		{"an error", func(int) (bool, error) { return false, broken }, false, 1, broken},
 	} {
 		looked := 0
-		exact, err := until(budget.Real.For(time.Hour), maxTries, func() (bool, error) { looked++; return c.look(looked) })
+		exact, err := until(safepath.RealClock.For(time.Hour), maxTries, func() (bool, error) { looked++; return c.look(looked) })
 		expect.True(t, exact == c.exact && looked == c.looked && errors.Is(err, c.err), c.name, exact, "after", looked, "maxTries", err)
 	}
 }
@@ -80,17 +80,16 @@ func TestBudgetWithOneJob(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	path := impossible(t, "scribbles")
 	clock := &stepClock{step: 10 * time.Millisecond}
-	j, err := readRegion(path, budget.Clock{Now: clock.now}.For(allBudget))
+	j, err := readRegion(path, safepath.Clock{Now: clock.now}.For(allBudget))
 	expect.Must(t, err == nil && len(j.Devices) == abi.Devices, "got", j, err)
 	for _, d := range j.Devices {
 		expect.True(t, d.Inexact, "device", d.Device, "is shown as exact")
 	}
 	// A look asks the clock once, but for the first at each device.
-	if most := uint64(200*time.Millisecond/clock.step) + abi.Devices; j.Reads.Reads > most {
-		t.Errorf("looked %d times, and %d are enough", j.Reads.Reads, most)
-	}
+	most := uint64(200*time.Millisecond/clock.step) + abi.Devices
+	expect.True(t, j.Reads.Reads <= most, "looked", j.Reads.Reads, "times, and", most, "are enough")
 	clock.step = 0
-	j, err = readRegion(path, budget.Clock{Now: clock.now}.For(allBudget))
+	j, err = readRegion(path, safepath.Clock{Now: clock.now}.For(allBudget))
 	expect.True(t, err == nil && j.Reads.Reads == 3*maxTries*abi.Devices, "with timeout: looked", j.Reads.Reads, "times", err)
 }
 
@@ -98,7 +97,7 @@ func TestBudgetWithOneJob(t *testing.T) {
 func TestBudgetWithManyJobs(t *testing.T) {
 	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	clock := &stepClock{step: 10 * time.Millisecond}
-	p := budget.Clock{Now: clock.now}.For(allBudget)
+	p := safepath.Clock{Now: clock.now}.For(allBudget)
 	const jobs = 10
 	looked := uint64(0)
 	for i := range jobs {
@@ -106,9 +105,8 @@ func TestBudgetWithManyJobs(t *testing.T) {
 		expect.Must(t, err == nil && j.Devices[0].Inexact, "got", j, err)
 		looked += j.Reads.Reads
 	}
-	if most := uint64(500*time.Millisecond/clock.step) + jobs*abi.Devices; looked > most {
-		t.Errorf("looked %d times, and %d are enough", looked, most)
-	}
+	most := uint64(500*time.Millisecond/clock.step) + jobs*abi.Devices
+	expect.True(t, looked <= most, "looked", looked, "times, and", most, "are enough")
 }
 
 // A process of a job that is looked at when other jobs have used up the budget is confirmed
@@ -125,11 +123,10 @@ func TestBudgetWithIdentities(t *testing.T) {
 		{"no longer than that", identityBudget, false},
 	} {
 		clock := &stepClock{step: c.step}
-		p := budget.Clock{Now: clock.now}.For(0)
+		p := safepath.Clock{Now: clock.now}.For(0)
 		j, err := readRegion(path, p)
 		expect.Must(t, err == nil && len(j.Processes) == 1, c.name, j, err)
-		if got := j.Processes[0]; got.Verified != c.verified || got.State != Live || got.PID != os.Getpid() {
-			t.Errorf("%s: %+v", c.name, got)
-		}
+		got := j.Processes[0]
+		expect.True(t, got.Verified == c.verified && got.State == Live && got.PID == os.Getpid(), c.name, got)
 	}
 }

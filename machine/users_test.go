@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
-	"ration/internal/scan"
 )
 
 // shared is a folder that all users may enter, with this program in it.
@@ -48,9 +48,8 @@ func startHolder(t *testing.T, holder *exec.Cmd, uid int, path string) *exec.Cmd
 	expect.OK(t, errors.Join(err, err2))
 	expect.OK(t, holder.Start())
 	t.Cleanup(func() { _, _ = stdin.Close(), holder.Wait() })
-	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("a holder said %q", line)
-	}
+	line, _ := bufio.NewReader(stdout).ReadString('\n')
+	expect.Must(t, line == "ready\n", "a holder said", line)
 	return holder
 }
 
@@ -63,7 +62,7 @@ func makeDir(t *testing.T, uid int, path string) string {
 // readUsers reads the jobs of all users once, as Read does for root.
 func readUsers(t testing.TB, places job.Paths, timeout time.Duration) Machine {
 	t.Helper()
-	s := newScanner(scan.Options{Once: true})
+	s := newScanner(job.ScanOptions{Once: true})
 	defer s.Close()
 	s.userPaths, s.allUsers, s.timeout = places, func() bool { return true }, timeout
 	m, _, err := s.scan(true)
@@ -74,9 +73,7 @@ func readUsers(t testing.TB, places job.Paths, timeout time.Duration) Machine {
 // Root's picture has the jobs of all users, wherever they are, each once; no link of a tenant is
 // followed, and what is no region is no job.
 func TestAllUsers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root sees the jobs of all users")
-	}
+	testenv.NeedsRoot(t, "only root sees the jobs of all users")
 	const alice, bob, carol = 61001, 61002, 61003
 	dir, program := shared(t)
 	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: "/proc",
@@ -135,9 +132,7 @@ func TestAllUsers(t *testing.T) {
 		odd: {UID: bob, State: Running}, private: {UID: 0, State: Running}, ended: {Name: "ended", UID: bob, State: Ended},
 	} {
 		j := byPath[path]
-		if j == nil || j.Err() != nil || j.Name != want.Name || j.UID != want.UID || j.Owner != proc.UserName(want.UID) || j.State != want.State || j.Devices[0].Used != 1<<20 {
-			t.Errorf("%s: got %+v", path, j)
-		}
+		expect.True(t, j != nil && j.Err() == nil && j.Name == want.Name && j.UID == want.UID && j.Owner == proc.UserName(want.UID) && j.State == want.State && j.Devices[0].Used == 1<<20, path, j)
 		delete(byPath, path)
 	}
 	for _, name := range []string{"leads", "pipe"} {
@@ -153,9 +148,8 @@ func TestAllUsers(t *testing.T) {
 		t.Errorf("got %+v, %v", j, err)
 	}
 	i := slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == train })
-	if p := m.Jobs[i].Processes; len(p) != 1 || !p[0].Verified || p[0].PID != holder.Process.Pid || p[0].UID != alice || p[0].Cgroup == "" {
-		t.Errorf("got %+v", p)
-	}
+	p := m.Jobs[i].Processes
+	expect.True(t, len(p) == 1 && p[0].Verified && p[0].PID == holder.Process.Pid && p[0].UID == alice && p[0].Cgroup != "", p)
 }
 
 func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }

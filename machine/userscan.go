@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/budget"
 	"ration/internal/job"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // userScan scans the jobs of one user, in a new goroutine each time. A scan may hang forever; then
@@ -454,7 +454,7 @@ func (s *userState) divide() {
 
 // collect returns the jobs. It reads the latest ended ones, and discards earlier reads of the
 // others.
-func (s *userState) collect(p budget.Budget, paths []string) userResult {
+func (s *userState) collect(p safepath.Budget, paths []string) userResult {
 	out := userResult{changed: true, waiting: s.waiting, records: s.records(), cut: s.isCut(), bases: slices.Clone(paths)}
 	for i, t := range s.ended {
 		if i >= keptEnded {

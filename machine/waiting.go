@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"ration/internal/budget"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/proc"
+	"ration/internal/safepath"
 )
 
 // Waiting is a command that waits for room on the devices (ration run --wait), a job that sleeps and waits for room
@@ -58,7 +58,7 @@ const queueTime = 100 * time.Millisecond
 
 // readQueue returns the commands that wait in a folder of jobs of a user.
 func readQueue(folder string, uid int, most int) (out []Waiting) {
-	all, err := job.QueueWhile(folder, most, budget.Real.For(queueTime).Left)
+	all, err := job.QueueWhile(folder, most, safepath.RealClock.For(queueTime).Left)
 	if err != nil {
 		return nil
 	}

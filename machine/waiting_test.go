@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 	"ration/internal/job"
 	"ration/internal/proc"
 )
@@ -57,9 +58,7 @@ func TestWaiting(t *testing.T) {
 
 // The PID of a command in another user's queue is that user's word, and counts only for a process of that user.
 func TestWaitingProcessOfAnother(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs a process of another user")
-	}
+	testenv.NeedsRoot(t, "needs a process of another user")
 	const liar = 65534
 	cmd := exec.Command("sleep", "60")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: liar, Gid: liar}}

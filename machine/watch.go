@@ -5,7 +5,7 @@ import (
 	"iter"
 	"time"
 
-	"ration/internal/scan"
+	"ration/internal/job"
 )
 
 // watchInterval is how often Watch reads the machine if nothing is due earlier.
@@ -28,7 +28,7 @@ func Watch(ctx context.Context) iter.Seq2[Event, error] {
 			default: // a wake-up is pending
 			}
 		}
-		s := newScanner(scan.Options{Background: true, Wake: soon, Ended: soon})
+		s := newScanner(job.ScanOptions{Background: true, Wake: soon, Ended: soon})
 		defer s.Close()
 		failed, all := "", time.Now()
 		for ctx.Err() == nil {

@@ -12,7 +12,6 @@ import (
 	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/job"
-	"ration/internal/scan"
 )
 
 // Watch returns first what is known, then each change, with the machine after it; and says once why the
@@ -51,9 +50,8 @@ func TestWatch(t *testing.T) {
 			expect.OK(t, os.Chmod(dir, 0o777))
 		}
 	}
-	if want := []string{JobStarted, Changed, RequestRefused, Changed}; !slices.Equal(kinds, want) {
-		t.Errorf("got %v, want %v", kinds, want)
-	}
+	want := []string{JobStarted, Changed, RequestRefused, Changed}
+	expect.True(t, slices.Equal(kinds, want), kinds, "want", want)
 	expect.True(t, len(errs) == 1 && errors.Is(errs[0], ErrFolder), "got", errs)
 }
 
@@ -62,20 +60,18 @@ func TestScanSharesJobs(t *testing.T) {
 	s, _ := scannerAt(t)
 	member(t, "one")
 	_, slot := member(t, "two")
-	scan := func() scan.Result[Machine, Event] {
+	scan := func() job.ScanResult[Machine, Event] {
 		t.Helper()
 		r, err := s.Scan(true)
 		expect.Must(t, err == nil && len(r.Machine.Jobs) == 2, r, err)
 		return r
 	}
 	first := scan()
-	if again := scan(); again.Changed || again.Machine != first.Machine || len(again.Events) != 0 {
-		t.Errorf("nothing has happened: %+v", again)
-	}
+	again := scan()
+	expect.True(t, !again.Changed && again.Machine == first.Machine && len(again.Events) == 0, "nothing has happened", again)
 	s.users[ownUser].state.jobs[first.Machine.Jobs[1].Path].due = time.Time{}
 	expect.OK(t, slot.Charge(0, abi.Data, 1<<20))
 	second := scan()
-	if !second.Changed || &second.Machine.Jobs[0].Processes[0] != &first.Machine.Jobs[0].Processes[0] || second.Machine.Jobs[1].Held() != 1<<20 || first.Machine.Jobs[1].Held() != 0 {
-		t.Errorf("got %+v, then %+v", first.Machine.Jobs, second.Machine.Jobs)
-	}
+	expect.True(t, second.Changed && &second.Machine.Jobs[0].Processes[0] == &first.Machine.Jobs[0].Processes[0] && second.Machine.Jobs[1].Held() == 1<<20 && first.Machine.Jobs[1].Held() == 0,
+		first.Machine.Jobs, "then", second.Machine.Jobs)
 }

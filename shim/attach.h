@@ -25,7 +25,7 @@ struct attach_page {
 	uint32_t nvml;       /* whether NVML was started; owned by nvml.c */
 	uint32_t looked;     /* a process that only read found no job of a policy's user; under lock */
 	uint32_t compute;    /* the job has a share, a cap or a priority; written before state */
-	uint32_t told;       /* the sleep that gate.c has logged; atomic */
+	uint32_t logged;     /* the sleep that gate.c has logged; atomic */
 	uint32_t counts;     /* RATION_SLEEP_FAST: threads inside the driver are counted; written before state */
 	uint32_t inside;     /* how many there are; owned by gate.c, atomic */
 	uint32_t lane;       /* whether the library moves memory itself; owned by hooks/lane.c, atomic */

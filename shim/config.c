@@ -49,13 +49,12 @@ static bool config_disabled(void)
 	return v && (!strcmp(v, "1") || !strcasecmp(v, "true"));
 }
 
-/* Variables of HAMi-core and of older versions that have no effect, and why. */
+/* Variables of HAMi-core that have no effect, and why. */
 static const struct {
 	const char *name, *why;
 } config_meaningless[] = {
 	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
 	{"ACTIVE_OOM_KILLER", "no process is ever ended"},
-	{"RATION_TOLERANCE", "usage never exceeds a limit"},
 };
 
 void config_log_meaningless(const struct config *c, bool first)

@@ -18,7 +18,7 @@ static void gate_tell(void)
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);
 	uint64_t sleep = load_acquire(&attach_region()->m->header.sleep);
 	uint32_t count = (uint32_t)sleep_count(sleep);
-	if (sleep_state(sleep) == RATION_AWAKE || __atomic_exchange_n(&p->told, count, __ATOMIC_RELAXED) == count)
+	if (sleep_state(sleep) == RATION_AWAKE || __atomic_exchange_n(&p->logged, count, __ATOMIC_RELAXED) == count)
 		return;
 	if (sleep_manual(sleep))
 		log_warn("the job sleeps: a CUDA call waits until it is woken (ration wake JOB wakes it)");

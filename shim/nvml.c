@@ -149,8 +149,8 @@ static int nvml_own_pid_listed(struct nvml_device *d)
 	return nvml_bytes_awake(d, (uint64_t)getpid(), &bytes);
 }
 
-/* nvml_pids_word returns the region's word for the answer in this PID namespace: whether the
- * list shows its processes by their own PIDs. */
+/* nvml_pids_word packs, for the region, whether NVML lists the processes of this PID namespace by the
+ * PIDs that they have in it (own). */
 static uint64_t nvml_pids_word(bool own)
 {
 	const struct region *r = attach_region();

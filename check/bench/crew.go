@@ -65,6 +65,20 @@ func newCrew(lang language, n int) (_ *crew, err error) {
 	return c, nil
 }
 
+// openCrew starts n workers that have each opened a region, and have a slot.
+func openCrew(lang language, n int, path string, limit uint64) (*crew, error) {
+	c, err := newCrew(lang, n)
+	if err != nil {
+		return nil, err
+	}
+	c.path = path
+	if _, err := c.all(always("open %s %d", path, limit)); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
 func workerCommand(lang language) (*exec.Cmd, error) {
 	if lang == inGo {
 		return harness.Again(WorkerCommand)
@@ -167,15 +181,11 @@ func withPair(limit uint64, f func(pair) error) error {
 	return inRegion(func(path string) error {
 		p := pair{}
 		for _, lang := range languages {
-			c, err := newCrew(lang, 1)
+			c, err := openCrew(lang, 1, path+"-"+string(lang), limit)
 			if err != nil {
 				return err
 			}
 			defer c.close()
-			c.path = path + "-" + string(lang)
-			if _, err := c.order(0, "open %s %d", c.path, limit); err != nil {
-				return err
-			}
 			p[lang] = c
 		}
 		return f(p)

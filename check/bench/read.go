@@ -83,14 +83,11 @@ func readBeside(env Env, p pair) (rows []Row, err error) {
 func snapshots(env Env, lang language, name string, microseconds int) (rows []Row, err error) {
 	env.Say(fmt.Sprintf("a snapshot of 8 %s writers in %s", name, lang))
 	err = inRegion(func(path string) error {
-		c, err := newCrew(lang, 1+writers) // the first reads
+		c, err := openCrew(lang, 1+writers, path, largeLimit) // the first reads
 		if err != nil {
 			return err
 		}
 		defer c.close()
-		if _, err := c.all(always("open %s %d", path, largeLimit)); err != nil {
-			return err
-		}
 		for i := 1; i <= writers; i++ {
 			if _, err := c.order(i, "write %d", microseconds); err != nil {
 				return err

@@ -49,14 +49,11 @@ func reap(env Env) (Result, error) {
 
 // kill starts a worker that takes the whole limit, and kills it.
 func kill(lang language, path string, bytes uint64) error {
-	c, err := newCrew(lang, 1)
+	c, err := openCrew(lang, 1, path, bytes)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	if _, err := c.order(0, "open %s %d", path, bytes); err != nil {
-		return err
-	}
 	if _, err := c.order(0, "hold %d", bytes); err != nil {
 		return err
 	}

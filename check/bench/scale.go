@@ -48,14 +48,11 @@ func measureScale(env Env, n int, name string, device func(int) int) (rows []Row
 	for range env.pick(5, 1) {
 		for _, lang := range languages {
 			err := inRegion(func(path string) error {
-				c, err := newCrew(lang, n)
+				c, err := openCrew(lang, n, path, largeLimit)
 				if err != nil {
 					return err
 				}
 				defer c.close()
-				if _, err := c.all(always("open %s %d", path, largeLimit)); err != nil {
-					return err
-				}
 				done, err := c.atOnce(func(i int) string {
 					return fmt.Sprintf("scale %d %d", env.pause(200*time.Millisecond), device(i))
 				})

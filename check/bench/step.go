@@ -34,14 +34,11 @@ func step(env Env) (result Result, err error) {
 		env.Say(fmt.Sprintf("%d steps, %s in %s", steps, of.name, of.lang))
 		var share, spent, length Samples
 		err := inRegion(func(path string) error {
-			c, err := newCrew(of.lang, trainers)
+			c, err := openCrew(of.lang, trainers, path, largeLimit)
 			if err != nil {
 				return err
 			}
 			defer c.close()
-			if _, err := c.all(always("open %s %d", path, largeLimit)); err != nil {
-				return err
-			}
 			order := fmt.Sprintf("steps %d", steps)
 			if of.locked {
 				order += " " + path + ".lock"

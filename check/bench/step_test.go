@@ -28,9 +28,8 @@ func TestStep(t *testing.T) {
 	stepSleep = func(time.Duration) { held = append(held, int(r.Used(0)/tensor)) }
 	w := &worker{r: r, slots: []*region.Slot{s}, out: bufio.NewWriter(io.Discard)}
 	expect.OK(t, w.steps(1))
-	if want := []int{5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 68, 58}; !slices.Equal(held, want) || r.Used(0) != 0 {
-		t.Errorf("held %v, at the end %d bytes", held, r.Used(0))
-	}
+	want := []int{5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 68, 58}
+	expect.True(t, slices.Equal(held, want) && r.Used(0) == 0, "held", held, "at the end", r.Used(0), "bytes")
 	expect.True(t, forward == 20 && backward == 40 && allReduce == 8 && optimiser == 10, "the step is another one")
 }
 

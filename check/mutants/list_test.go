@@ -38,9 +38,8 @@ func TestTestsOfTheList(t *testing.T) {
 	for _, m := range all {
 		if m.kind == "shim" {
 			for _, name := range m.args {
-				if path := "../../shim/test/" + name; !exists(path) && !exists(path+".c") {
-					t.Errorf("%s: shim/test has no %s", m.name, name)
-				}
+				path := "../../shim/test/" + name
+				expect.True(t, exists(path) || exists(path+".c"), m.name, "shim/test has no", name)
 			}
 			continue
 		}
@@ -84,9 +83,7 @@ func TestParse(t *testing.T) {
 		{good + "without x\n", "nor a reason"},
 	} {
 		_, _, err := parse([]byte(c.text))
-		if err == nil && c.want != "" || err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%q: got %v, want %q", c.text, err, c.want)
-		}
+		expect.True(t, (err != nil || c.want == "") && (err == nil || c.want != "" && strings.Contains(err.Error(), c.want)), c.text, err, "want", c.want)
 	}
 }
 
@@ -101,8 +98,7 @@ func TestApply(t *testing.T) {
 		{"", "four", "", ""},
 	} {
 		m := mutant{after: c.after, old: c.old, new: c.new}
-		if got, err := m.apply(text); got != c.want || (err != nil) != (c.want == "") {
-			t.Errorf("%+v: got %q, %v", c, got, err)
-		}
+		got, err := m.apply(text)
+		expect.True(t, got == c.want && (err != nil) == (c.want == ""), c, got, err)
 	}
 }

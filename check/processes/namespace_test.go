@@ -27,9 +27,7 @@ func needPIDs(t testing.TB) {
 // with several threads cannot.
 func startBeside(t testing.TB, w *worker, path string, options ...option) *worker {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can enter another process's PID namespace")
-	}
+	testenv.NeedsRoot(t, "only root can enter another process's PID namespace")
 	return mustStart(t, w.PID(), path, options...)
 }
 

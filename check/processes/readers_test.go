@@ -74,9 +74,8 @@ func TestInconsistentReadingIsMarked(t *testing.T) {
 		for _, inexact := range []bool{true, false} {
 			j, err := machine.ReadJob(path)
 			expect.Must(t, err == nil && len(j.Devices) == 1, j.Devices, err)
-			if d := j.Devices[0]; d.Inexact != inexact || inexact == (heldOf(j, 0) == d.Used) {
-				t.Errorf("%d bytes used, %d held, inexact %v", d.Used, heldOf(j, 0), d.Inexact)
-			}
+			d := j.Devices[0]
+			expect.True(t, d.Inexact == inexact && inexact != (heldOf(j, 0) == d.Used), d.Used, "bytes used", heldOf(j, 0), "held, inexact", d.Inexact)
 			a.OK("reap")
 		}
 		a.Quit()

@@ -107,9 +107,8 @@ func TestTenantClaimsToBeAnother(t *testing.T) {
 	bad.slot(real.Slot+1, 2, 0, "kthreadd")
 	bad.word(uint64(real.Slot+2), "Header", "HighWater")
 	for _, p := range readJob(t, path, 2).Processes {
-		if p.Slot == real.Slot && (!p.Verified || p.PID != real.PID || p.UID != real.UID || p.User != real.User || region.OnHost() && p.HostPID != real.HostPID) {
-			t.Errorf("its owner is shown as %+v", p)
-		}
+		expect.True(t, p.Slot != real.Slot || p.Verified && p.PID == real.PID && p.UID == real.UID && p.User == real.User && (!region.OnHost() || p.HostPID == real.HostPID),
+			"its owner is shown as", p)
 		expect.True(t, p.Slot == real.Slot || !p.Verified && p.State == machine.Dead && p.User == "0", "a claim is shown as", p)
 	}
 	// The operator is told to end the process that runs, and no other.
@@ -310,9 +309,7 @@ func TestTenantLeavesALock(t *testing.T) {
 			"the kernel names", os.Getpid(), "and it is shown as", p)
 	}
 	err = job.Remove(job.Job{Path: path}, true)
-	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) || strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())+" (victim") {
-		t.Errorf("removing it: %v", err)
-	}
+	expect.True(t, err != nil && strings.Contains(err.Error(), "pid "+strconv.Itoa(w.PID())) && !strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())+" (victim"), "removing it", err)
 }
 
 // A process that can open a region can lock its slots' bytes without joining. The error of a

@@ -87,9 +87,7 @@ func TestLimitsThatCannotBeAskedFor(t *testing.T) {
 // the other process has become another program.
 func TestMapsThatMayNotBeRead(t *testing.T) {
 	testenv.NeedStart(t)
-	if os.Geteuid() != 0 {
-		t.Skip("only root can run a worker as another user")
-	}
+	testenv.NeedsRoot(t, "only root can run a worker as another user")
 	for name, owner := range map[string]option{
 		"of root":             asUser(0),
 		"of an ordinary user": asUser(1001),
@@ -165,9 +163,7 @@ func actsAs(t *testing.T, pid int) (uid uint32) {
 // started it: root may change its user without another program.
 func TestSetUIDProgram(t *testing.T) {
 	testenv.NeedStart(t)
-	if os.Geteuid() != 0 {
-		t.Skip("only root can make a program of root's for another user")
-	}
+	testenv.NeedsRoot(t, "only root can make a program of root's for another user")
 	for _, tt := range []struct {
 		name         string
 		uid, becomes uint32

@@ -28,6 +28,14 @@ func NeedsHost(t testing.TB) {
 	}
 }
 
+// NeedsRoot skips a test that only root can run, with the reason.
+func NeedsRoot(t testing.TB, why string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip(why)
+	}
+}
+
 // Made skips a test that needs what make builds or installs, if one of the errors says that
 // it is not there. make test has made it all, and says so: then the test fails.
 func Made(t testing.TB, errs ...error) {

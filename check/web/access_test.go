@@ -149,7 +149,7 @@ func TestAccessible(t *testing.T) {
 	_, own := madeUp(t, m, webtest.Past(m, time.Now()), func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return true } })
 	_, public := madeUp(t, webtest.Machine(8, 0, 0), node.History{}, func(o *web.Options) { o.Public = true })
 	_, empty := madeUp(t, webtest.Machine(0, 0, 0), node.History{}, nil)
-	many := webtest.Crowd(16, 30)
+	many := webtest.SharedMachine(16, 30)
 	_, crowd := madeUp(t, many, webtest.Past(many, time.Now()), func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return false } })
 	for name, url := range map[string]string{"own": own, "public": public, "empty": empty, "crowd": crowd} {
 		b := open(t, url)

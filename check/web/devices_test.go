@@ -29,7 +29,7 @@ func (b *tab) box(selector string) (out box) {
 
 // Sixteen devices and the first jobs are on one screen; on a phone a device is one line.
 func TestManyDevices(t *testing.T) {
-	m := webtest.Crowd(16, 12)
+	m := webtest.SharedMachine(16, 12)
 	_, url := madeUp(t, m, webtest.Past(m, time.Now()), func(o *web.Options) { o.MayChange = func(*machine.Job) bool { return true } })
 	b := open(t, url, as(1440, 900, "light", true))
 	b.isLive()
@@ -48,7 +48,7 @@ func TestManyDevices(t *testing.T) {
 
 // Long names of users, jobs and devices make no page wider than its window, and no line higher.
 func TestLongNames(t *testing.T) {
-	m := webtest.Crowd(4, 6)
+	m := webtest.SharedMachine(4, 6)
 	long := strings.Repeat("long-name-", 12)
 	for i := range m.Jobs {
 		m.Jobs[i].Owner, m.Jobs[i].Name = m.Jobs[i].Owner+long, long+m.Jobs[i].Name
@@ -72,7 +72,7 @@ func TestLongNames(t *testing.T) {
 
 // A device opens for its details; what the reader has opened or closed stays so.
 func TestDeviceOpens(t *testing.T) {
-	m := webtest.Crowd(16, 12)
+	m := webtest.SharedMachine(16, 12)
 	source, url := madeUp(t, m, webtest.Past(m, time.Now()), nil)
 	b := open(t, url, as(1440, 900, "light", true))
 	b.isLive()
@@ -102,7 +102,7 @@ func TestDeviceOpens(t *testing.T) {
 
 // A user of the legend shows that user's parts and jobs only, with the keyboard too, and again all.
 func TestOneUser(t *testing.T) {
-	m := webtest.Crowd(16, 12)
+	m := webtest.SharedMachine(16, 12)
 	source, url := madeUp(t, m, node.History{}, nil)
 	b := open(t, url, as(1440, 900, "light", true))
 	b.isLive()

@@ -31,7 +31,7 @@ func TestPictures(t *testing.T) {
 	for i, size := range sizes {
 		draw(t, url, "page-"+size.name, size.width, size.height, []string{"dark", "light", "light"}[i])
 	}
-	m = webtest.Crowd(16, 14)
+	m = webtest.SharedMachine(16, 14)
 	_, url = madeUp(t, m, webtest.Past(m, time.Now()), nil)
 	draw(t, url, "page-many", 1440, 900, "light")
 }

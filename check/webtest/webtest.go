@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"ration/internal/feed"
+	"ration/internal/fleet"
 	"ration/internal/node"
 	"ration/machine"
 )
@@ -87,12 +87,12 @@ type Source struct {
 	m      *machine.Machine
 	events []machine.Event
 	past   node.History
-	feed   *feed.Feed
+	feed   *fleet.Feed
 }
 
 // NewSource returns a source with a machine and its history.
 func NewSource(m *machine.Machine, past node.History) *Source {
-	return &Source{m: m, events: machine.Events(&machine.Machine{}, m, time.Now()), past: past, feed: feed.New()}
+	return &Source{m: m, events: machine.Events(&machine.Machine{}, m, time.Now()), past: past, feed: fleet.NewFeed()}
 }
 
 // Change changes a copy of the machine, and publishes it.

@@ -12,7 +12,7 @@ import (
 	"ration/internal/region"
 )
 
-// work runs in the background, in threads of its own, until it is told to end.
+// work runs in the background, in threads of its own, until it is stopped.
 type work struct {
 	ended   atomic.Bool // tells the threads to end
 	threads sync.WaitGroup

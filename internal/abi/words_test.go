@@ -96,9 +96,7 @@ func TestCost(t *testing.T) {
 	if c != 0x8807f274_00103001 {
 		t.Errorf("the word is %#x", uint64(c))
 	}
-	if c.Of(a) != 518<<20+Unit {
-		t.Errorf("a cost came back as %d", c.Of(a))
-	}
+	expect.True(t, c.Of(a) == 518<<20+Unit, "a cost came back as", c.Of(a))
 	for _, other := range [][2]uint64{b, {a[1], a[0]}, {0, a[1]}, {}} {
 		if n := c.Of(other); n != 0 {
 			t.Errorf("a context on device %x is said to take %d", other, n)

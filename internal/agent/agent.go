@@ -35,11 +35,10 @@ import (
 	"golang.org/x/time/rate"
 
 	"ration/internal/agent/privsep"
-	"ration/internal/feed"
+	"ration/internal/fleet"
 	"ration/internal/job"
 	"ration/internal/metrics"
 	"ration/internal/node"
-	"ration/internal/scan"
 	"ration/machine"
 )
 
@@ -88,7 +87,7 @@ type Agent struct {
 	usage   *accounts
 	idle    *node.Idleness
 	events  *eventRing
-	feed    *feed.Feed // its version advances with each snapshot or event
+	feed    *fleet.Feed // its version advances with each snapshot or event
 
 	// Only the goroutine of Run uses these.
 	log      eventLog
@@ -107,13 +106,13 @@ type Agent struct {
 
 // New returns an agent that has not scanned yet.
 func New(opts Options) (*Agent, error) {
-	a := &Agent{opts: opts, history: newHistory(), events: newEventRing(), feed: feed.New(),
+	a := &Agent{opts: opts, history: newHistory(), events: newEventRing(), feed: fleet.NewFeed(),
 		wake: make(chan struct{}, 1), scanned: make(chan struct{}), log: newEventLog(opts.Log, job.User())}
 	a.stats.Events = map[string]uint64{}
 	for _, kind := range machine.EventKinds {
 		a.stats.Events[kind] = 0
 	}
-	a.scanner = node.NewScanner(scan.Options{Background: true, Wake: a.Wake, Ended: a.scanSoon})
+	a.scanner = node.NewScanner(job.ScanOptions{Background: true, Wake: a.Wake, Ended: a.scanSoon})
 	hint := func(folder string) {
 		if folder != "" {
 			a.scanner.Hint(folder)

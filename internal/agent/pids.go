@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/budget"
+	"ration/internal/safepath"
 	"ration/machine"
 )
 
@@ -105,7 +105,7 @@ func (w *pidWatch) divide(accounts map[int]map[int]string) map[int]string {
 	for i, account := range order {
 		wants[i] = len(accounts[account])
 	}
-	for i, most := range budget.Divide(w.most, wants) {
+	for i, most := range safepath.Divide(w.most, wants) {
 		for _, watched := range []bool{true, false} {
 			for pid, folder := range accounts[order[i]] {
 				if most > 0 && (w.open[pid] != nil) == watched {

@@ -89,7 +89,7 @@ func brief(m *machine.Machine) machine.Machine {
 		return owner
 	}
 	out := machine.Machine{Devices: slices.Clone(m.Devices), Jobs: []machine.Job{}, Outside: []machine.Outside{}, Findings: []machine.Finding{}}
-	for i := range out.Devices { // these change all the time
+	for i := range out.Devices { // without the values that change all the time
 		g := &out.Devices[i]
 		g.Temperature, g.Power, g.Utilization = nil, nil, nil
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"ration/check/expect"
-	"ration/internal/feed"
+	"ration/internal/fleet"
 	"ration/internal/job"
 	"ration/machine"
 )
@@ -95,7 +95,7 @@ func TestDeltas(t *testing.T) {
 			var got delta
 			expect.OK(t, json.Unmarshal([]byte(text), &got))
 			fresh := len(got.Jobs)
-			jobs, next, ok := feed.Merge(f.have, got.Serials, got.Jobs)
+			jobs, next, ok := fleet.Merge(f.have, got.Serials, got.Jobs)
 			f.have, got.Jobs = next, jobs
 			expect.Must(t, ok, "step", step, "user", f.who.uid, "cannot apply", text)
 			whole := asJSON(t, Visible(&now.Machine, f.who.uid, f.who.all))

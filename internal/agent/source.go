@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"ration/internal/feed"
+	"ration/internal/fleet"
 	"ration/internal/node"
 	"ration/machine"
 )
@@ -23,7 +23,7 @@ type Source struct {
 	noAgent bool
 	warn    func(error)
 	ended   chan struct{}
-	feed    *feed.Feed
+	feed    *fleet.Feed
 	ring    *eventRing // drops events that another agent has sent already
 
 	mu      sync.Mutex // guards the fields below
@@ -37,7 +37,7 @@ type Source struct {
 // NewSource returns a Source that has a first snapshot. It lasts until the context ends. With
 // noAgent it connects to no other agent. It calls warn when an agent does not answer.
 func NewSource(ctx context.Context, own Options, noAgent bool, warn func(error)) (*Source, error) {
-	s := &Source{ctx: ctx, own: own, noAgent: noAgent, warn: warn, ended: make(chan struct{}), feed: feed.New(), ring: newEventRing()}
+	s := &Source{ctx: ctx, own: own, noAgent: noAgent, warn: warn, ended: make(chan struct{}), feed: fleet.NewFeed(), ring: newEventRing()}
 	first := make(chan error, 1)
 	go s.run(sync.OnceFunc(func() { first <- nil }), first)
 	return s, <-first

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"ration/internal/feed"
+	"ration/internal/fleet"
 	"ration/internal/node"
 	"ration/machine"
 )
@@ -171,7 +171,7 @@ func (c *Client) Watch(ctx context.Context) iter.Seq2[Update, error] {
 				if err := json.Unmarshal(lines.Bytes(), &d); err != nil {
 					return fmt.Errorf("reading the agent's machine: %w", err)
 				}
-				jobs, next, ok := feed.Merge(have, d.Serials, d.Jobs)
+				jobs, next, ok := fleet.Merge(have, d.Serials, d.Jobs)
 				if !ok {
 					return fmt.Errorf("reading the agent's machine: %d jobs are new, of %d", len(d.Jobs), len(d.Serials))
 				}

@@ -7,11 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
-	"ration/internal/budget"
-	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/safepath"
-	"ration/internal/scan"
 )
 
 const (
@@ -36,12 +33,12 @@ const (
 // watcher calls hint when a folder should be scanned again.
 type watcher struct {
 	hint   func(folder string)
-	kernel *inotify.Watcher
+	kernel *safepath.Watcher
 
 	mu       sync.Mutex
 	closed   bool
-	setting  bool           // a goroutine is adding watches, because opening a folder may block
-	users    []scan.Folders // as set
+	setting  bool              // a goroutine is adding watches, because opening a folder may block
+	users    []job.ScanFolders // as set
 	wanted   map[string]wanted
 	watched  map[string]int // inotify watch by folder
 	folders  map[int]*watch
@@ -76,7 +73,7 @@ type opening struct {
 }
 
 func newWatcher(hint func(string)) (*watcher, error) {
-	kernel, err := inotify.New()
+	kernel, err := safepath.NewWatcher()
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +89,7 @@ func (w *watcher) close() {
 }
 
 // set sets which folders of which users are watched.
-func (w *watcher) set(users []scan.Folders) {
+func (w *watcher) set(users []job.ScanFolders) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.users = users
@@ -110,7 +107,7 @@ func (w *watcher) update() {
 		}
 	}
 	w.wanted = map[string]wanted{}
-	for i, most := range budget.Divide(maxWatches, wants) {
+	for i, most := range safepath.Divide(maxWatches, wants) {
 		u := w.users[i]
 		for _, kind := range []struct {
 			folders []string
@@ -221,7 +218,7 @@ func (w *watcher) all() (out []string) {
 }
 
 // folderOf returns the folder to scan again after an event, or "".
-func (w *watcher) folderOf(e inotify.Event) string {
+func (w *watcher) folderOf(e safepath.WatchEvent) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f := w.folders[e.Watch]

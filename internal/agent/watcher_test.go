@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
-	"ration/internal/inotify"
 	"ration/internal/job"
-	"ration/internal/scan"
+	"ration/internal/safepath"
 )
 
 // watcherOf returns a watcher that does not run yet, what it hints at, and so many folders.
@@ -36,7 +35,7 @@ func watcherOf(t *testing.T, folders int) (w *watcher, hints chan string, dirs [
 func TestFlood(t *testing.T) {
 	w, hints, dirs := watcherOf(t, 3)
 	noisy, other, quiet := dirs[0], dirs[1], dirs[2]
-	w.set([]scan.Folders{{Account: 1, Active: []string{noisy, other}}, {Account: 2, Bases: []string{quiet}}})
+	w.set([]job.ScanFolders{{Account: 1, Active: []string{noisy, other}}, {Account: 2, Bases: []string{quiet}}})
 	for range dirs {
 		<-hints // all are watched
 	}
@@ -65,14 +64,14 @@ func TestOpeningsAreBounded(t *testing.T) {
 	for _, folder := range dirs {
 		expect.OK(t, os.WriteFile(filepath.Join(folder, job.RegionName), nil, 0o600))
 	}
-	w.set([]scan.Folders{{Account: 1, Active: dirs}})
+	w.set([]job.ScanFolders{{Account: 1, Active: dirs}})
 	for range dirs {
 		<-hints
 	}
 	w.sweeping = true // there is a timer, which does not end
 	goroutines := runtime.NumGoroutine()
 	for i := range 2000 {
-		w.folderOf(inotify.Event{Watch: w.watched[dirs[i%2]], Mask: unix.IN_OPEN, Name: job.RegionName})
+		w.folderOf(safepath.WatchEvent{Watch: w.watched[dirs[i%2]], Mask: unix.IN_OPEN, Name: job.RegionName})
 	}
 	expect.True(t, len(w.opened) == len(dirs) && runtime.NumGoroutine() <= goroutines+2,
 		len(w.opened), "folders", runtime.NumGoroutine()-goroutines, "goroutines more")
@@ -99,7 +98,7 @@ func TestWatchesAreDivided(t *testing.T) {
 		many[i] = fmt.Sprint("/nonexistent/", i)
 	}
 	w.setting = true // add nothing
-	w.set([]scan.Folders{{Account: 1, Active: many}, {Account: 2, Active: dirs}})
+	w.set([]job.ScanFolders{{Account: 1, Active: many}, {Account: 2, Active: dirs}})
 	if _, wanted := w.wanted[dirs[0]]; !wanted || len(w.wanted) != maxWatches {
 		t.Errorf("of %d the other's is wanted: %v", len(w.wanted), wanted)
 	}
@@ -113,7 +112,7 @@ func TestLostEvents(t *testing.T) {
 		folders[f] = true
 	}
 	// Two accounts: after the pause of one that has too many events, all of its folders are worth a look anyway.
-	w.set([]scan.Folders{{Account: 1, Bases: all[:1]}, {Account: 2, Bases: all[1:]}})
+	w.set([]job.ScanFolders{{Account: 1, Bases: all[:1]}, {Account: 2, Bases: all[1:]}})
 	for range all {
 		<-hints // they are watched
 	}
@@ -151,7 +150,7 @@ func TestWatchesOpening(t *testing.T) {
 	}
 	region, err := os.Open(filepath.Join(read, job.RegionName)) // as the agent keeps it
 	expect.OK(t, err)
-	w.set([]scan.Folders{{Active: []string{active, read}, Opened: []string{ended}}})
+	w.set([]job.ScanFolders{{Active: []string{active, read}, Opened: []string{ended}}})
 	for range dirs {
 		<-hints
 	}

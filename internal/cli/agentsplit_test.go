@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // testReader is the user and the group of the reader in tests.
@@ -181,9 +182,8 @@ func TestReaderHasOneCapability(t *testing.T) {
 			}
 			var st unix.Stat_t
 			err = unix.Stat(fmt.Sprintf("/proc/%d/root/run/ration-agent", pid), &st)
-			if test.folder && (err != nil || st.Uid != testReader || st.Gid != testReader || st.Mode&0o777 != 0o700) || !test.folder && err != unix.ENOENT {
-				t.Errorf("the reader's folder: %+v, %v", st, err)
-			}
+			expect.True(t, (!test.folder || err == nil && st.Uid == testReader && st.Gid == testReader && st.Mode&0o777 == 0o700) && (test.folder || err == unix.ENOENT),
+				"the reader's folder", st, err)
 			environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 			expect.True(t, err == nil && len(environ) != 0 && !strings.Contains(string(environ), "NOTIFY_SOCKET"),
 				"the reader's environment", environ, err)
@@ -282,9 +282,7 @@ func TestReaderCannotBegin(t *testing.T) {
 
 // The reader is in the group that may use the driver, where not everybody may; never in root's.
 func TestDriverGroups(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs another group")
-	}
+	testenv.NeedsRoot(t, "needs another group")
 	device := filepath.Join(t.TempDir(), "nvidiactl")
 	if got := driverGroups(device); got != nil {
 		t.Errorf("without a driver: %d", got)
@@ -311,8 +309,7 @@ func TestProcGroups(t *testing.T) {
 	} {
 		mounts := filepath.Join(t.TempDir(), "mounts")
 		expect.OK(t, os.WriteFile(mounts, []byte("sysfs /sys sysfs rw,gid=9,hidepid=2 0 0\nproc /proc proc "+options+" 0 0\n"), 0o600))
-		if got := procGroups(mounts); !slices.Equal(got, want) {
-			t.Errorf("%s: got %d, want %d", options, got, want)
-		}
+		got := procGroups(mounts)
+		expect.True(t, slices.Equal(got, want), options, got, "want", want)
 	}
 }

@@ -51,9 +51,7 @@ func createJob(t *testing.T, name string) (folder string, spec launch.CDISpec, t
 // What ration cdi writes is what it always wrote, and the library by which engines read it
 // accepts it and adds all of it to a container.
 func TestCDISpec(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a user's job has no limits file, and root's is the one that matters")
-	}
+	testenv.NeedsRoot(t, "a user's job has no limits file, and root's is the one that matters")
 	folder, spec, text := createJob(t, "train")
 	masked := strings.ReplaceAll(string(text), os.Getenv("RATION_DIR"), "/run/ration")
 	masked = regexp.MustCompile(`-[0-9a-f]{16}\b`).ReplaceAllString(masked, "-HASH")

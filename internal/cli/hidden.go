@@ -39,7 +39,7 @@ func newWorkerCommand() *cobra.Command {
 func newReapCommand() *cobra.Command {
 	return &cobra.Command{Use: "reap PATH...", Hidden: true, Args: argCount(1, -1, "regions"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			// It needs no further rights, and a hostile region must not gain any through it.
+			// Give up the way to more rights: the region may be hostile, and this command needs none.
 			err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 			if err != nil {
 				return err

@@ -55,7 +55,7 @@ user got no ration), over-limit (the driver counts more for a job than its
 limit), near-limit (a job holds 95 % of its limit), idle (a job holds memory
 and has done nothing for a while), gpu-failed.
 
-A problem is told when it begins. If it happens again within ten minutes, it is
+A problem is reported when it begins. If it happens again within ten minutes, it is
 only counted. A user's jobs cause at most 20 notifications in ten minutes. Each
 section sends at most 10 at once, and then one in ten seconds. A URL that does
 not answer is tried six times. The log, on standard error, says what was not

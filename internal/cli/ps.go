@@ -391,7 +391,7 @@ type processRow struct {
 	machine.Process
 	machine.Holding
 	depth   int    // depth in the tree of the job's processes
-	command string // if it is not that of the job, which is shown above
+	command string // empty if it is the command of the job, which is shown above
 }
 
 // claim marks a text that only the job claims about a process.

@@ -66,7 +66,6 @@ var variablesOfLibrary = []Entry{
 	{"RATION_FAIL", "open: a program whose job cannot be used runs without limits. Otherwise CUDA is refused to it."},
 	{"CUDA_DISABLE_CONTROL", "true: no limits for this program, unless ration run started it."},
 	{"CUDA_OVERSUBSCRIBE, ACTIVE_OOM_KILLER", "HAMi-core's. They have no effect here, and a warning says so."},
-	{"RATION_TOLERANCE", "Existed in development versions. It has no effect, and a warning says so."},
 	{"RATION_JOB, RATION_JOB_CREATED", "The job's name and the time at which it was made, for the library. ration run sets them."},
 	{"RATION_HOSTPID", "probe: a process in a container finds its PID outside by the driver's list of processes, where ration ps is not run outside."},
 }

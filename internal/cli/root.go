@@ -57,7 +57,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 // onSignal is called, if set, when this process is asked to end; then it does not end at once.
 var onSignal atomic.Pointer[func()]
 
-// serves says that this process serves clients, and has not ended yet: it goes on when one disconnects.
+// serves is true while this process serves clients. It then does not end when one of them disconnects.
 var serves atomic.Bool
 
 // interrupt cleans up after the running command.

@@ -154,9 +154,7 @@ func mayMount() bool {
 
 // TestRunAsUser runs TestRun as an ordinary user; in a short run, its main scripts.
 func TestRunAsUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("TestRun runs as an ordinary user already")
-	}
+	testenv.NeedsRoot(t, "TestRun runs as an ordinary user already")
 	const nobody = 65534
 	makeMountPoints(t)
 	dir, err := os.MkdirTemp("", "ration-user-")

@@ -101,22 +101,6 @@ func TestManualAfterAuto(t *testing.T) {
 	expect.Must(t, answered, "the call does not go on")
 }
 
-// ration sleep is interrupted in the middle. The next call of the program brings the job back.
-func TestSleepInterrupted(t *testing.T) {
-	sleepMachine(t, "0")
-	p := startSleeper(t, 100, "--mem", "1g", "--name", "nb")
-	_, before := readSleeper(t, "nb")
-	for _, step := range []string{"sleep-lock:1", "sleep-aside:1", "sleep-moved:1", "sleep-asleep:1", "sleep-returned:1"} {
-		helper, _ := startStopped(t, step, "sleep", "nb")
-		expect.OK(t, helper.Process.Kill())
-		_ = helper.Wait()
-		j, _ := readSleeper(t, "nb")
-		expect.True(t, j.Sleep != "", "after", step, "the job is awake")
-		p.works()
-		awakeAndWhole(t, "nb", before.Used, p)
-	}
-}
-
 // All processes of a job have ended while it slept. The next ones are served, also in a job that stays.
 func TestStartsAfterEndAsleep(t *testing.T) {
 	sleepMachine(t, "0")

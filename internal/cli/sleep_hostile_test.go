@@ -15,6 +15,7 @@ import (
 
 	"ration/check/expect"
 	"ration/check/observer"
+	"ration/check/testenv"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -23,9 +24,7 @@ import (
 // A job of root's names a process of another job as its own. Root's sleep and wake leave that process alone: the driver
 // moves the memory of any process for root.
 func TestSleepNamesAnother(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testenv.NeedsRoot(t, "needs root")
 	jobs := sleepMachine(t, "0")
 	victim := startSleeper(t, 100, "--mem", "2g", "--name", "victim")
 	_, before := readSleeper(t, "victim")
@@ -83,9 +82,7 @@ func TestSleeperKeepsNoPlace(t *testing.T) {
 // A tenant's job is put to sleep for root by a process of the tenant. That process gives the tenant nothing of root's,
 // and does not keep root's command waiting.
 func TestSleepAsOwner(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	testenv.NeedsRoot(t, "needs root")
 	const nobody = 65534
 	sleepMachine(t, "0")
 	folder, state := t.TempDir(), filepath.Dir(os.Getenv("FAKEGPU_STATE"))

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -373,36 +372,6 @@ func TestSleepKilledAndUsed(t *testing.T) {
 		expect.True(t, err != nil && strings.Contains(err.Error(), "killed"), "sleep did not come to", at, ":", err, out)
 		p.works()
 		awakeAndWhole(t, "nb", before.Used, p)
-	}
-}
-
-// Helpers are killed at random, in the middle of the driver's calls, by two users of the same job.
-func TestSleepChaos(t *testing.T) {
-	slow(t)
-	sleepMachine(t, "4000:4000")
-	seed := uint64(time.Now().UnixNano())
-	t.Log("seed", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	first := startSleeper(t, 200, "--mem", "4g", "--name", "pair")
-	second := startSleeper(t, 100, "--join", "--name", "pair")
-	_, before := readSleeper(t, "pair")
-	for range 12 {
-		for range 3 {
-			args := []string{"sleep", "--wake", "manual", "pair"}
-			if random.IntN(2) == 0 {
-				args = []string{"wake", "pair"}
-			}
-			cmd := exec.Command("ration", args...)
-			expect.OK(t, cmd.Start())
-			time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
-		if random.IntN(2) == 0 {
-			mustRation(t, "sleep", "--wake", "manual", "pair")
-		}
-		mustRation(t, "wake", "pair")
-		awakeAndWhole(t, "pair", before.Used, first, second)
 	}
 }
 

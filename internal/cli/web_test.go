@@ -21,6 +21,7 @@ import (
 
 	"ration/check/expect"
 	"ration/check/fleet/sim"
+	"ration/check/testenv"
 	"ration/internal/fleet"
 	"ration/internal/job"
 	"ration/machine"
@@ -126,9 +127,7 @@ func TestMayChangeLimit(t *testing.T) {
 
 // Another user's page, by root's agent, has nothing of root's jobs; root's has.
 func TestWebOfAnotherUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs another user: run it as root")
-	}
+	testenv.NeedsRoot(t, "needs another user: run it as root")
 	folder := t.TempDir()
 	program, err := exec.LookPath("ration")
 	expect.OK(t, errors.Join(err, openParents(folder), openParents(filepath.Dir(program))))

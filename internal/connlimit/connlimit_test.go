@@ -76,9 +76,8 @@ func TestDo(t *testing.T) {
 	for range 100 {
 		all.Go(func() {
 			one.Do(func() {
-				if n := atOnce.Add(1); n > 1 {
-					t.Errorf("%d requests of one user at once", n)
-				}
+				n := atOnce.Add(1)
+				expect.True(t, n <= 1, n, "requests of one user at once")
 				runtime.Gosched()
 				atOnce.Add(-1)
 			})

@@ -24,9 +24,8 @@ func TestAgentVersion(t *testing.T) {
 		t.Helper()
 		c := &checker{Options: Options{Version: version}}
 		c.checkSocket()
-		if got := c.report.Checks; len(got) != 1 || got[0].Verdict != verdict || !strings.Contains(got[0].Text, text) || (got[0].Remedy != "") != (verdict == Warn) {
-			t.Errorf("got %+v", got)
-		}
+		got := c.report.Checks
+		expect.True(t, len(got) == 1 && got[0].Verdict == verdict && strings.Contains(got[0].Text, text) && (got[0].Remedy != "") == (verdict == Warn), got)
 	}
 	check("0.3.0", Pass, "none runs")
 	for _, version := range []string{"0.3.0", ""} {
@@ -101,9 +100,8 @@ func TestAgentUser(t *testing.T) {
 	} {
 		c := &checker{}
 		c.checkAgentUser(name)
-		if got := c.report.Checks; len(got) != 1 || got[0].Verdict != want.verdict || !strings.Contains(got[0].Text, want.text) || !strings.Contains(got[0].Remedy, want.remedy) {
-			t.Errorf("%s: got %+v", name, got)
-		}
+		got := c.report.Checks
+		expect.True(t, len(got) == 1 && got[0].Verdict == want.verdict && strings.Contains(got[0].Text, want.text) && strings.Contains(got[0].Remedy, want.remedy), name, got)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 	"ration/internal/job"
 )
 
@@ -106,9 +107,7 @@ func TestFolders(t *testing.T) {
 
 // TestNoExec mounts a file system noexec.
 func TestNoExec(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount one")
-	}
+	testenv.NeedsRoot(t, "only root can mount one")
 	at := t.TempDir()
 	runtime.LockOSThread() // never unlocked: the thread ends with the test, and its mounts with it
 	if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {

@@ -17,8 +17,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"ration/internal/feed"
 )
 
 // Values of Machine.State.
@@ -87,7 +85,7 @@ type Options struct {
 type Fleet struct {
 	opts   Options
 	client *client
-	feed   *feed.Feed
+	feed   *Feed
 	first  chan struct{} // closed when the list was read for the first time
 
 	mu       sync.Mutex
@@ -115,7 +113,7 @@ func New(opts Options) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Fleet{opts: opts, client: c, feed: feed.New(), first: make(chan struct{}), machines: map[string]*followed{}}, nil
+	return &Fleet{opts: opts, client: c, feed: NewFeed(), first: make(chan struct{}), machines: map[string]*followed{}}, nil
 }
 
 // Run follows the machines until the context ends.

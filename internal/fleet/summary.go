@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"ration/internal/feed"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -99,7 +98,7 @@ func summarise(line []byte, have *jobs) (*summary, error) {
 	if err := d.shorten(); err != nil {
 		return nil, err
 	}
-	all, next, ok := feed.Merge(*have, d.Serials, d.Jobs)
+	all, next, ok := Merge(*have, d.Serials, d.Jobs)
 	if !ok {
 		return nil, fmt.Errorf("it contradicts itself: %d jobs are new, of %d", len(d.Jobs), len(d.Serials))
 	}

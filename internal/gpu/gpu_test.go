@@ -67,8 +67,7 @@ func TestUsable(t *testing.T) {
 	expect.OK(t, err)
 	defer d.Close()
 	free, err := d.Free(0)
-	if usable := d.Devices[0].Usable(); err != nil || usable != limit.Size(free) || usable >= d.Devices[0].Total {
-		t.Errorf("an unused device of %v has %v free, %v, and %v is usable", d.Devices[0].Total, limit.Size(free), err, usable)
-	}
+	usable := d.Devices[0].Usable()
+	expect.True(t, err == nil && usable == limit.Size(free) && usable < d.Devices[0].Total, "an unused device of", d.Devices[0].Total, "has", limit.Size(free), "free", err, "and", usable, "is usable")
 	expect.Equal(t, (Device{Total: 1, Reserved: 2}).Usable(), 0, "of a driver that reserves more than there is", "is usable")
 }

@@ -155,6 +155,23 @@ func ItOrThem(n int) string {
 	return "them"
 }
 
+// Ranges renders sorted numbers, and those in a row as a range: 0,2-3, with "," and "-".
+func Ranges(numbers []int, comma, dash string) string {
+	var parts []string
+	for i := 0; i < len(numbers); {
+		last := i
+		for last+1 < len(numbers) && numbers[last+1] == numbers[last]+1 {
+			last++
+		}
+		text := strconv.Itoa(numbers[i])
+		if last > i {
+			text += dash + strconv.Itoa(numbers[last])
+		}
+		parts, i = append(parts, text), last+1
+	}
+	return strings.Join(parts, comma)
+}
+
 // OnGPUs names sizes by device. Devices with the same size are named together: 40 GiB on GPUs 0, 1. The device -2
 // stands for any two.
 func OnGPUs(wants map[int]uint64) string {

@@ -39,6 +39,8 @@ func TestRender(t *testing.T) {
 		{Plural(0, "job", "jobs"), "0 jobs"},
 		{Plural(1, "job", "jobs"), "1 job"},
 		{Plural(2000, "process", "processes"), "2,000 processes"},
+		{Ranges([]int{0, 2, 3, 4, 7}, ",", "-"), "0,2-4,7"},
+		{Ranges(nil, ",", "-"), ""},
 		{ItOrThem(1), "it"},
 		{ItOrThem(2), "them"},
 		{Bytes(0), "0 B"},

@@ -76,9 +76,8 @@ func TestHostileHolderKeepsNoJob(t *testing.T) {
 			left, err := ForceRemove(j)
 			expect.OK(t, err)
 			expect.True(t, len(left) == 1 && left[0].Seen == pid, "left are", left, "want process", pid)
-			if text := LeftText(j, left); !strings.Contains(text, fmt.Sprintf("pid %d (", pid)) {
-				t.Errorf("it says %s", text)
-			}
+			text := LeftText(j, left)
+			expect.True(t, strings.Contains(text, fmt.Sprintf("pid %d (", pid)), "it says", text)
 			if entries, err := os.ReadDir(Folder()); err != nil || len(entries) != 0 {
 				t.Errorf("left in the folder: %v, %v", entries, err)
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 	"ration/internal/abi"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -123,9 +124,7 @@ func TestFoldersOfOthers(t *testing.T) {
 // A user's job of a name is found in any of the folders, if the folder and the region are that
 // user's, and through no link.
 func TestNamed(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root makes folders of other users")
-	}
+	testenv.NeedsRoot(t, "only root makes folders of other users")
 	const alice, bob = 61011, 61012
 	dir := t.TempDir()
 	p := Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Home: func(uid int) string { return filepath.Join(dir, "home", fmt.Sprint(uid)) }}
@@ -163,9 +162,7 @@ func TestNamed(t *testing.T) {
 // However many names, or users with a folder and nothing else, there are in /tmp, a bounded number is read. A
 // user with a process is found without.
 func TestFoldersInFlood(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root makes folders and processes of other users")
-	}
+	testenv.NeedsRoot(t, "only root makes folders and processes of other users")
 	const first, users = 61000, 50
 	for name, c := range map[string]struct {
 		listed, strange, floods int

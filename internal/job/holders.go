@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/budget"
 	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
@@ -64,7 +63,7 @@ func openers(path string) (out []region.Process) {
 		return nil
 	}
 	defer list.Close()
-	left := budget.Real.For(openersBudget)
+	left := safepath.RealClock.For(openersBudget)
 	for left.Left() {
 		names, err := list.Readdirnames(64)
 		for _, name := range names {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 	"ration/internal/safepath"
 )
 
@@ -52,9 +53,7 @@ func TestFindThroughALinkOfOthers(t *testing.T) {
 
 // Root removes no file for one user that is another's to remove.
 func TestRemoveInAFolderOfOthers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root could remove it")
-	}
+	testenv.NeedsRoot(t, "only root could remove it")
 	const one, other = 12345, 12346
 	for name, c := range map[string]struct {
 		folder, file int
@@ -186,9 +185,7 @@ func TestRemoveWithoutAFileToLock(t *testing.T) {
 
 // Nor a file of root's own that a user has moved into the path.
 func TestRemoveRootsFileInAFolderOfOthers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root could remove it")
-	}
+	testenv.NeedsRoot(t, "only root could remove it")
 	dir := filepath.Join(t.TempDir(), "theirs")
 	t.Setenv(EnvFolder, filepath.Join(dir, "jobs"))
 	j, slot := used(t, "x")
@@ -203,9 +200,7 @@ func TestRemoveRootsFileInAFolderOfOthers(t *testing.T) {
 
 // Root keeps no jobs where another user can put another folder in place of theirs.
 func TestFolderInAFolderOfOthers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root is told: an ordinary user reaches nothing by it that the other could not")
-	}
+	testenv.NeedsRoot(t, "only root is told: an ordinary user reaches nothing by it that the other could not")
 	const tenant = 12345
 	for name, c := range map[string]struct {
 		make func(dir string) error // what is in dir, a folder of root's
@@ -276,9 +271,7 @@ func TestMessagesArePrintable(t *testing.T) {
 
 // What another user wrote down as the launcher of a job may be any process that runs.
 func TestLauncherOfAnotherUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root has files of two users")
-	}
+	testenv.NeedsRoot(t, "only root has files of two users")
 	l := locked(t)
 	defer l.RemoveIfUnused()
 	expect.OK(t, l.Share())

@@ -10,12 +10,11 @@ import (
 	"testing"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 func TestKubernetes(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("such a job is root's")
-	}
+	testenv.NeedsRoot(t, "such a job is root's")
 	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "jobs"))
 	l, err := Create("k8s-1")
 	expect.OK(t, err)

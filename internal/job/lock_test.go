@@ -29,14 +29,12 @@ func TestLock(t *testing.T) {
 	expect.OK(t, errors.Join(os.WriteFile(l.Job.Path, nil, 0o600), l.Share()))
 	other, err := Join("train")
 	expect.OK(t, err)
-	if l.Release(); !Running(other.Job) {
-		t.Error("not running after the first of two released it")
-	}
+	l.Release()
+	expect.True(t, Running(other.Job), "not running after the first of two released it")
 	_, err = Create("train")
 	expect.True(t, errors.Is(err, ErrInUse), "created while another process has joined", err)
-	if other.Release(); Running(l.Job) {
-		t.Error("running after all released it")
-	}
+	other.Release()
+	expect.True(t, !Running(l.Job), "running after all released it")
 	// Create removes what the ended job left.
 	again, err := Create("train")
 	expect.OK(t, err)

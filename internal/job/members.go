@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/budget"
 	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
@@ -104,7 +103,7 @@ func Members(j Job) (out []Member) {
 	if len(files) == 0 {
 		return out
 	}
-	left := budget.Real.For(openersBudget) // only the job's own users can use it up
+	left := safepath.RealClock.For(openersBudget) // only the job's own users can use it up
 	for _, pid := range processes() {
 		add(pid, uids, func() bool {
 			return slices.ContainsFunc(files, func(file aliveFile) bool { return inherited(pid, file.id, left) })
@@ -161,7 +160,7 @@ func findAlive(folder, region string) (file aliveFile, writer int, err error) {
 
 // processes returns the PIDs of all processes that this process sees.
 func processes() (pids []int) {
-	left := budget.Real.For(openersBudget)
+	left := safepath.RealClock.For(openersBudget)
 	each("/proc", func(name string) bool {
 		if pid, err := strconv.Atoi(name); err == nil {
 			pids = append(pids, pid)
@@ -174,7 +173,7 @@ func processes() (pids []int) {
 // inherited reports whether a process has a descriptor from Lock.Inherit: a file that is open for reading only, with
 // a shared lock. Launchers and ration wait have it open for writing; a reader has no lock. It asks no file system of
 // the process, which may never answer.
-func inherited(pid int, id FileID, left budget.Budget) bool {
+func inherited(pid int, id FileID, left safepath.Budget) bool {
 	folder := fmt.Sprintf("/proc/%d/", pid)
 	found := false
 	each(folder+"fd", func(fd string) bool {

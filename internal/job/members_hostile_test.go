@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // commandOf makes a file in a folder of a user's, and starts a process of that user that has inherited a lock on it, as
@@ -36,9 +37,7 @@ func commandOf(t *testing.T, folder string, uid int) (alive string, pid int) {
 // A process of root that has locked a file of a user's, as a daemon for mail or printing does, is in no job of that
 // user's, whatever the user calls the file.
 func TestHostileRegionOfAnotherProgram(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root has files of two users")
-	}
+	testenv.NeedsRoot(t, "only root has files of two users")
 	const anna = 64001
 	path := filepath.Join(t.TempDir(), "train", RegionName)
 	expect.OK(t, errors.Join(os.Mkdir(filepath.Dir(path), 0o755), os.WriteFile(path, make([]byte, 100), 0o600)))
@@ -54,9 +53,7 @@ func TestHostileRegionOfAnotherProgram(t *testing.T) {
 // A user's job has only processes of that user, whatever the user puts into the job's folder, or in its place. Root
 // ends what Members returns.
 func TestHostileMembers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root has files of two users")
-	}
+	testenv.NeedsRoot(t, "only root has files of two users")
 	const anna, ben = 64001, 64002
 	for name, attack := range map[string]func(folder, bens string) error{
 		"a link, and no region": func(folder, bens string) error {

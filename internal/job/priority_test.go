@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"ration/check/expect"
 )
 
 // TestPriorityFlood checks that a process is named that holds very many locks on the file of
@@ -19,9 +21,7 @@ func TestPriorityFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	defer f.Close()
 	for i := range manyPriorityLocks + 10 {
 		if err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_RDLCK, Start: int64(i) * 2, Len: 1}); err != nil {
@@ -31,11 +31,8 @@ func TestPriorityFlood(t *testing.T) {
 			continue
 		}
 		pid, locks, err := PriorityFlood(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if many := i > 99; many != (pid == os.Getpid()) || many != (locks == i+1) {
-			t.Errorf("with %d locks of this process %d: PID %d, %d locks", i+1, os.Getpid(), pid, locks)
-		}
+		expect.OK(t, err)
+		many := i > 99
+		expect.True(t, many == (pid == os.Getpid()) && many == (locks == i+1), "with", i+1, "locks of this process", os.Getpid(), "PID", pid, locks, "locks")
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/inotify"
 	"ration/internal/region"
 	"ration/internal/safepath"
 )
@@ -138,7 +137,7 @@ var sleep = time.Sleep
 // watchRemovals sends a value after the folder or something in it was removed. Waiting for the
 // locks is not enough, because the next job of that name may lock its files first.
 func watchRemovals(dir int) (removed <-chan struct{}, stop func(), err error) {
-	w, err := inotify.New()
+	w, err := safepath.NewWatcher()
 	if err != nil {
 		return nil, nil, err
 	}

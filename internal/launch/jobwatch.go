@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/safepath"
 	"ration/machine"
@@ -25,7 +24,7 @@ type jobWatch struct {
 }
 
 func watchJobs() (*jobWatch, error) {
-	notify, err := inotify.New()
+	notify, err := safepath.NewWatcher()
 	if err != nil {
 		return nil, err
 	}

@@ -31,9 +31,7 @@ func TestEnvironment(t *testing.T) {
 	e.set("A", "4")
 	want := environment{"B=2", "C", "A=4"}
 	expect.True(t, slices.Equal(e, want), e, want)
-	if e.get("B") != "2" || e.get("D") != "" {
-		t.Errorf("got %q and %q", e.get("B"), e.get("D"))
-	}
+	expect.True(t, e.get("B") == "2" && e.get("D") == "", e.get("B"), "and", e.get("D"))
 	for _, tt := range [][3]string{{"", "", ""}, {"a", "", "a"}, {"", "b", "b"}, {"a", "b", "a:b"}} {
 		expect.Equal(t, joinPaths(tt[0], tt[1]), tt[2])
 	}
@@ -95,9 +93,7 @@ func TestComputeLimits(t *testing.T) {
 	whole := &gpu.Driver{Devices: []gpu.Device{{Total: limit.GiB}, {Index: 1, Total: limit.GiB}}}
 	for _, driver := range []*gpu.Driver{whole, nil, {Devices: []gpu.Device{{MIG: true}}}} {
 		l, err := plan.limits(driver, gpu.ErrNoDriver)
-		if err != nil || l.Compute[0] != 30 || l.Compute[1] != abi.ComputeNone || l.ComputeMax[0] != 0 || l.ComputeMax[1] != 50 || l.Round != 5000 {
-			t.Errorf("got %v, %v, %d, %v", l.Compute, l.ComputeMax, l.Round, err)
-		}
+		expect.True(t, err == nil && l.Compute[0] == 30 && l.Compute[1] == abi.ComputeNone && l.ComputeMax[0] == 0 && l.ComputeMax[1] == 50 && l.Round == 5000, l.Compute, l.ComputeMax, l.Round, err)
 	}
 	plan.Settings.ComputeMax = set("2=50")
 	_, err := plan.limits(whole, nil)

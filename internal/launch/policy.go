@@ -139,13 +139,13 @@ func (p Plan) startWhenRoom(j *Job) error {
 		return err
 	}
 	ask := job.Backoff{First: askFirst, Last: askLast}
-	for told := false; ; told = true {
+	for announced := false; ; announced = true {
 		err := p.start(j, TryRequest)
 		if !errors.Is(err, errBusy) {
 			return err
 		}
-		if !told {
-			w.told = true
+		if !announced {
+			w.announced = true
 			w.tell(fmt.Sprintf("waiting for %s of your ration: first in the queue; %v", humanfmt.OnGPUs(w.shown()), err))
 		}
 		select {

@@ -133,7 +133,7 @@ func (w *waiter) enter(q job.Waiting, then string) (*job.Ticket, error) {
 		}
 		return nil, err
 	}
-	if w.told {
+	if w.announced {
 		w.tell(fmt.Sprintf("there is room for %s after %s: %s", humanfmt.OnGPUs(w.shown()), humanfmt.Span(time.Since(w.began)), then))
 	}
 	return t, nil
@@ -185,15 +185,15 @@ func (p Plan) wants(limits region.Limits, driver *gpu.Driver, missing error) (ma
 
 // waiter waits for room, in the queue.
 type waiter struct {
-	wants   map[int]uint64 // bytes by device
-	devices int            // on how many of these devices; 0 for all
-	tell    func(string)
-	began   time.Time
-	expired <-chan time.Time // nil without a time limit
-	atOnce  bool             // do not wait
-	told    bool
-	sleep   func(*machine.Job) error    // Wait.Sleep
-	refused map[machine.JobID]time.Time // jobs that could not sleep, and until when they are left alone
+	wants     map[int]uint64 // bytes by device
+	devices   int            // on how many of these devices; 0 for all
+	tell      func(string)
+	began     time.Time
+	expired   <-chan time.Time // nil without a time limit
+	atOnce    bool             // do not wait
+	announced bool
+	sleep     func(*machine.Job) error    // Wait.Sleep
+	refused   map[machine.JobID]time.Time // jobs that could not sleep, and until when they are left alone
 
 	wakes job.Job                        // the job that sleeps, for Wait.Room, and
 	ask   func() (map[int]uint64, error) // what it wants
@@ -242,7 +242,7 @@ func (w *waiter) untilFirst(t *job.Ticket) error {
 					text += holdersText(&m, w.wants)
 				}
 			}
-			before, w.told = ahead, true
+			before, w.announced = ahead, true
 			w.tell(text)
 		}
 		select {
@@ -266,7 +266,7 @@ func (w *waiter) untilRoom() error {
 	}
 	defer watch.stop()
 	ask := job.Backoff{First: askFirst, Last: askLast}
-	for told := false; ; {
+	for announced := false; ; {
 		if err := w.refresh(); err != nil {
 			return err
 		}
@@ -278,8 +278,8 @@ func (w *waiter) untilRoom() error {
 		if len(short) == 0 {
 			return nil
 		}
-		if !told {
-			told, w.told = true, true
+		if !announced {
+			announced, w.announced = true, true
 			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", humanfmt.OnGPUs(w.shown()), holdersText(&m, w.wants)))
 		}
 		changed, later := w.makeRoom(&m)

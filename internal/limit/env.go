@@ -297,12 +297,11 @@ func parseMode(s string) (strict bool, err error) {
 	return s == modeStrict, nil
 }
 
-// meaningless lists variables of HAMi-core and of older versions that have no effect, and why.
+// meaningless lists variables of HAMi-core that have no effect, and why.
 // shim/config.c has the same list.
 var meaningless = [][2]string{
 	{"CUDA_OVERSUBSCRIBE", "no memory is moved to the host: what exceeds the limit is refused"},
 	{"ACTIVE_OOM_KILLER", "no process is ever ended"},
-	{"RATION_TOLERANCE", "usage never exceeds a limit"},
 	{"CUDA_DISABLE_CONTROL", "ration run was asked for a job (start the command without it)"},
 }
 

@@ -12,15 +12,16 @@ import (
 	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/region"
-	"ration/internal/scan"
 	"ration/machine"
 )
 
 // Scanner is package machine's scanner.
-type Scanner = scan.Scanner[machine.Machine, machine.Event]
+type Scanner = job.Scanner[machine.Machine, machine.Event]
 
 // NewScanner returns a scanner.
-func NewScanner(opts scan.Options) Scanner { return scan.New.(func(scan.Options) Scanner)(opts) }
+func NewScanner(opts job.ScanOptions) Scanner {
+	return job.NewScanner.(func(job.ScanOptions) Scanner)(opts)
+}
 
 // Options are the settings of a read.
 type Options struct {
@@ -31,8 +32,8 @@ type Options struct {
 }
 
 // scan returns the options of a scanner.
-func (o Options) scan(driver *gpu.Session) scan.Options {
-	out := scan.Options{Once: true, Driver: driver, Reap: reapRegion}
+func (o Options) scan(driver *gpu.Session) job.ScanOptions {
+	out := job.ScanOptions{Once: true, Driver: driver, Reap: reapRegion}
 	if o.ReadOnly {
 		out.Reap = nil
 	}

@@ -62,10 +62,8 @@ func checkDead(t *testing.T, j machine.Job) {
 
 func checkReaped(t *testing.T, j machine.Job) {
 	t.Helper()
-	if j.Err() != nil || j.ReadOnly || len(j.Processes) != 0 || len(j.Reaped) != 1 || j.Reaped[0].Name != "dies" ||
-		j.Reaped[0].Holdings[0].Total != 1<<20 || j.Devices[0].Used != 0 {
-		t.Errorf("want a process that was reaped, got %+v", j)
-	}
+	expect.True(t, j.Err() == nil && !j.ReadOnly && len(j.Processes) == 0 && len(j.Reaped) == 1 && j.Reaped[0].Name == "dies" && j.Reaped[0].Holdings[0].Total == 1<<20 && j.Devices[0].Used == 0,
+		"want a process that was reaped, got", j)
 }
 
 func TestReadJob(t *testing.T) {
@@ -74,9 +72,8 @@ func TestReadJob(t *testing.T) {
 	checkDead(t, ReadJob(j, Options{ReadOnly: true}))
 	expect.True(t, job.Ended(j, time.Now()), "a job whose only process is dead has not ended")
 	reaped := ReadJob(j, Options{})
-	if checkReaped(t, reaped); reaped.Name != "train" {
-		t.Errorf("it is named %q", reaped.Name)
-	}
+	checkReaped(t, reaped)
+	expect.True(t, reaped.Name == "train", "it is named", reaped.Name)
 	again := ReadJob(j, Options{})
 	expect.True(t, !again.ReadOnly && len(again.Reaped) == 0, "reaped twice", again)
 	missing := ReadJob(job.Job{Path: j.Path + "x"}, Options{})

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/machine"
@@ -192,20 +193,7 @@ func gpusOf(j *machine.Job) (out []int) {
 
 // GPUText formats the numbers of a job's devices, as 0,2-3.
 func GPUText(j *machine.Job) string {
-	var parts []string
-	all := gpusOf(j)
-	for i := 0; i < len(all); {
-		last := i
-		for last+1 < len(all) && all[last+1] == all[last]+1 {
-			last++
-		}
-		text := strconv.Itoa(all[i])
-		if last > i {
-			text += "-" + strconv.Itoa(all[last])
-		}
-		parts, i = append(parts, text), last+1
-	}
-	return cmp.Or(strings.Join(parts, ","), "any")
+	return cmp.Or(humanfmt.Ranges(gpusOf(j), ",", "-"), "any")
 }
 
 // IsOwn reports whether a job is in this user's folder of jobs.

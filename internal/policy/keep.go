@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/connlimit"
-	"ration/internal/inotify"
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
@@ -148,19 +147,19 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 }
 
 // mayChangeConfig reports whether an event may mean that the operator's file has changed.
-func mayChangeConfig(e inotify.Event) bool {
+func mayChangeConfig(e safepath.WatchEvent) bool {
 	return e.Name == filepath.Base(ConfigFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
 }
 
 // watchFolder watches the folder of the operator's file, and sends its events. stop closes the
 // channel.
-func watchFolder(path string) (changes <-chan []inotify.Event, stop func(), err error) {
+func watchFolder(path string) (changes <-chan []safepath.WatchEvent, stop func(), err error) {
 	dir, err := safepath.OpenFolder(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("watching %s: %w", path, err)
 	}
 	defer unix.Close(dir)
-	w, err := inotify.New()
+	w, err := safepath.NewWatcher()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -168,7 +167,7 @@ func watchFolder(path string) (changes <-chan []inotify.Event, stop func(), err 
 		w.Close()
 		return nil, nil, fmt.Errorf("watching %s: %w", path, err)
 	}
-	out := make(chan []inotify.Event)
+	out := make(chan []safepath.WatchEvent)
 	go func() {
 		defer close(out)
 		for {

@@ -79,7 +79,7 @@ func (r *rations) mayLend(uid int) bool {
 	return err == nil && rule != nil && !rule.Exempt && rule.Waits && !strings.HasPrefix(rule.Source, "users.") && len(job.RunsOf(uid)) == 0
 }
 
-// saysAsleep reports whether a user's region says that the job sleeps. It is the word of the user.
+// saysAsleep reports whether a user's region says that the job sleeps. The user can write the region, so this is only a claim.
 func saysAsleep(uid int) bool {
 	g, err := region.OpenReadOnly(job.OfUserPath(uid))
 	if err != nil {

@@ -54,7 +54,7 @@ func ReportUnused(out io.Writer) func(time.Time) {
 		}
 		if now != last {
 			last = now
-			_, _ = fmt.Fprintln(out, now) // without it, the job is not asked to make room
+			_, _ = fmt.Fprintln(out, now) // if this fails, the job is not asked to make room
 		}
 	}
 }

@@ -2,7 +2,6 @@ package proc
 
 import (
 	"errors"
-	"os"
 	"os/exec"
 	"strconv"
 	"syscall"
@@ -11,13 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // The PID that a process has in its own namespace is found behind however many groups it is in.
 func TestOwnerWithManyGroups(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root puts a process into groups")
-	}
+	testenv.NeedsRoot(t, "only root puts a process into groups")
 	groups := make([]uint32, 65536)
 	for i := range groups {
 		groups[i] = 4_000_000_000 + uint32(i)

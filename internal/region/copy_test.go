@@ -47,13 +47,9 @@ func TestCopy(t *testing.T) {
 		expect.True(t, err == nil && reflect.DeepEqual(got, want), what, "the copy has", got, "(", err, "), the region", want)
 	}
 	must(t, one.Charge(0, abi.Data, MiB))
-	if c.Used(0) != 4*MiB {
-		t.Errorf("a copy changed by itself: %d", c.Used(0))
-	}
+	expect.True(t, c.Used(0) == 4*MiB, "a copy changed by itself", c.Used(0))
 	must(t, c.Refresh())
-	if c.Used(0) != 5*MiB {
-		t.Errorf("after a refresh it has %d", c.Used(0))
-	}
+	expect.True(t, c.Used(0) == 5*MiB, "after a refresh it has", c.Used(0))
 }
 
 // An account that changes while it is copied is copied again; one that always does is

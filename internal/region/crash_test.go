@@ -45,9 +45,8 @@ func TestDeathAtEachStep(t *testing.T) {
 			m.kill(claimed[dead].Index())
 			n, err := r.Reap()
 			expect.Must(t, n == 1 && err == nil, "reaped", n, err)
-			if got := r.Used(0); got != 3*abi.Unit {
-				t.Errorf("%d units are granted after reaping, the living hold 3", got/abi.Unit)
-			}
+			got := r.Used(0)
+			expect.True(t, got == 3*abi.Unit, got/abi.Unit, "units are granted after reaping, the living hold 3")
 			booksAgree(t, r, 0)
 			n, err = r.Reap()
 			expect.True(t, n == 0 && err == nil, "reaping again", n, err)
@@ -86,9 +85,7 @@ func TestAnImpossibleAccountIsNoErrorForOthers(t *testing.T) {
 			}
 			c, err := r.Counters()
 			expect.True(t, c.Damaged == 1 && c.Reaped == 1 && err == nil, c.Damaged, "damaged", c.Reaped, "reaped", err)
-			if r.Used(0) != 10*MiB || r.Used(1) != 0 {
-				t.Errorf("%d and %d bytes granted", r.Used(0), r.Used(1))
-			}
+			expect.True(t, r.Used(0) == 10*MiB && r.Used(1) == 0, r.Used(0), "and", r.Used(1), "bytes granted")
 			ps, err := r.Processes()
 			expect.True(t, len(ps) == 1 && err == nil, "processes", ps, err)
 			must(t, s.Return(0, abi.Data, 10*MiB))

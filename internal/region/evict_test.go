@@ -54,9 +54,7 @@ func TestAnEvictedOwnerTouchesNothing(t *testing.T) {
 		for _, one := range h {
 			held += one.Total
 		}
-		if held != 2*MiB || r.Used(device) != 2*MiB {
-			t.Errorf("device %d: %d held, %d granted", device, held, r.Used(device))
-		}
+		expect.True(t, held == 2*MiB && r.Used(device) == 2*MiB, "device", device, held, "held", r.Used(device), "granted")
 		must(t, heir.Return(device, abi.Data, 2*MiB))
 		booksAgree(t, r, device)
 	}

@@ -92,9 +92,7 @@ func TestFilesThatAreNoRegion(t *testing.T) {
 }
 
 func TestAnotherUsersRegion(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give a file away")
-	}
+	testenv.NeedsRoot(t, "only root can give a file away")
 	path := filepath.Join(t.TempDir(), "region")
 	r, err := Open(path, Options{})
 	must(t, err)

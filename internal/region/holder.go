@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/budget"
+	"ration/internal/safepath"
 )
 
 // The kernel reports the holder of a lock as the PID of the process that took it. But the lock
@@ -44,8 +44,8 @@ type holders struct {
 	f          *file
 	looks      int                  // descriptors left to inspect
 	found      map[int]*lockHolding // by PID
-	clock      budget.Clock         // zero for the machine's clock
-	own        budget.Budget        // the default budget
+	clock      safepath.Clock       // zero for the machine's clock
+	own        safepath.Budget      // the default budget
 	budgetLeft func() bool          // replaces the default if a caller has set it
 	into       int                  // processes inspected, for tests
 }
@@ -79,7 +79,7 @@ func (h *holders) forget() {
 func (h *holders) begin() {
 	clock := h.clock
 	if clock.Now == nil {
-		clock = budget.Real
+		clock = safepath.RealClock
 	}
 	h.own = clock.For(holderBudget)
 }

@@ -13,7 +13,7 @@ import (
 
 	"ration/check/expect"
 	"ration/internal/abi"
-	"ration/internal/budget"
+	"ration/internal/safepath"
 )
 
 // A process is looked into once for each copy, however many slots it has, and each of its
@@ -45,7 +45,7 @@ func TestHolderBudget(t *testing.T) {
 	r := open(t, MiB)
 	claim(t, r)
 	clock, step := time.Time{}, time.Duration(0)
-	h := holders{f: r.file, clock: budget.Clock{Now: func() time.Time { clock = clock.Add(step); return clock }}}
+	h := holders{f: r.file, clock: safepath.Clock{Now: func() time.Time { clock = clock.Add(step); return clock }}}
 	h.reset()
 	at := slotByte(0, 0).Start
 	expect.Must(t, h.has(os.Getpid(), at) && h.into == 1, "with a budget: looked", h.into, "times")

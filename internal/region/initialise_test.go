@@ -34,9 +34,8 @@ func TestHelpsAnInitialiser(t *testing.T) {
 	r, err := Open(path, Options{Limits: limited(20 * MiB)})
 	must(t, err)
 	expect.True(t, r.Role() == Helped && r.m.Header.Counters.Helped == 1, "it", r.Role())
-	if slept < 4900*time.Microsecond || slept > 7*time.Millisecond || longest != time.Millisecond || naps < 5 || naps > 20 || looks > 2*naps+4 {
-		t.Errorf("%d looks; slept %v, %d times, %v at most", looks, slept, naps, longest)
-	}
+	expect.True(t, slept >= 4900*time.Microsecond && slept <= 7*time.Millisecond && longest == time.Millisecond && naps >= 5 && naps <= 20 && looks <= 2*naps+4,
+		looks, "looks; slept", slept, naps, "times", longest, "at most")
 	if l, err := r.Limit(0); l.Bytes() != 10*MiB || err != nil || r.Created() != 4711 {
 		t.Errorf("a limit of %d bytes, created at %d, %v", l.Bytes(), r.Created(), err)
 	}

@@ -93,9 +93,7 @@ func TestLeft(t *testing.T) {
 	expect.True(t, s.Index() < abi.ClaimWindow, "took slot", s.Index(), "those of processes that have left are not freed")
 	n, err = r.Reap()
 	must(t, err)
-	if n != abi.ClaimWindow-1 || r.Used(0) != 0 {
-		t.Errorf("reaped %d, %d bytes are left", n, r.Used(0))
-	}
+	expect.True(t, n == abi.ClaimWindow-1 && r.Used(0) == 0, "reaped", n, r.Used(0), "bytes are left")
 	deaths, err := r.Deaths()
 	must(t, err)
 	c, err := r.Counters()

@@ -47,7 +47,5 @@ func TestUnappliedChargeIsFenced(t *testing.T) {
 	m.kill(dead.Index())
 	n, err := r.Reap()
 	expect.Must(t, n == 1 && err == nil, "reaped", n, err)
-	if r.m.Devices[0].Fences != 1 || r.Used(0) != 0 || r.ledger(0).word() == word {
-		t.Errorf("%d fences, %d bytes granted", r.m.Devices[0].Fences, r.Used(0))
-	}
+	expect.True(t, r.m.Devices[0].Fences == 1 && r.Used(0) == 0 && r.ledger(0).word() != word, r.m.Devices[0].Fences, "fences", r.Used(0), "bytes granted")
 }

@@ -40,9 +40,7 @@ func TestImpossibleWords(t *testing.T) {
 	expect.True(t, len(p) == 1 && p[0].PID == 0 && p[0].UID == -1 && p[0].Seen == os.Getpid(), p)
 	h, err := v.Holdings(0, nil)
 	must(t, err)
-	if len(h) != 1 || h[0].Kind[0] != 0 || !h[0].BestEffort || v.Peak(0) != 0 {
-		t.Errorf("got %+v and a peak of %d", h, v.Peak(0))
-	}
+	expect.True(t, len(h) == 1 && h[0].Kind[0] == 0 && h[0].BestEffort && v.Peak(0) == 0, h, "and a peak of", v.Peak(0))
 	// Restore these: they are checked when the region is closed.
 	e.PID, e.UID, r.m.Devices[0].Peak = uint64(os.Getpid()), uint64(os.Geteuid()), MiB/abi.Unit
 	a.A.Kind[0], a.B.Kind[0] = 0, 0

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/safepath"
 )
@@ -24,15 +25,13 @@ func TestPulseSum(t *testing.T) {
 	defer p.Close()
 	buf := make([]byte, PulseSize)
 	last, _, ok, err := p.Sum(buf)
-	if must(t, err); !ok {
-		t.Fatal("no sum")
-	}
+	must(t, err)
+	expect.Must(t, ok, "no sum")
 	changes := func(what string, want bool) {
 		t.Helper()
 		sum, _, ok, err := p.Sum(buf)
-		if must(t, err); !ok || (sum != last) != want {
-			t.Errorf("%s: changed %v, want %v", what, sum != last, want)
-		}
+		must(t, err)
+		expect.True(t, ok && (sum != last) == want, what, "changed", sum != last, "want", want)
 		last = sum
 	}
 	changes("nothing", false)

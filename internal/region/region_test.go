@@ -194,9 +194,7 @@ func TestAStrangerInTheSlotIsNoticed(t *testing.T) {
 	m.kill(s.Index())
 	n, err := r.Reap()
 	must(t, err)
-	if n != 1 || r.Used(0) != 0 {
-		t.Errorf("reaped %d slots, %d bytes left", n, r.Used(0))
-	}
+	expect.True(t, n == 1 && r.Used(0) == 0, "reaped", n, "slots", r.Used(0), "bytes left")
 	err = s.Charge(0, abi.Data, MiB)
 	expect.True(t, errors.Is(err, ErrEvicted), "charging a slot that is not ours any more", err)
 	err = s.Leave()

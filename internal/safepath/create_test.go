@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // write creates a file and writes a word into it.
@@ -51,9 +52,7 @@ func TestCreate(t *testing.T) {
 
 // What another user can have put there is neither followed, emptied, waited for nor opened.
 func TestCreateAmongOthers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give files to another user")
-	}
+	testenv.NeedsRoot(t, "only root can give files to another user")
 	const other = 65534
 	dir := tree(t)
 	victim := filepath.Join(dir, "real", "file")

@@ -42,7 +42,7 @@ func checkMount(dir int, name string) error {
 // it has changed.
 type mountTable struct {
 	mu    sync.Mutex
-	list  *os.File // nil: not opened, or it could not be
+	list  *os.File // nil if it was not opened yet, or could not be opened
 	users map[uint64]int
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 func TestUserMounts(t *testing.T) {
@@ -35,9 +36,7 @@ func TestMount(t *testing.T) {
 		askMounts(t, dir)
 		return
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a file system as another user's")
-	}
+	testenv.NeedsRoot(t, "only root can mount a file system as another user's")
 	if f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
 		t.Skip("no FUSE here:", err)
 	} else {
@@ -47,9 +46,7 @@ func TestMount(t *testing.T) {
 	cmd.Env = append(os.Environ(), envMount+"="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
+	expect.True(t, err == nil, err, out)
 }
 
 // mountSilent mounts a file system of a user over a file or a folder. It answers nothing before f is closed.

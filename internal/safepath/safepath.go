@@ -11,6 +11,8 @@
 //
 // A link of /proc/PID (root, cwd) leads into that process's own view of the file system. The kernel
 // follows it. After that no link is followed, because that process can make any.
+//
+// Watcher watches such folders, and Budget bounds the time that reading them takes.
 package safepath
 
 import (

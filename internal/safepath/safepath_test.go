@@ -174,9 +174,8 @@ func TestOpenFolderBelow(t *testing.T) {
 			continue
 		}
 		got, err := os.Readlink(fmt.Sprint("/proc/self/fd/", fd))
-		if expect.OK(t, err); want == "" || got != filepath.Join(dir, want) {
-			t.Errorf("%s is %s", path, got)
-		}
+		expect.OK(t, err)
+		expect.True(t, want != "" && got == filepath.Join(dir, want), path, "is", got)
 		expect.OK(t, unix.Close(fd))
 	}
 }

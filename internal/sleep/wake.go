@@ -51,7 +51,7 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 				return out, fmt.Errorf("waking %s: %w (it sleeps on)", j.Title(), err)
 			}
 			if t != nil {
-				defer t.Leave() // once: it has its turn then
+				defer t.Leave() // only one: with its turn, the loop does not come here again
 			}
 			turn = t != nil // otherwise it sleeps no more, or has nothing aside
 			continue

@@ -71,9 +71,7 @@ func TestLimitPrompt(t *testing.T) {
 	expect.Must(t, len(a.did) == 0 && strings.Contains(frame, "not a size") && strings.Contains(frame, "limit: 20 pounds"),
 		"did", a.did, frame)
 	press(t, m, "backspace", "backspace", "backspace", "backspace", "backspace", "backspace", "backspace", "text:g", "enter")
-	if fmt.Sprint(a.did) != "[limit train 20g]" || m.dialog != nil || !strings.Contains(text(m.Frame()), "the limit is 20 GiB now; it was 10 GiB.") {
-		t.Errorf("did %q:\n%s", a.did, text(m.Frame()))
-	}
+	expect.True(t, fmt.Sprint(a.did) == "[limit train 20g]" && m.dialog == nil && strings.Contains(text(m.Frame()), "the limit is 20 GiB now; it was 10 GiB."), "did", a.did, text(m.Frame()))
 	m, a = acting(example())
 	press(t, m, "l", "text:20g", "esc")
 	expect.True(t, len(a.did) == 0 && m.dialog == nil, "esc: did", a.did)
@@ -92,9 +90,7 @@ func TestSignal(t *testing.T) {
 	expect.True(t, fmt.Sprint(a.did) == "[close 4711]" && m.dialog == nil, "enter is not yes: did", a.did)
 	a.did = nil
 	press(t, m, "k", "right", "right", "y")
-	if fmt.Sprint(a.did) != "[signal 9 to 4711 close 4711]" || !strings.Contains(m.message.text, "SIGKILL was sent to name-of-4711 (pid 4711)") {
-		t.Errorf("did %q, says %q", a.did, m.message.text)
-	}
+	expect.True(t, fmt.Sprint(a.did) == "[signal 9 to 4711 close 4711]" && strings.Contains(m.message.text, "SIGKILL was sent to name-of-4711 (pid 4711)"), "did", a.did, "says", m.message.text)
 	// An answer before the question is none, and one who has left it is not asked.
 	a.did = nil
 	m.Update(tea.KeyPressMsg{Code: 'k', Text: "k"})

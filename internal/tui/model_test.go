@@ -188,9 +188,7 @@ func TestPast(t *testing.T) {
 	s.Jobs[0].Created, s.Past = noon, past(noon)
 	m := modelOf(s, 80, 24)
 	all := m.history[onDevice{s.Jobs[0].Path, 0}]
-	if len(all) != 161 || all[0].used != 10<<20 || all[1].percent != 20 || all[160].used != s.Jobs[0].Devices[0].Used || !all[160].time.Equal(s.Time) {
-		t.Fatalf("%d points, %+v", len(all), all)
-	}
+	expect.Must(t, len(all) == 161 && all[0].used == 10<<20 && all[1].percent == 20 && all[160].used == s.Jobs[0].Devices[0].Used && all[160].time.Equal(s.Time), len(all), "points", all)
 	// 15 minutes in 40 cells are 30 s each: the gap of 55 s is one of 1 cell or 2.
 	cells := m.cells(all, func(p point) float64 { return float64(p.used >> 20) }, 40)
 	blank := 0
@@ -391,11 +389,7 @@ func TestOverLimit(t *testing.T) {
 	s.Jobs[0].Devices[0].Driver = 12 << 30
 	m := modelOf(s, 80, 24)
 	red := m.theme.bad.Render("beyond")
-	if strings.Contains(before, red) || !strings.Contains(m.Frame(), red) {
-		t.Errorf("no %q in\n%q", red, m.Frame())
-	}
+	expect.True(t, !strings.Contains(before, red) && strings.Contains(m.Frame(), red), "no", red, "in", m.Frame())
 	press(t, m, "enter")
-	if !strings.Contains(text(m.Frame()), "over its limit by 10 GiB: the driver counts 12 GiB") {
-		t.Errorf("got\n%s", text(m.Frame()))
-	}
+	expect.True(t, strings.Contains(text(m.Frame()), "over its limit by 10 GiB: the driver counts 12 GiB"), text(m.Frame()))
 }

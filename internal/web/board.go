@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"ration/internal/feed"
+	"ration/internal/fleet"
 )
 
 // fragment is an element of the page.
@@ -22,7 +22,7 @@ type list struct {
 
 // board has the fragments of a page, with the version that changed each, for all its viewers.
 type board struct {
-	feed   *feed.Feed                // versions of the page
+	feed   *fleet.Feed               // versions of the page
 	follow func(ctx context.Context) // draws changes until the context ends
 
 	mu        sync.Mutex
@@ -33,7 +33,7 @@ type board struct {
 }
 
 func newBoard(follow func(ctx context.Context)) *board {
-	return &board{feed: feed.New(), follow: follow, fragments: map[string]fragment{}, lists: map[string]list{}}
+	return &board{feed: fleet.NewFeed(), follow: follow, fragments: map[string]fragment{}, lists: map[string]list{}}
 }
 
 // enter starts to draw changes, for the first viewer.

@@ -185,7 +185,7 @@ func TestDelegatedUsers(t *testing.T) {
 	before := subUIDOwner
 	t.Cleanup(func() { subUIDOwner = before })
 	subUIDOwner = func(uid int) (string, bool) { return "alice", uid >= 100000 }
-	m := webtest.Crowd(2, 1)
+	m := webtest.SharedMachine(2, 1)
 	for n := range 30 {
 		j := webtest.Job(100+n, n%2, 1)
 		j.UID, j.Owner = 100000+n, fmt.Sprint(100000+n)
@@ -198,7 +198,7 @@ func TestDelegatedUsers(t *testing.T) {
 
 // The legend has each user once, with totals, devices and a name for screen readers.
 func TestUsers(t *testing.T) {
-	m := webtest.Crowd(16, 30)
+	m := webtest.SharedMachine(16, 30)
 	m.Outside = []machine.Outside{{Device: 3, PID: 7, UID: 2000, User: "zoe", Used: 10 * webtest.GiB}}
 	h := newHub(Options{})
 	u := h.holdingsOf(m)
@@ -292,9 +292,8 @@ func TestBar(t *testing.T) {
 		return out
 	}
 	bob := find("bob")
-	if len(v.Bar) != 15+2 || bob.Class != h.colours.style("bob").Class() || len(bob.Jobs) != 2 || bob.Jobs[0].Title != "job-3" || bob.Fits != 10 || bob.Short != "bo" {
-		t.Errorf("got %d parts, %+v", len(v.Bar), bob)
-	}
+	expect.True(t, len(v.Bar) == 15+2 && bob.Class == h.colours.style("bob").Class() && len(bob.Jobs) == 2 && bob.Jobs[0].Title == "job-3" && bob.Fits == 10 && bob.Short == "bo",
+		len(v.Bar), "parts", bob)
 	expect.True(t, len(v.Rations) == 14 && strings.Contains(v.Summary, "zoe (in no job): 10 GiB, not counted: ") && strings.Contains(v.Summary, "bob: 40"), v.Summary)
 	// More users than colours share a part.
 	for n := range m.Jobs {

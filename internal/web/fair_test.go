@@ -97,9 +97,8 @@ func TestEventsOfFloodingUser(t *testing.T) {
 	if view := line.view(m, true); died() != 1 || len(view) != shownEvents || view[0].Job != "of-ada" {
 		t.Errorf("the first of %d is of %s, and %d are ada's", len(view), view[0].Job, died())
 	}
-	if flood(5); died() != 1 {
-		t.Errorf("%d of ada's are left", died())
-	}
+	flood(5)
+	expect.True(t, died() == 1, died(), "of ada's are left")
 }
 
 // Nobody can make a job that has the id of another's: this is one way to make two with one sum of FNV.

@@ -52,7 +52,7 @@ func NewFleet(source FleetSource, opts Options) http.Handler {
 	s := &server{opts: opts, board: h.board, fleet: h, prefix: prefixOf(opts.ID), streams: connlimit.NewStreams(max(1, opts.MaxStreams))}
 	mux := http.NewServeMux()
 	mux.Handle("GET "+s.prefix+"{$}", s.allowed(s.serveFleet))
-	mux.Handle("GET "+s.prefix+"stream", s.allowed(s.serveStream))
+	mux.Handle("GET "+s.prefix+"stream", s.allowed(s.stream(s.serveStream)))
 	mux.Handle("GET "+s.prefix+"v1/fleet", s.allowed(func(w http.ResponseWriter, _ *http.Request) {
 		state, _ := source.Latest()
 		w.Header().Set("Content-Type", "application/json")

@@ -14,7 +14,6 @@ import (
 
 	"ration/check/expect"
 	"ration/check/webtest"
-	"ration/internal/feed"
 	"ration/internal/fleet"
 	"ration/machine"
 )
@@ -23,7 +22,7 @@ import (
 type madeUpFleet struct {
 	mu    sync.Mutex
 	state fleet.State
-	feed  *feed.Feed
+	feed  *fleet.Feed
 }
 
 func (f *madeUpFleet) Latest() (*fleet.State, <-chan struct{}) {
@@ -48,7 +47,7 @@ func (f *madeUpFleet) change(n int, change func(m *fleet.Machine)) {
 
 // machines returns a fleet of machines with a GPU each, of which a user holds a half.
 func machines(count int) *madeUpFleet {
-	f := &madeUpFleet{feed: feed.New()}
+	f := &madeUpFleet{feed: fleet.NewFeed()}
 	for n := range count {
 		users := []fleet.User{{Name: webtest.User(n % 3), Used: 50 << 30, Limit: 60 << 30}}
 		f.state.Machines = append(f.state.Machines, &fleet.Machine{Name: fmt.Sprint("node", n), URL: fmt.Sprintf("https://node%d:9411/", n), State: fleet.Up, Since: time.Unix(1e9, 0), Seen: time.Unix(1e9, 0),

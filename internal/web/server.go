@@ -44,7 +44,7 @@ type server struct {
 func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+s.prefix+"{$}", s.allowed(s.servePage))
-	mux.Handle("GET "+s.prefix+"stream", s.allowed(s.serveStream))
+	mux.Handle("GET "+s.prefix+"stream", s.allowed(s.stream(s.serveStream)))
 	if !s.opts.Public {
 		mux.Handle("POST "+s.prefix+"limit", s.allowed(s.serveLimit))
 	}
@@ -52,7 +52,7 @@ func (s *server) routes() http.Handler {
 		mux.Handle("GET "+s.prefix+"usage", s.allowed(s.serveUsage))
 	}
 	if s.opts.Watch != nil {
-		mux.Handle("GET "+s.prefix+"v1/watch", s.allowed(s.serveWatch))
+		mux.Handle("GET "+s.prefix+"v1/watch", s.allowed(s.stream(s.opts.Watch)))
 	}
 	s.addFiles(mux)
 	return s.guarded(mux)
@@ -73,29 +73,27 @@ func (s *server) addFiles(mux *http.ServeMux) {
 	}
 }
 
-// serveWatch sends the machine to a fleet, for as long as a page may stay connected.
-func (s *server) serveWatch(w http.ResponseWriter, r *http.Request) {
-	evicted, leave, ok := s.streams.Enter(r)
-	if !ok {
-		tooMany(w)
-		return
-	}
-	defer leave()
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	go func() {
-		select {
-		case <-evicted:
-			cancel()
-		case <-ctx.Done():
+// stream serves a request that stays connected. Its context ends if it has to make room for another client.
+func (s *server) stream(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		evicted, leave, ok := s.streams.Enter(r)
+		if !ok {
+			w.Header().Set("Retry-After", "10")
+			http.Error(w, "ration: too many pages are open", http.StatusServiceUnavailable)
+			return
 		}
-	}()
-	s.opts.Watch(w, r.WithContext(ctx))
-}
-
-func tooMany(w http.ResponseWriter) {
-	w.Header().Set("Retry-After", "10")
-	http.Error(w, "ration: too many pages are open", http.StatusServiceUnavailable)
+		defer leave()
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		go func() {
+			select {
+			case <-evicted:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		serve(w, r.WithContext(ctx))
+	}
 }
 
 // guarded sets the headers of every answer. It refuses a request whose Host header is not a name of
@@ -282,12 +280,6 @@ func themeOf(r *http.Request) string {
 // serveStream sends changes as server-sent events. The id of an event is the version that the
 // browser has then; the browser sends it when it connects again.
 func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
-	evicted, leave, ok := s.streams.Enter(r)
-	if !ok {
-		tooMany(w)
-		return
-	}
-	defer leave()
 	s.board.enter()
 	defer s.board.leave()
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -320,8 +312,6 @@ func (s *server) serveStream(w http.ResponseWriter, r *http.Request) {
 		case <-alive.C:
 			text = []byte(":\n\n")
 		case <-end.C:
-			return
-		case <-evicted:
 			return
 		case <-r.Context().Done():
 			return

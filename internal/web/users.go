@@ -253,18 +253,5 @@ func deviceNumbers(devices []int, count int) string {
 	case len(devices) == count && count > 2:
 		return "all GPUs"
 	}
-	var parts []string
-	for i := 0; i < len(devices); {
-		end := i
-		for end+1 < len(devices) && devices[end+1] == devices[end]+1 {
-			end++
-		}
-		text := fmt.Sprint(devices[i])
-		if end > i {
-			text += fmt.Sprintf("–%d", devices[end])
-		}
-		parts = append(parts, text)
-		i = end + 1
-	}
-	return "GPU " + strings.Join(parts, ", ")
+	return "GPU " + humanfmt.Ranges(devices, ", ", "–")
 }

@@ -49,7 +49,7 @@ func TestFormShowsLimits(t *testing.T) {
 // A job's line begins with its user, and has all its devices in one bar; each has a line of its own
 // below. The script can sort by what it shows.
 func TestJobLine(t *testing.T) {
-	m := webtest.Crowd(8, 1)
+	m := webtest.SharedMachine(8, 1)
 	at := len(m.Jobs) - 1 // on four devices
 	m.Jobs[at].Devices[1].Refused = 3
 	m.Jobs[at].Name = "alice/serve"

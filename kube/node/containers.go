@@ -65,7 +65,7 @@ func rationsOf(p claim.Plan, c Container) (count int) {
 	return count
 }
 
-// kubernetes returns what a claim's jobs say about it.
+// kubernetes returns the pods and the claim that the records of the claim's jobs name.
 func kubernetes(p claim.Plan) job.Kubernetes {
 	k := job.Kubernetes{Namespace: p.Namespace, Claim: p.Name, ClaimUID: p.UID, Pods: []job.Pod{}}
 	for _, pod := range p.Pods {

@@ -17,7 +17,7 @@ struct busy_interval {
 
 struct busy {
 	const struct device *device;
-	uint64_t found_ns; /* new time since the last busy_tell */
+	uint64_t found_ns; /* time at work that was found since the last busy_tell */
 	uint64_t turn_ns;  /* the part of it in which no other context had the device */
 	unsigned count;
 	struct busy_interval counted[BUSY_INTERVALS]; /* the latest intervals, no two of which overlap */

@@ -52,7 +52,7 @@ static inline void compute_look(void)
 struct device *compute_wait_begin(void);
 void compute_wait_end(struct device *d);
 
-/* compute_found_busy is called when the driver has told this thread that its context has work. */
+/* compute_found_busy is called when this thread has learned from the driver that its context has work. */
 void compute_found_busy(void);
 
 /* compute_answered is called with the driver's result of a query whether work is done. */

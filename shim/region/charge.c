@@ -126,7 +126,7 @@ int region_return(struct region *r, unsigned device, unsigned kind, uint64_t byt
 	if (LIKELY(bytes && device < RATION_DEVICES && region_whole(r)))
 		region_keep_peak(r, device);
 	int err = charge_change(r, device, kind, bytes, -1, NULL, &w);
-	if (LIKELY(!err))
+	if (LIKELY(!err) && region_has_waiters(r, device))
 		region_wake(r, device);
 	return err;
 }

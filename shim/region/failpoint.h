@@ -1,4 +1,4 @@
-/* Places between two steps of a protocol where a test build can be told to die
+/* Places between two steps of a protocol where a test can make a test build die
  * or stop: RATION_FAULT=name[:n[:kill|stop]]. An ordinary build has nothing here. */
 #ifndef RATION_FAILPOINT_H
 #define RATION_FAILPOINT_H

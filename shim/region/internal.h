@@ -17,13 +17,13 @@ struct stat;
  * device are returned. */
 void region_keep_peak(struct region *r, unsigned device);
 
-/* wait.c: region_wake wakes the requests that wait for memory of a device, after some was returned.
- * Sequentially consistent: pairs with region_wait_arm. It is a plain load on x86. */
-void region_wake_waiters(struct region *r, unsigned device);
-static inline void region_wake(struct region *r, unsigned device)
+/* wake.c: region_wake wakes the requests that wait for memory of a device. Call it after memory was
+ * returned. It does nothing if region_has_waiters is false; callers on the hot path ask that first.
+ * The load is sequentially consistent: it pairs with region_wait_arm. It is a plain load on x86. */
+void region_wake(struct region *r, unsigned device);
+static inline bool region_has_waiters(const struct region *r, unsigned device)
 {
-	if (UNLIKELY(__atomic_load_n(&r->m->devices[device].wake, __ATOMIC_SEQ_CST) & RATION_WAKE_WAITING))
-		region_wake_waiters(r, device);
+	return UNLIKELY(__atomic_load_n(&r->m->devices[device].wake, __ATOMIC_SEQ_CST) & RATION_WAKE_WAITING);
 }
 
 /* clock.c: region_clock_differs returns true if times of a clock that was zero at the Unix time

@@ -109,7 +109,7 @@ static enum lent_answer lent_search(uint64_t lock, bool *listed, uint64_t *sum)
 			*sum = (*sum ^ (unsigned char)text[i]) * 1099511628211u;
 		found = memmem(text, have, line, size);
 		*listed = *listed || memmem(text, have, kind, sizeof kind - 1);
-		/* What is found may begin in this piece and end in the next. */
+		/* Keep the end of this piece: the line may begin in it and end in the next piece. */
 		rest = have < sizeof line ? have : sizeof line;
 		memmove(text, text + have - rest, rest);
 	}

@@ -1,6 +1,5 @@
 /* Requests that wait for memory of their job, in turn: shim/PROTOCOLS.md, *Waiting for memory*. */
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,21 +7,6 @@
 #include "internal.h"
 
 uint64_t region_wait_alloc(const struct region *r) { return wait_alloc_of(load_acquire(&r->limits->wait_alloc)); }
-
-__attribute__((cold, noinline)) void region_wake_waiters(struct region *r, unsigned device)
-{
-	uint32_t *word = &r->m->devices[device].wake, w = load32_acquire(word);
-	while (w & RATION_WAKE_WAITING) {
-		if (cas32(word, w, (w + RATION_WAKE_STEP) & ~RATION_WAKE_WAITING)) {
-			/* If this process dies here, the first waiter finds the memory after
-			 * RATION_WAIT_LOOK_NS. */
-			FAILPOINT(WAIT_CALLED);
-			syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-			return;
-		}
-		w = load32_acquire(word);
-	}
-}
 
 static uint64_t wait_now(struct region *r) { return now_ns(CLOCK_MONOTONIC) - region_clock(r); }
 
@@ -138,7 +122,7 @@ void region_wait_leave(struct region *r, struct region_waiter *w)
 	FAILPOINT(WAIT_LEFT);
 	/* The next one may find room now. */
 	if (w->since)
-		region_wake_waiters(r, w->device);
+		region_wake(r, w->device);
 }
 
 uint64_t region_own_bytes(struct region *r, unsigned device)

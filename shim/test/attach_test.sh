@@ -182,15 +182,14 @@ is "$out" "init 0 total 0 $((8192 * MIB)) "
 
 where="variables that mean nothing are named once for a job, and its switch works but in a launcher's job"
 fresh
-export CUDA_OVERSUBSCRIBE=true CUDA_TASK_PRIORITY=7 ACTIVE_OOM_KILLER=false RATION_TOLERANCE=10 CUDA_DEVICE_MEMORY_LIMIT=200m
+export CUDA_OVERSUBSCRIBE=true CUDA_TASK_PRIORITY=7 ACTIVE_OOM_KILLER=false CUDA_DEVICE_MEMORY_LIMIT=200m
 job init exit:0
 has "$err" "CUDA_OVERSUBSCRIBE=true has no effect: no memory is moved to the host"
 has "$err" "CUDA_TASK_PRIORITY=7 has no effect: "
-has "$err" "RATION_TOLERANCE=10 has no effect: usage never exceeds a limit"
 lacks "$err" ACTIVE_OOM_KILLER
 job init exit:0
 is "$err" ""
-unset CUDA_OVERSUBSCRIBE CUDA_TASK_PRIORITY ACTIVE_OOM_KILLER RATION_TOLERANCE
+unset CUDA_OVERSUBSCRIBE CUDA_TASK_PRIORITY ACTIVE_OOM_KILLER
 CUDA_DISABLE_CONTROL=true job init total:0 exit:0
 is "$out" "init 0 total 0 $((8192 * MIB)) "
 CUDA_DISABLE_CONTROL=true RATION_JOB=train job init total:0 exit:0

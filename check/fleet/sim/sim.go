@@ -27,7 +27,7 @@ import (
 
 	"ration/check/webtest"
 	"ration/internal/agent"
-	"ration/internal/feed"
+	"ration/internal/fleet"
 	"ration/internal/node"
 	"ration/internal/web"
 	"ration/machine"
@@ -87,7 +87,7 @@ type Sim struct {
 	Authority *Authority
 	Port      string
 	machines  []*madeUp
-	feed      *feed.Feed
+	feed      *fleet.Feed
 	Lines     atomic.Int64 // lines that were sent, without the empty ones
 }
 
@@ -107,10 +107,10 @@ func Start(ctx context.Context, count int) (*Sim, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sim{Authority: authority, feed: feed.New()}
+	s := &Sim{Authority: authority, feed: fleet.NewFeed()}
 	handlers := map[string]http.Handler{}
 	for n := range count {
-		m := &madeUp{sim: s, number: n, now: crowd(n)}
+		m := &madeUp{sim: s, number: n, now: invented(n)}
 		s.machines = append(s.machines, m)
 		opts := web.Options{Source: m, Version: "0.0.0", Token: Token, AnyHost: true, TLS: true, MaxStreams: 8, Watch: s.count(agent.NewRemote(m, "0.0.0"))}
 		handlers[s.Address(n)] = web.New(opts)
@@ -192,9 +192,9 @@ func (s *Sim) Files(folder string) (args []string, err error) {
 	return []string{"--fleet", "@" + path("list"), "--fleet-token", path("token"), "--ca", path("ca.pem")}, nil
 }
 
-// crowd returns a machine with 8 GPUs and about 14 jobs.
-func crowd(n int) *machine.Machine {
-	m := webtest.Crowd(8, 6+n%5)
+// invented returns a machine with 8 GPUs and about 14 jobs.
+func invented(n int) *machine.Machine {
+	m := webtest.SharedMachine(8, 6+n%5)
 	for i := range m.Jobs { // other users on other machines
 		user := (m.Jobs[i].UID - 1000 + n/7) % 40
 		m.Jobs[i].Owner, m.Jobs[i].UID = webtest.User(user), 1000+user

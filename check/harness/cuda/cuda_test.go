@@ -54,9 +54,8 @@ func TestProgram(t *testing.T) {
 		expect.Must(t, err == nil && !a.OutOfMemory, a, err)
 		roles = append(roles, role)
 	}
-	if slices.Sort(roles); roles[1] != region.Initialiser || roles[0] == region.Initialiser {
-		t.Errorf("got %v, want one initialiser", roles)
-	}
+	slices.Sort(roles)
+	expect.True(t, roles[1] == region.Initialiser && roles[0] != region.Initialiser, roles, "want one initialiser")
 	expect.True(t, !do(t, one, "alloc 209715200").OutOfMemory, "refused, though there was room")
 	expect.True(t, do(t, two, "alloc 209715200").OutOfMemory, "granted, though there was no room")
 	if used, err := outside.Used(bound); err != nil || used != 202<<20 {

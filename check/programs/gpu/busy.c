@@ -26,10 +26,8 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
-#include <time.h>
 
-#include "driver.h"
+#include "commands.h"
 
 /* Work is queued for about AHEAD, in at most DEPTH pieces and at least two: enough to leave no
  * gap, and not so much that a killed or ended program would hold the device for long. */
@@ -72,10 +70,6 @@ _Static_assert(sizeof(KERNEL_NODE) == 56, "ABI");
 
 typedef CUresult (*add_kernel_call)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const KERNEL_NODE *);
 
-static CUdevice device;
-static bool context;
-static CUstream stream;
-static CUmodule code;
 static CUfunction spin;
 static CUdeviceptr out;
 static CUevent events[DEPTH];
@@ -83,43 +77,12 @@ static uint64_t rounds = 1;
 static uint64_t piece = 200000; /* nanoseconds that a piece takes alone, about */
 static size_t nodes;            /* of the graph, or 0 */
 static CUgraphExec graph;
-static const char *last_call;
 
-static uint64_t now(void)
+static CUresult prepare(void)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void sleep_until(uint64_t at)
-{
-	struct timespec t = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
-		;
-}
-
-#define CALL(call, ...) (last_call = #call, call(__VA_ARGS__))
-
-static CUresult start(void)
-{
-	CUcontext primary;
-	CUresult r = CALL(cuInit, 0);
-	if (r || context)
-		return r;
-	if (!(r = CALL(cuDeviceGet, &device, 0)))
-		r = CALL(cuDevicePrimaryCtxRetain, &primary, device);
-	context = !r;
-	if (!r)
-		r = CALL(cuCtxSetCurrent, primary);
-	if (!r)
-		r = CALL(cuModuleLoadData, &code, ptx);
-	if (!r)
-		r = CALL(cuModuleGetFunction, &spin, code, "spin");
+	CUresult r = load_code(ptx, "spin", &spin);
 	if (!r)
 		r = CALL(cuMemAlloc_v2, &out, 4096);
-	if (!r)
-		r = CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
 	for (int i = 0; !r && i < DEPTH; i++)
 		r = CALL(cuEventCreate, &events[i], CU_EVENT_DISABLE_TIMING);
 	return r;
@@ -322,21 +285,6 @@ static CUresult stop(void)
 	return r;
 }
 
-static void say(CUresult r, const char *format, ...)
-{
-	va_list numbers;
-	va_start(numbers, format);
-	if (r) {
-		printf("error %d %s\n", r, last_call);
-	} else {
-		printf("ok");
-		vprintf(format, numbers);
-		putchar('\n');
-	}
-	fflush(stdout);
-	va_end(numbers);
-}
-
 static void say_work(CUresult r, uint64_t steps)
 {
 	static char text[STEPS * 11 + 64];
@@ -353,13 +301,13 @@ static bool carry_out(const char *line)
 	size_t n = 0;
 	CUresult r;
 	if (!strcmp(line, "init")) {
-		say(start(), "");
+		say(start_driver(prepare), "%s", "");
 	} else if (sscanf(line, "calibrate %" SCNu64, &us) == 1 && us > 0) {
 		r = calibrate(us, &took);
 		say(r, " %" PRIu64 " %" PRIu64, rounds, took);
 	} else if (sscanf(line, "size %" SCNu64 " %" SCNu64 " %zu", &us, &took, &n) >= 2 && us > 0 && took > 0 && n <= NODES) {
 		piece = took;
-		say(resize(us, n), "");
+		say(resize(us, n), "%s", "");
 	} else if (sscanf(line, "work %" SCNu64 " %" SCNu64 " %" SCNu64, &at, &ms, &step_ms) == 3 && step_ms > 0 && ms / step_ms < STEPS) {
 		r = work(at, ms, step_ms);
 		say_work(r, ms / step_ms);
@@ -367,24 +315,11 @@ static bool carry_out(const char *line)
 		r = latency(at, ms, &median, &high, &n);
 		say(r, " %" PRIu64 " %" PRIu64 " %zu", median, high, n);
 	} else if (!strcmp(line, "quit")) {
-		say(stop(), "");
+		say(stop(), "%s", "");
 	} else {
 		return false;
 	}
 	return true;
 }
 
-int main(void)
-{
-	char line[256];
-	while (fgets(line, sizeof line, stdin)) {
-		line[strcspn(line, "\n")] = '\0';
-		if (!carry_out(line)) {
-			fprintf(stderr, "busy: %s: no such command\n", line);
-			return STEPS_USAGE;
-		}
-		if (!strcmp(line, "quit"))
-			break;
-	}
-	return 0;
-}
+int main(void) { return follow_commands(carry_out); }

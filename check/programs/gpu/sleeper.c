@@ -25,10 +25,8 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
-#include <time.h>
 
-#include "driver.h"
+#include "commands.h"
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t);
 CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
@@ -57,41 +55,13 @@ static struct {
 static size_t held_count;
 
 static uint32_t block[WORDS];
-static CUdevice device;
-static bool context;
-static CUstream stream;
-static CUmodule code;
 static CUfunction count_one;
 static CUdeviceptr counter;
-static const char *last_call;
 
-#define CALL(call, ...) (last_call = #call, call(__VA_ARGS__))
-
-static uint64_t now(void)
+static CUresult prepare(void)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static CUresult start(void)
-{
-	CUcontext primary;
 	uint64_t none = 0;
-	CUresult r = CALL(cuInit, 0);
-	if (r || context)
-		return r;
-	if (!(r = CALL(cuDeviceGet, &device, 0)))
-		r = CALL(cuDevicePrimaryCtxRetain, &primary, device);
-	context = !r;
-	if (!r)
-		r = CALL(cuCtxSetCurrent, primary);
-	if (!r)
-		r = CALL(cuModuleLoadData, &code, ptx);
-	if (!r)
-		r = CALL(cuModuleGetFunction, &count_one, code, "count");
-	if (!r)
-		r = CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+	CUresult r = load_code(ptx, "count", &count_one);
 	if (!r)
 		r = CALL(cuMemAlloc_v2, &counter, 4096);
 	return r ? r : CALL(cuMemcpyHtoD_v2, counter, &none, sizeof none);
@@ -162,7 +132,7 @@ static CUresult free_all(void)
 	return r;
 }
 
-static bool told(void) { return poll(&(struct pollfd){.fd = STDIN_FILENO, .events = POLLIN}, 1, 0) != 0; }
+static bool has_command(void) { return poll(&(struct pollfd){.fd = STDIN_FILENO, .events = POLLIN}, 1, 0) != 0; }
 
 /* count counts launches in device memory and here, until the next command. */
 static CUresult count(uint64_t numbers[3])
@@ -179,7 +149,7 @@ static CUresult count(uint64_t numbers[3])
 			longest = now() - from;
 		if (!r && launched % 16 == 0)
 			r = CALL(cuStreamSynchronize, stream);
-	} while (!r && !told());
+	} while (!r && !has_command());
 	if (!r)
 		r = CALL(cuStreamSynchronize, stream);
 	numbers[0] = launched;
@@ -281,7 +251,7 @@ static void *mix_thread(void *seed)
 	return NULL;
 }
 
-static CUresult mix_until_told(unsigned threads, uint64_t *done)
+static CUresult mix_until_next(unsigned threads, uint64_t *done)
 {
 	pthread_t all[THREADS];
 	unsigned n = 0;
@@ -289,7 +259,7 @@ static CUresult mix_until_told(unsigned threads, uint64_t *done)
 	for (; n < threads && n < THREADS; n++)
 		if (pthread_create(&all[n], NULL, mix_thread, (void *)(uintptr_t)(n + 1)))
 			break;
-	while (!told() && !mix.stop)
+	while (!has_command() && !mix.stop)
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	mix.stop = true;
 	while (n > 0)
@@ -306,70 +276,48 @@ static CUresult release(void)
 	return r || !graph ? r : CALL(cuGraphDestroy, graph);
 }
 
-/* carry_out carries out a command, and returns how many numbers it answers, or -1 if there is no such
- * command. */
-static int carry_out(const char *line, CUresult *r, uint64_t numbers[3])
+/* carry_out carries out a command. It returns false if there is no such command. */
+static bool carry_out(const char *line)
 {
-	uint64_t bytes;
+	uint64_t bytes, n[3] = {0};
 	uint32_t seed = 0;
+	CUresult r;
+	if (!strcmp(line, "leave"))
+		exit(0);
 	if (!strcmp(line, "init")) {
-		*r = start();
-		numbers[0] = (uint64_t)getpid();
-		return 1;
+		say(start_driver(prepare), " %d", (int)getpid());
 	} else if (sscanf(line, "hold %" SCNu64 " %" SCNu32, &bytes, &seed) == 2) {
-		*r = hold(bytes, seed, false, numbers);
-		return 1;
-	} else if (sscanf(line, "managed %" SCNu64, &bytes) == 1) {
-		*r = hold(bytes, 0, true, numbers);
+		r = hold(bytes, seed, false, n);
+		say(r, " %" PRIu64, n[0]);
 	} else if (!strcmp(line, "compare")) {
-		*r = compare_all(numbers);
-		return 1;
+		r = compare_all(n);
+		say(r, " %" PRIu64, n[0]);
 	} else if (!strcmp(line, "count")) {
-		*r = count(numbers);
-		return 3;
+		r = count(n);
+		say(r, " %" PRIu64 " %" PRIu64 " %" PRIu64, n[0], n[1], n[2]);
 	} else if (sscanf(line, "mix %" SCNu32, &seed) == 1) {
-		*r = mix_until_told(seed, numbers);
-		return 1;
-	} else if (!strcmp(line, "export")) {
-		CUipcMemHandle handle;
-		*r = CALL(cuIpcGetMemHandle, &handle, held[0].at);
-	} else if (!strcmp(line, "capture")) {
-		*r = CALL(cuStreamBeginCapture_v2, stream, 2);
-	} else if (!strcmp(line, "release")) {
-		*r = release();
-	} else if (!strcmp(line, "free") || !strcmp(line, "quit")) {
-		*r = free_all();
+		r = mix_until_next(seed, n);
+		say(r, " %" PRIu64, n[0]);
 	} else {
-		return -1;
+		if (sscanf(line, "managed %" SCNu64, &bytes) == 1)
+			r = hold(bytes, 0, true, n);
+		else if (!strcmp(line, "export"))
+			r = CALL(cuIpcGetMemHandle, &(CUipcMemHandle){{0}}, held[0].at);
+		else if (!strcmp(line, "capture"))
+			r = CALL(cuStreamBeginCapture_v2, stream, 2);
+		else if (!strcmp(line, "release"))
+			r = release();
+		else if (!strcmp(line, "free") || !strcmp(line, "quit"))
+			r = free_all();
+		else
+			return false;
+		say(r, "%s", "");
 	}
-	return 0;
+	return true;
 }
 
 int main(void)
 {
-	char line[256];
 	setvbuf(stdin, NULL, _IONBF, 0); /* count looks for the next command by poll */
-	while (fgets(line, sizeof line, stdin)) {
-		uint64_t numbers[3] = {0};
-		CUresult r = CUDA_SUCCESS;
-		line[strcspn(line, "\n")] = '\0';
-		if (!strcmp(line, "leave"))
-			return 0;
-		int n = carry_out(line, &r, numbers);
-		if (n < 0) {
-			fprintf(stderr, "sleeper: %s: no such command\n", line);
-			return STEPS_USAGE;
-		}
-		if (r)
-			printf("error %d %s", (int)r, last_call);
-		else
-			printf("ok");
-		for (int i = 0; !r && i < n; i++)
-			printf(" %" PRIu64, numbers[i]);
-		putchar('\n');
-		fflush(stdout);
-		if (!strcmp(line, "quit"))
-			break;
-	}
-	return 0;
+	return follow_commands(carry_out);
 }

@@ -30,22 +30,15 @@
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <sched.h>
-#include <string.h>
-#include <time.h>
 
-#include "driver.h"
+#include "commands.h"
 #include "footprint.h"
 
 enum { ROUNDS = 1 << 17, CALIBRATION = 10001, BATCH = 100 };
 
 static const char ptx[] = ".version 6.4\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n";
 
-static CUdevice device;
-static bool context;
-static CUstream stream;
-static CUmodule code;
 static CUfunction nothing;
-static const char *last_call;
 
 static struct {
 	CUdeviceptr *at;
@@ -58,15 +51,7 @@ static struct {
 static uint64_t first[ROUNDS], second[ROUNDS];
 static uint64_t clock_cost; /* nanoseconds */
 
-static uint64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* CALL makes a driver call; TIME measures it too. */
-#define CALL(call, ...) (last_call = #call, call(__VA_ARGS__))
+/* TIME makes a driver call, and measures it. */
 #define TIME(took, call, ...)                         \
 	({                                            \
 		last_call = #call;                    \
@@ -114,9 +99,7 @@ static CUresult start(uint64_t at, uint64_t *init, uint64_t *retain)
 {
 	CUcontext primary;
 	uint64_t set = 0;
-	struct timespec t = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
-		;
+	sleep_until(at);
 	CUresult r = TIME(*init, cuInit, 0);
 	*retain = 0;
 	if (!r)
@@ -310,27 +293,14 @@ static bool carry_out(const char *line)
 	} else {
 		return false;
 	}
-	if (r)
-		printf("error %d %s\n", r, last_call);
-	else
-		printf("ok%s\n", numbers);
-	fflush(stdout);
+	say(r, "%s", numbers);
 	return true;
 }
 
 int main(void)
 {
-	char line[256];
 	calibrate();
-	while (fgets(line, sizeof line, stdin)) {
-		line[strcspn(line, "\n")] = '\0';
-		if (!carry_out(line)) {
-			fprintf(stderr, "timing: %s: no such command\n", line);
-			return STEPS_USAGE;
-		}
-		if (!strcmp(line, "quit"))
-			break;
-	}
+	int status = follow_commands(carry_out);
 	free(live.at);
-	return 0;
+	return status;
 }

@@ -1,8 +1,10 @@
-package budget
+package safepath
 
 import (
 	"slices"
 	"testing"
+
+	"ration/check/expect"
 )
 
 func TestDivide(t *testing.T) {
@@ -20,8 +22,6 @@ func TestDivide(t *testing.T) {
 		gets := Divide(c.total, c.wants)
 		slices.Sort(gets)
 		slices.Sort(c.gets)
-		if !slices.Equal(gets, c.gets) {
-			t.Errorf("%d among %v: got %v", c.total, c.wants, gets)
-		}
+		expect.True(t, slices.Equal(gets, c.gets), c.total, "among", c.wants, gets)
 	}
 }

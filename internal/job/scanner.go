@@ -1,10 +1,4 @@
-// Package scan declares the scanner of package machine for the agent and the commands. It keeps the
-// scanner out of machine's public API, because scheduling of reads is of no use outside this
-// module.
-//
-// Package machine imports this package and sets New. So this package cannot use machine's types,
-// and has type parameters instead. Use the scanner through package node, which fills in the types.
-package scan
+package job
 
 import (
 	"time"
@@ -12,8 +6,8 @@ import (
 	"ration/internal/gpu"
 )
 
-// Options are the settings of a scanner.
-type Options struct {
+// ScanOptions are the settings of a scanner.
+type ScanOptions struct {
 	// Once is for a scanner that scans once. It reads all ended jobs, and keeps no file open.
 	Once bool
 	// Only is the path of a region. The scanner reads only this job, whose name is Name.
@@ -33,25 +27,29 @@ type Options struct {
 	Reap func(path string) (n int, err error)
 }
 
-// Result is the result of a scan. M is machine.Machine, and E is machine.Event.
-type Result[M, E any] struct {
+// ScanResult is the result of a scan. M is machine.Machine, and E is machine.Event.
+type ScanResult[M, E any] struct {
 	Machine *M   // never modified later
 	Events  []E  // events since the last scan, oldest first
 	Changed bool // Machine differs from that of the last scan
 }
 
-// Folders are the folders to watch of one account (proc.Account).
-type Folders struct {
+// ScanFolders are the folders to watch of one account (proc.Account).
+type ScanFolders struct {
 	Account int
 	Bases   []string // jobs are made and removed in these
 	Active  []string // of jobs that have not ended
 	Opened  []string // of jobs whose files are opened in each Scan
 }
 
-// Scanner scans the machine repeatedly. Each Scan reads only the jobs that have changed.
+// Scanner scans the machine repeatedly. Package machine implements it and sets NewScanner, so that the
+// scheduling of reads is not part of machine's public API. This package cannot import machine: hence the
+// type parameters. Package node fills them in.
+//
+// Each Scan reads only the jobs that have changed.
 type Scanner[M, E any] interface {
 	// Scan checks all jobs or, if all is false, only jobs with a hint and deferred jobs.
-	Scan(all bool) (Result[M, E], error)
+	Scan(all bool) (ScanResult[M, E], error)
 	// Hint says that something has happened in a job's folder or in a folder of jobs. It does not
 	// wait for a Scan in progress.
 	Hint(folder string)
@@ -59,10 +57,10 @@ type Scanner[M, E any] interface {
 	// defers a job if it has just read it, or if one of its processes is about to end.
 	Deferred() time.Time
 	// Folders returns the folders to watch, for each account.
-	Folders() []Folders
+	Folders() []ScanFolders
 	// Close closes all files. If a user's files do not respond, it closes them as soon as they do.
 	Close()
 }
 
-// New is a func(Options) Scanner[machine.Machine, machine.Event].
-var New any
+// NewScanner is a func(ScanOptions) Scanner[machine.Machine, machine.Event].
+var NewScanner any

@@ -1,6 +1,4 @@
-// Package feed counts the versions of data that changes, and wakes goroutines that wait for the
-// next version.
-package feed
+package fleet
 
 import (
 	"crypto/rand"
@@ -21,8 +19,8 @@ type Feed struct {
 	next   chan struct{} // closed at the next version; guarded by mu
 }
 
-// New returns a Feed at version 0.
-func New() *Feed { return &Feed{mark: rand.Text()[:10] + "-", next: make(chan struct{})} }
+// NewFeed returns a Feed at version 0.
+func NewFeed() *Feed { return &Feed{mark: rand.Text()[:10] + "-", next: make(chan struct{})} }
 
 // Advance starts the next version, and wakes all followers that wait for it.
 func (f *Feed) Advance() uint64 {

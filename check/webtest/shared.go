@@ -17,9 +17,9 @@ func User(n int) string {
 	return fmt.Sprintf("student%02d", n)
 }
 
-// Crowd returns a machine with devices that users share: each has a job on one device, every third a
+// SharedMachine returns a machine with devices that users share: each has a job on one device, every third a
 // second one, and every fifth one that runs on up to four devices.
-func Crowd(devices, users int) *machine.Machine {
+func SharedMachine(devices, users int) *machine.Machine {
 	m := Machine(devices, 0, 0)
 	kinds := []string{"notebook", "train", "eval", "serve-llm", "finetune", "embed"}
 	add := func(user, kind int, used, limit uint64, on ...int) {

@@ -1,9 +1,4 @@
-// Package budget bounds how much time a process spends on files that a tenant can make slow.
-//
-// It measures both elapsed time and the processor time of this process. On a busy machine a process
-// waits for a processor: with elapsed time alone, its budget would be used up before it has read
-// anything.
-package budget
+package safepath
 
 import (
 	"time"
@@ -11,7 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Budget is used up after a given time. If this process had less processor time than that, it lasts
+// Budget bounds how much time a process spends on files that a tenant can make slow. It measures both
+// elapsed time and the processor time of this process: on a busy machine a process waits for a processor,
+// and with elapsed time alone its budget would be used up before it has read anything.
+//
+// It is used up after a given time. If this process had less processor time than that, it lasts
 // until the process has had as much, but at most four times as long. The zero value is used up.
 type Budget struct {
 	clock  Clock
@@ -26,8 +25,8 @@ type Clock struct {
 	Worked func() time.Duration // processor time; nil to use only Now
 }
 
-// Real is the machine's clock.
-var Real = Clock{time.Now, worked}
+// RealClock is the machine's clock.
+var RealClock = Clock{time.Now, worked}
 
 // slack is how many times longer than requested a Budget may last.
 const slack = 4

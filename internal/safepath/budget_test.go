@@ -1,4 +1,4 @@
-package budget
+package safepath
 
 import (
 	"testing"
@@ -43,7 +43,7 @@ func TestBudget(t *testing.T) {
 // The machine's clock counts what this process does.
 func TestReal(t *testing.T) {
 	before := worked()
-	for p := Real.For(ms); p.Left(); {
+	for p := RealClock.For(ms); p.Left(); {
 	}
 	expect.True(t, worked() > before, "no time was used")
 }

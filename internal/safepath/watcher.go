@@ -1,9 +1,4 @@
-// Package inotify reports events in folders, including those of other users.
-//
-// github.com/fsnotify/fsnotify is not used, because it does not report that a file was opened, or
-// closed after writing, and takes folders only by path. A process that watches folders of tenants
-// must open them first (safepath), and watch the descriptor.
-package inotify
+package safepath
 
 import (
 	"encoding/binary"
@@ -16,22 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watcher is a set of watched folders. All methods except Read are safe for concurrent use.
+// Watcher is a set of watched folders, also of other users (inotify). All methods except Read are safe for concurrent use.
+//
+// github.com/fsnotify/fsnotify is not used: it does not report that a file was opened, or closed after
+// writing, and takes folders only by path, which a tenant can change between opening and watching.
 type Watcher struct {
 	file *os.File
 	conn syscall.RawConn // of file: its calls fail after Close, when the number may belong to another file
 	buf  [64 << 10]byte  // of Read
 }
 
-// Event is something that happened in a folder.
-type Event struct {
+// WatchEvent is something that happened in a folder.
+type WatchEvent struct {
 	Watch int    // result of Add
 	Mask  uint32 // unix.IN_*
 	Name  string // file name, or "" for the folder itself
 }
 
-// New returns a watcher of no folder.
-func New() (*Watcher, error) {
+// NewWatcher returns a watcher of no folder.
+func NewWatcher() (*Watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watching folders: %w", err)
@@ -59,7 +57,7 @@ func (w *Watcher) Remove(watch int) {
 
 // Read waits for events. It returns an error after Close. An event with IN_Q_OVERFLOW means that
 // the kernel has dropped others, of any folder.
-func (w *Watcher) Read() ([]Event, error) {
+func (w *Watcher) Read() ([]WatchEvent, error) {
 	n, err := w.file.Read(w.buf[:])
 	if err != nil {
 		return nil, err
@@ -70,14 +68,14 @@ func (w *Watcher) Read() ([]Event, error) {
 // Close ends all watches, and a Read in progress.
 func (w *Watcher) Close() { _ = w.file.Close() }
 
-func parse(text []byte) (out []Event) {
+func parse(text []byte) (out []WatchEvent) {
 	for len(text) >= unix.SizeofInotifyEvent {
 		length := int(binary.NativeEndian.Uint32(text[12:]))
 		if len(text) < unix.SizeofInotifyEvent+length {
 			break
 		}
 		name := text[unix.SizeofInotifyEvent : unix.SizeofInotifyEvent+length]
-		out = append(out, Event{int(int32(binary.NativeEndian.Uint32(text))), binary.NativeEndian.Uint32(text[4:]), unix.ByteSliceToString(append(name[:len(name):len(name)], 0))})
+		out = append(out, WatchEvent{int(int32(binary.NativeEndian.Uint32(text))), binary.NativeEndian.Uint32(text[4:]), unix.ByteSliceToString(append(name[:len(name):len(name)], 0))})
 		text = text[unix.SizeofInotifyEvent+length:]
 	}
 	return out

@@ -1,4 +1,4 @@
-package feed
+package fleet
 
 import (
 	"testing"
@@ -8,16 +8,16 @@ import (
 
 // A token gives its version back; one of another Feed, or of none, is before all versions.
 func TestParse(t *testing.T) {
-	f := New()
+	f := NewFeed()
 	expect.Equal(t, f.Parse(f.Token(1<<63+7)), 1<<63+7)
-	for _, token := range []string{"", "7", "-7", New().Token(7), f.Token(7)[1:], f.Token(7) + "x", f.mark + "-7", f.mark + "18446744073709551616", f.mark} {
+	for _, token := range []string{"", "7", "-7", NewFeed().Token(7), f.Token(7)[1:], f.Token(7) + "x", f.mark + "-7", f.mark + "18446744073709551616", f.mark} {
 		expect.Equal(t, f.Parse(token), 0, token)
 	}
 }
 
 // A new version wakes all that wait.
 func TestAdvance(t *testing.T) {
-	f := New()
+	f := NewFeed()
 	_, first := f.Latest()
 	before, second := f.Latest()
 	expect.Equal(t, f.Advance(), before+1, "the next version")
