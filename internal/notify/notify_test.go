@@ -234,7 +234,7 @@ func TestQueue(t *testing.T) {
 	d.Close()
 	text := log.String()
 	expect.True(t, strings.Contains(text, "notifications are dropped from now on"), text)
-	lost := strings.Count(text, "a notification was not sent")
+	lost := strings.Count(text, "kind=refusal") // the other receiver has written, and may have been killed before it ended
 	for _, m := range regexp.MustCompile(`dropped=(\d+)`).FindAllStringSubmatch(text, -1) {
 		n, err := strconv.Atoi(m[1])
 		expect.OK(t, err)
