@@ -45,8 +45,9 @@ func TestUnitIsKnown(t *testing.T) {
 // again; who starts, enables or stops one of the agent's units does so with the other.
 func TestSocketUnit(t *testing.T) {
 	for name, lines := range map[string][]string{
-		"ration-agent.socket":  {"ListenStream=/run/ration/agent.sock", "SocketMode=0666", "RemoveOnStop=yes", "WantedBy=sockets.target"},
-		"ration-agent.service": {"Requires=ration-agent.socket", "Also=ration-agent.socket", "StartLimitIntervalSec=0", "KillMode=mixed"}, // or five failures in ten seconds end both
+		"ration-agent.socket":   {"ListenStream=/run/ration/agent.sock", "SocketMode=0666", "RemoveOnStop=yes", "WantedBy=sockets.target"},
+		"ration-agent.service":  {"Requires=ration-agent.socket", "Also=ration-agent.socket", "StartLimitIntervalSec=0", "KillMode=mixed"}, // or five failures in ten seconds end both
+		"ration-policy.service": {"StartLimitIntervalSec=0", "KillMode=mixed"},                                                             // or a user's process in it delays its end
 	} {
 		text, err := os.ReadFile("systemd/" + name)
 		expect.OK(t, err)

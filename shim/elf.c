@@ -13,9 +13,7 @@
  * still offsets. */
 static const void *elf_at(const struct elf_object *o, uint64_t value) { return (const void *)(value < o->base ? value + o->base : value); }
 
-/* elf_same compares two strings. It is used since strcmp may belong to a sanitizer that is not
- * ready yet. */
-static bool elf_same(const char *a, const char *b)
+bool elf_same(const char *a, const char *b)
 {
 	while (*a && *a == *b)
 		a++, b++;
@@ -111,20 +109,28 @@ bool elf_first(const char *soname, struct elf_object *out)
 	return false;
 }
 
-/* elf_defined returns symbol i if it is a definition of name, or NULL. It sets *hidden if
- * another version is the default. */
-static const ElfW(Sym) * elf_defined(const struct elf_object *o, uint32_t i, const char *name, bool *hidden)
+bool elf_own(struct elf_object *out)
+{
+	for (const struct link_map *m = _r_debug.r_map; m; m = m->l_next)
+		if (m->l_ld == _DYNAMIC) /* it identifies this library in the linker's list */
+			return elf_read(m->l_addr, m->l_name, m->l_ld, out);
+	return false;
+}
+
+/* elf_defined returns symbol i if it is a definition of name with another value than `except`, or
+ * NULL. It sets *hidden if another version is the default. */
+static const ElfW(Sym) * elf_defined(const struct elf_object *o, uint32_t i, const char *name, uint64_t except, bool *hidden)
 {
 	const ElfW(Sym) *s = (const ElfW(Sym) *)o->symbols + i;
 	unsigned type = ELF64_ST_TYPE(s->st_info), bind = ELF64_ST_BIND(s->st_info);
-	if (s->st_shndx == SHN_UNDEF || (bind != STB_GLOBAL && bind != STB_WEAK) ||
+	if (s->st_shndx == SHN_UNDEF || s->st_value == except || (bind != STB_GLOBAL && bind != STB_WEAK) ||
 	    (type != STT_FUNC && type != STT_NOTYPE && type != STT_OBJECT) || !elf_same(o->strings + s->st_name, name))
 		return NULL;
 	*hidden = o->versions && (o->versions[i] & 0x8000);
 	return s;
 }
 
-static const ElfW(Sym) * elf_by_gnu_hash(const struct elf_object *o, const char *name)
+static const ElfW(Sym) * elf_by_gnu_hash(const struct elf_object *o, const char *name, uint64_t except)
 {
 	const uint32_t *table = o->gnu_hash;
 	uint32_t buckets = table[0], first = table[1], bloom = table[2];
@@ -137,7 +143,7 @@ static const ElfW(Sym) * elf_by_gnu_hash(const struct elf_object *o, const char 
 	for (; i >= first && i != 0; i++) {
 		bool hidden;
 		const ElfW(Sym) * found;
-		if ((chain[i - first] | 1) == (hash | 1) && (found = elf_defined(o, i, name, &hidden))) {
+		if ((chain[i - first] | 1) == (hash | 1) && (found = elf_defined(o, i, name, except, &hidden))) {
 			if (!hidden)
 				return found;
 			fallback = found;
@@ -148,12 +154,12 @@ static const ElfW(Sym) * elf_by_gnu_hash(const struct elf_object *o, const char 
 	return fallback;
 }
 
-static const ElfW(Sym) * elf_by_walking(const struct elf_object *o, const char *name)
+static const ElfW(Sym) * elf_by_walking(const struct elf_object *o, const char *name, uint64_t except)
 {
 	const ElfW(Sym) *fallback = NULL;
 	for (uint32_t i = 0; i < o->sysv_hash[1]; i++) {
 		bool hidden;
-		const ElfW(Sym) *found = elf_defined(o, i, name, &hidden);
+		const ElfW(Sym) *found = elf_defined(o, i, name, except, &hidden);
 		if (found && !hidden)
 			return found;
 		if (found)
@@ -162,10 +168,12 @@ static const ElfW(Sym) * elf_by_walking(const struct elf_object *o, const char *
 	return fallback;
 }
 
-static const ElfW(Sym) * elf_entry(const struct elf_object *o, const char *name)
+static const ElfW(Sym) * elf_entry_except(const struct elf_object *o, const char *name, uint64_t except)
 {
-	return o->gnu_hash ? elf_by_gnu_hash(o, name) : o->sysv_hash ? elf_by_walking(o, name) : NULL;
+	return o->gnu_hash ? elf_by_gnu_hash(o, name, except) : o->sysv_hash ? elf_by_walking(o, name, except) : NULL;
 }
+
+static const ElfW(Sym) * elf_entry(const struct elf_object *o, const char *name) { return elf_entry_except(o, name, 0); }
 
 void *elf_symbol(const struct elf_object *o, const char *name)
 {
@@ -235,8 +243,12 @@ static bool elf_store(const void *at, uint64_t value)
 
 bool elf_redirect(const struct elf_object *o, const char *name, const void *to)
 {
-	const ElfW(Sym) *s = elf_entry(o, name);
-	return s && elf_store(&s->st_value, (uint64_t)to - o->base);
+	const ElfW(Sym) * s;
+	uint64_t value = (uint64_t)to - o->base;
+	while ((s = elf_entry_except(o, name, value)))
+		if (!elf_store(&s->st_value, value))
+			return false;
+	return true;
 }
 
 #if defined(__x86_64__)
@@ -293,7 +305,7 @@ void *elf_next(const char *name)
 		void *found = past && elf_read(m->l_addr, m->l_name, m->l_ld, &o) ? elf_symbol(&o, name) : NULL;
 		if (found)
 			return found;
-		past |= m->l_ld == _DYNAMIC; /* _DYNAMIC identifies this library in the linker's list */
+		past |= m->l_ld == _DYNAMIC;
 	}
 	return NULL;
 }

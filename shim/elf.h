@@ -28,6 +28,13 @@ bool elf_named(const char *soname, struct elf_object *out);
  * It calls no other function, so it works before other libraries are initialised. */
 bool elf_first(const char *soname, struct elf_object *out);
 
+/* elf_same reports whether two strings are equal. It is used where strcmp may belong to a sanitizer that
+ * is not ready yet. */
+bool elf_same(const char *a, const char *b);
+
+/* elf_own finds this library. Like elf_first, it calls no other function. */
+bool elf_own(struct elf_object *out);
+
 /* elf_symbol returns the address of a symbol that o itself defines, or NULL. If there are
  * several versions, it returns the default one. */
 void *elf_symbol(const struct elf_object *o, const char *name);
@@ -36,8 +43,8 @@ void *elf_symbol(const struct elf_object *o, const char *name);
  * linker chooses for the kind of processor (IFUNC). */
 void *elf_function(const struct elf_object *o, const char *name);
 
-/* elf_redirect changes the symbol table of o so that every later lookup of a symbol, also by
- * the dynamic linker, finds the address `to`. elf_rebind goes through the references of the
+/* elf_redirect changes the symbol table of o so that every later lookup of a symbol, in any of its
+ * versions, and also by the dynamic linker, finds the address `to`. elf_rebind goes through the references of the
  * loaded objects that name a symbol. It calls choose with the name and the address to which the
  * reference is bound, and binds the reference to the address that choose returns. own selects
  * this library's own references, otherwise all others. elf_rebind_in goes through those of one

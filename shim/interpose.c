@@ -128,6 +128,44 @@ static bool interpose_resolve(enum interpose_library l)
 
 static int interpose_hook_named(const char *name);
 
+/* The C library's functions in whose place this library has its own. The addresses are written by
+ * the constructor alone. */
+static struct interpose_wrapped {
+	const char *name;
+	void *real, *own;
+} interpose_wrapped[] = {{.name = "dlsym"}, {.name = "dlvsym"}, {.name = "ioctl"}};
+
+#define INTERPOSE_WRAPPED (sizeof interpose_wrapped / sizeof *interpose_wrapped)
+
+/* interpose_bound_to_libc returns our function for a reference that is bound to the C library's,
+ * and otherwise the address to which it is bound. */
+static void *interpose_bound_to_libc(const char *name, void *bound)
+{
+	for (size_t i = 0; i < INTERPOSE_WRAPPED; i++) {
+		struct interpose_wrapped *w = &interpose_wrapped[i];
+		if (w->real && bound == w->real && elf_same(name, w->name))
+			return w->own;
+	}
+	return bound;
+}
+
+/* interpose_precede_libc handles a part of the C library that comes before this library in LD_PRELOAD,
+ * so that programs bind to its dlsym, and get the driver's functions. */
+static void interpose_precede_libc(const char *soname)
+{
+	struct elf_object own, libc;
+	if (!elf_before(soname) || !elf_own(&own) || !elf_first(soname, &libc) || !interpose_find_resolvers())
+		return;
+	elf_trust_libc(); /* before its table leads to us */
+	for (size_t i = 0; i < INTERPOSE_WRAPPED; i++) {
+		struct interpose_wrapped *w = &interpose_wrapped[i];
+		w->real = elf_symbol(&libc, w->name);
+		w->own = elf_symbol(&own, w->name);
+		elf_redirect(&libc, w->name, w->own);
+	}
+	elf_rebind(false, interpose_bound_to_libc);
+}
+
 /* interpose_bound_to_driver returns the hook for a reference that is bound to the driver's
  * function, and otherwise the address to which it is bound. */
 static void *interpose_bound_to_driver(const char *name, void *bound)
@@ -136,11 +174,13 @@ static void *interpose_bound_to_driver(const char *name, void *bound)
 	return call >= 0 && bound == interpose_real[call] ? interpose_hooks[call] : bound;
 }
 
-/* interpose_come_first handles a driver library that comes before ours in LD_PRELOAD, so that
- * programs bind to its functions and not to ours. It changes the driver's symbol table, so that
- * later lookups find our hooks, and redirects references that are already bound to the driver. */
+/* interpose_come_first handles a library that comes before ours in LD_PRELOAD, the driver's or the C
+ * library, so that programs bind to its functions and not to ours. It changes that library's symbol
+ * table, so that later lookups find ours, and redirects references that are already bound. */
 __attribute__((constructor)) static void interpose_come_first(void)
 {
+	interpose_precede_libc("libc.so.6");
+	interpose_precede_libc("libdl.so.2");
 	for (enum interpose_library l = 0; l < LIBRARIES; l++) {
 		struct elf_object o;
 		if (!elf_before(interpose_sonames[l]))
@@ -303,6 +343,28 @@ static void interpose_trace(const char *name, int version, bool counted)
 		log_debug("resolves %s (%d): %s", name, version, counted ? "counted" : "passed on");
 }
 
+/* interpose_look_up returns what the real resolver finds for a caller. */
+static void *interpose_look_up(void *handle, const char *name, const char *version, const void *caller)
+{
+	if (handle == RTLD_NEXT)
+		return interpose_next_after(caller, name);
+	return version ? ((dlvsym_function)ration_real_dlvsym)(handle, name, version) : ((dlsym_function)ration_real_dlsym)(handle, name);
+}
+
+/* interpose_pick_resolver decides a lookup of dlsym or dlvsym itself, as ration_pick does: a program
+ * that looks for the C library's gets ours, with which it finds the hooks. */
+static bool interpose_pick_resolver(void *handle, const char *name, const char *version, const void *caller, void **result)
+{
+	struct elf_object own;
+	if (!elf_same(name, "dlsym") && !elf_same(name, "dlvsym"))
+		return false;
+	void *found = interpose_look_up(handle, name, version, caller);
+	if (!found || (found != ration_real_dlsym && found != ration_real_dlvsym) || !elf_own(&own))
+		return false;
+	*result = elf_symbol(&own, name);
+	return true;
+}
+
 /* ration_pick decides a lookup for the stubs. It returns true with the address in *result, or
  * false if the stub must jump to the real resolver. */
 __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char *name, const char *version, const void *caller,
@@ -315,13 +377,8 @@ __attribute__((visibility("hidden"))) bool ration_pick(void *handle, const char 
 	if (name)
 		interpose_trace(name, 0, call >= 0 && interpose_hands_out(call));
 	if (call < 0)
-		return false;
-	void *found;
-	if (handle == RTLD_NEXT)
-		found = interpose_next_after(caller, name);
-	else
-		found = version ? ((dlvsym_function)ration_real_dlvsym)(handle, name, version)
-				: ((dlsym_function)ration_real_dlsym)(handle, name);
+		return name && interpose_pick_resolver(handle, name, version, caller, result);
+	void *found = interpose_look_up(handle, name, version, caller);
 	enum interpose_library l = interpose_library_of((enum ration_call)call);
 	if (found && found == interpose_hooks[call] && !interpose_resolve(l))
 		/* The lookup found only our export, and the driver is not loaded: without this

@@ -32,6 +32,8 @@ const (
 	maxConnsOfUser = 16
 	maxHeader      = 16 << 10
 	maxPublic      = 64 // simultaneous connections to the TCP port
+	// maxPublicOfUser is how many of them processes of one user of this machine may have.
+	maxPublicOfUser = 32
 	// maxPublicStreams is how many of them may be streams of a page. The rest stay free for
 	// Prometheus.
 	maxPublicStreams = 24
@@ -219,7 +221,8 @@ func (a *Agent) servePublic(ctx context.Context, server *http.Server, l net.List
 	connlimit.Attach(server)
 	server.SetKeepAlivesEnabled(false) // no client may keep a connection
 	a.opts.Log.Info("serving metrics", "address", l.Addr().String())
-	return server.Serve(connlimit.NewEvicting(l, maxPublic)) // every user of the machine can connect
+	// Every user of the machine can connect.
+	return server.Serve(connlimit.NewEvicting(connlimit.ListenTCP(l, connlimit.New(maxPublicOfUser, maxPublic)), maxPublic))
 }
 
 // afterFirstScan returns a handler whose requests wait for the first scan.
@@ -247,7 +250,7 @@ func (a *Agent) publicHandler(at net.Addr) http.Handler {
 	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout})
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		connlimit.Protect(r)
-		all.ServeHTTP(connlimit.UnprotectWriter{ResponseWriter: w, Request: r}, r)
+		connlimit.UserOf(r).Do(func() { all.ServeHTTP(connlimit.UnprotectWriter{ResponseWriter: w, Request: r}, r) })
 	}
 	if isLoopback(at) { // as for the page: a site that a user of the machine opens must not read it by DNS rebinding
 		serve = web.LocalOnly(serve)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -245,9 +246,13 @@ func makeAgentFolder(folder string) error {
 const nobodyGroup = 65534
 
 // reapAs returns the memory of dead processes to their jobs, by a process of the user that owns the
-// regions.
+// regions. If this process is root's, that one becomes the user's only after it has been started.
 func reapAs(ctx context.Context, paths []string, uid int) error {
+	args := []string{"ration", "reap"}
+	if os.Geteuid() == 0 && uid != 0 {
+		args, uid = append(args, "--as="+strconv.Itoa(uid)), 0
+	}
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Args, cmd.Env = append([]string{"ration", "reap"}, paths...), []string{"PATH=/usr/bin:/bin"}
+	cmd.Args, cmd.Env = append(append(args, "--"), paths...), []string{"PATH=/usr/bin:/bin"}
 	return privsep.RunAs(ctx, cmd, uint32(uid), nobodyGroup)
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/bench"
+	"ration/internal/agent/privsep"
 	"ration/internal/launch"
 	"ration/internal/node"
 )
@@ -34,11 +35,17 @@ func newWorkerCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return bench.ServeWorker(os.Stdin, os.Stdout) }}
 }
 
-// newReapCommand returns the command that the agent starts as a user, to return the memory of dead
+// newReapCommand returns the command that the agent starts for a user, to return the memory of dead
 // processes to that user's jobs.
 func newReapCommand() *cobra.Command {
-	return &cobra.Command{Use: "reap PATH...", Hidden: true, Args: argCount(1, -1, "regions"),
+	as := 0
+	cmd := &cobra.Command{Use: "reap PATH...", Hidden: true, Args: argCount(1, -1, "regions"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if as != 0 { // before anything of the user's is touched
+				if err := privsep.Become(as, nobodyGroup); err != nil {
+					return err
+				}
+			}
 			// Give up the way to more rights: the region may be hostile, and this command needs none.
 			err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 			if err != nil {
@@ -49,4 +56,6 @@ func newReapCommand() *cobra.Command {
 			}
 			return err
 		}}
+	cmd.Flags().IntVar(&as, "as", 0, "become this user first")
+	return cmd
 }

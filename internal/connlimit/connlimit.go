@@ -2,9 +2,10 @@
 // others from being served.
 //
 // At a Unix socket the kernel reports the client's user: Listen bounds the connections of each user and of
-// all users, and User the processor time and the memory for a user's requests. At a TCP port clients are
-// anonymous: Evicting closes the oldest unprotected connection, and Streams bounds the connections that stay,
-// by the user or the address that ClientOf finds. Lines bounds the lines of a log.
+// all users, and User the processor time and the memory for a user's requests. At a TCP port the kernel says
+// it for clients on this machine: ListenTCP does the same for them. Other clients are anonymous: Evicting closes
+// the oldest unprotected connection, and Streams bounds the connections that stay, by the user or the address
+// that ClientOf finds. Lines bounds the lines of a log.
 package connlimit
 
 import (
@@ -129,6 +130,37 @@ func (l listener) Accept() (net.Conn, error) {
 		if peer, err := peerOf(c); err == nil {
 			if u := l.limiter.admit(int(peer.Uid)); u != nil {
 				return &Conn{Conn: c, UID: int(peer.Uid), PID: int(peer.Pid), User: u}, nil
+			}
+		}
+		_ = c.Close()
+	}
+}
+
+// ListenTCP returns a listener for a port. It admits clients that are processes of this machine within the
+// limiter's bounds, as *Conn, and all others as they are. It closes a connection whose client is gone.
+func ListenTCP(socket net.Listener, limiter *Limiter) net.Listener {
+	return tcpListener{socket, limiter}
+}
+
+type tcpListener struct {
+	net.Listener
+	limiter *Limiter
+}
+
+func (l tcpListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		uid, own, err := clientUser(c.RemoteAddr(), c.LocalAddr())
+		switch {
+		case errors.Is(err, errGone):
+		case !own || err != nil: // err: where the kernel does not say it, the port works without these bounds
+			return c, nil
+		default:
+			if u := l.limiter.admit(uid); u != nil {
+				return &Conn{Conn: c, UID: uid, User: u}, nil
 			}
 		}
 		_ = c.Close()

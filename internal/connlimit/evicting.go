@@ -112,6 +112,16 @@ func setProtected(r *http.Request, protected bool) {
 	}
 }
 
+// UserOf returns the user of a request at a port, if ListenTCP has found one; nil otherwise.
+func UserOf(r *http.Request) *User {
+	if c, is := r.Context().Value(connKey{}).(*evictingConn); is {
+		if client, is := c.Conn.(*Conn); is {
+			return client.User
+		}
+	}
+	return nil
+}
+
 // UnprotectWriter writes an answer, and calls Unprotect before the first write.
 type UnprotectWriter struct {
 	http.ResponseWriter

@@ -1,15 +1,10 @@
 package connlimit
 
 import (
-	"bufio"
-	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"strings"
 	"sync"
 
 	"ration/internal/proc"
@@ -89,61 +84,15 @@ func ClientOf(r *http.Request) string {
 	if err != nil {
 		return ""
 	}
-	if !remote.Addr().IsLoopback() {
-		return remote.Addr().Unmap().String()
-	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if local == nil {
+		local = &net.TCPAddr{}
+	}
+	switch uid, own, err := clientUser(net.TCPAddrFromAddrPort(remote), local); {
+	case err != nil:
 		return ""
+	case own:
+		return fmt.Sprint("user ", proc.Account(uid))
 	}
-	at, err := netip.ParseAddrPort(local.String())
-	if err != nil {
-		return ""
-	}
-	for _, path := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
-		if f, err := os.Open(path); err == nil {
-			uid, found := socketUser(f, remote, at)
-			_ = f.Close()
-			if found {
-				return fmt.Sprint("user ", proc.Account(uid))
-			}
-		}
-	}
-	return ""
-}
-
-// maxSockets bounds how many lines of the kernel's list are read: every user can have many sockets.
-const maxSockets = 1 << 16
-
-// socketUser finds the user of the socket with a local and a remote address in the kernel's list.
-func socketUser(list io.Reader, local, remote netip.AddrPort) (uid int, found bool) {
-	want := []string{procAddr(local, false) + " " + procAddr(remote, false), procAddr(local, true) + " " + procAddr(remote, true)}
-	lines := bufio.NewScanner(list)
-	for n := 0; n < maxSockets && lines.Scan(); n++ {
-		f := strings.Fields(lines.Text())
-		if len(f) < 8 {
-			continue
-		}
-		if pair := f[1] + " " + f[2]; pair == want[0] || pair == want[1] {
-			_, err := fmt.Sscan(f[7], &uid)
-			return uid, err == nil
-		}
-	}
-	return 0, false
-}
-
-// procAddr writes an address as /proc/net/tcp does, or as /proc/net/tcp6 with six: each word of 32 bits in
-// the order of this machine.
-func procAddr(a netip.AddrPort, six bool) string {
-	var out strings.Builder
-	bytes := a.Addr().Unmap().AsSlice()
-	if six {
-		long := a.Addr().As16()
-		bytes = long[:]
-	}
-	for ; len(bytes) >= 4; bytes = bytes[4:] {
-		fmt.Fprintf(&out, "%08X", binary.NativeEndian.Uint32(bytes))
-	}
-	fmt.Fprintf(&out, ":%04X", a.Port())
-	return out.String()
+	return remote.Addr().Unmap().String()
 }

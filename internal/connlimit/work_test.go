@@ -162,3 +162,42 @@ func TestClientOf(t *testing.T) {
 	r.RemoteAddr = "127.0.0.1:1"
 	expect.Equal(t, ClientOf(r), "")
 }
+
+// At a port a user of this machine has as many connections as the limiter allows. A client that has closed its
+// socket, for which the kernel has no user any more, does not count as root.
+func TestListenTCP(t *testing.T) {
+	l, _ := limiterAt(2, 16)
+	l.account = func(int) int { return 7 } // not root, which has no bound
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	expect.OK(t, err)
+	defer port.Close()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", port.Addr().String())
+		expect.OK(t, err)
+		return c
+	}
+	gone := dial()
+	expect.OK(t, gone.Close())
+	var clients []net.Conn
+	for range 3 {
+		clients = append(clients, dial())
+		defer clients[len(clients)-1].Close()
+	}
+	admitting := ListenTCP(port, l)
+	for _, client := range clients[:2] {
+		c, err := admitting.Accept()
+		expect.OK(t, err)
+		defer c.Close()
+		expect.Equal(t, c.RemoteAddr().String(), client.LocalAddr().String())
+		expect.Equal(t, c.(*Conn).UID, os.Getuid())
+	}
+	closed := make(chan error, 1)
+	go func() {
+		_, err := clients[2].Read(make([]byte, 1))
+		closed <- err
+		_ = port.Close()
+	}()
+	c, err := admitting.Accept()
+	expect.True(t, err != nil && c == nil, "a third connection of a user")
+	expect.True(t, <-closed != nil, "it is not closed")
+}

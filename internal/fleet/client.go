@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"runtime"
 	"strings"
@@ -236,6 +237,8 @@ func reason(err error) string {
 	var wrongName x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var timeout net.Error
+	var asked *url.Error
+	var dialled *net.OpError
 	text := err.Error()
 	switch {
 	case errors.As(err, &unknown):
@@ -254,6 +257,8 @@ func reason(err error) string {
 		text = "it has closed the connection"
 	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
 		text = "it answers without encryption (serve it with ration web --tls-cert)"
+	case errors.As(err, &asked) && !errors.As(err, &dialled) && !strings.HasPrefix(asked.Err.Error(), "tls: "):
+		text = "what it answers is not HTTP" // the error quotes it
 	}
 	return clean(text, maxReason)
 }

@@ -135,6 +135,18 @@ func says(text string) http.HandlerFunc {
 	}
 }
 
+// raw answers with a text in place of HTTP.
+func raw(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		_, _ = io.WriteString(c, text)
+		_ = c.Close()
+	}
+}
+
 // A machine that sends what it must not is unreachable, with a reason that is not its own text. No other machine
 // notices.
 func TestLiars(t *testing.T) {
@@ -183,6 +195,9 @@ func TestLiars(t *testing.T) {
 		{serve(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "https://"+victim+"/", http.StatusTemporaryRedirect)
 		}), "it redirects to another address (status 307)"},
+		{serve(raw("HTTP/1.1 200 call evil\r\nevil: \x1b\r\n\r\n")), "what it answers is not HTTP"},
+		{serve(raw("HTTP/1.1 200 ok\r\nContent-Length: evil\r\n\r\n")), "what it answers is not HTTP"},
+		{serve(raw("evil\r\n\r\n")), "what it answers is not HTTP"},
 		{serve(status(http.StatusUnauthorized)), "it refuses the token"},
 		{serve(status(http.StatusForbidden)), "it refuses the token"},
 		{serve(status(http.StatusNotFound)), "it has no /v1/watch"},

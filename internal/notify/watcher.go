@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"time"
 
 	"ration/internal/agent"
 	"ration/internal/connlimit"
 	"ration/internal/humanfmt"
+	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/machine"
 )
@@ -31,9 +33,11 @@ type Watcher struct {
 	host  string
 	since time.Time // events before it are old
 	seen  agent.Seen
-	users *connlimit.Lines
+	// users bounds what is sent about each user's jobs. What is sent because a job goes around an operator's limit
+	// has a bound of its own, escapes: a user can cause any number of the others, and must not silence it so.
+	users, escapes *connlimit.Lines
 
-	active map[subject]bool // problems that last
+	active map[subject]time.Time // problems that last; when to try again to send those over the bound, or zero
 	sent   map[subject]*repeats
 	gpus   map[string]*device // by UUID
 }
@@ -61,34 +65,40 @@ type device struct {
 
 // NewWatcher returns a Watcher of what happens from now on.
 func NewWatcher(log *slog.Logger, now time.Time) *Watcher {
-	return &Watcher{log: log, host: hostname(), since: now, active: map[subject]bool{}, sent: map[subject]*repeats{}, gpus: map[string]*device{},
-		users: connlimit.NewLines(maxOfUser, quiet, func(owner string, n int) {
-			log.Warn(fmt.Sprintf("%d notifications about jobs of %s were dropped: there were more than %d in %v", n, owner, maxOfUser, quiet), "owner", owner, "dropped", n)
-		})}
+	dropped := func(owner string, n int) {
+		log.Warn(fmt.Sprintf("%d notifications about jobs of %s were dropped: there were more than %d in %v", n, owner, maxOfUser, quiet), "owner", owner, "dropped", n)
+	}
+	return &Watcher{log: log, host: hostname(), since: now, active: map[subject]time.Time{}, sent: map[subject]*repeats{}, gpus: map[string]*device{},
+		users: connlimit.NewLines(maxOfUser, quiet, dropped), escapes: connlimit.NewLines(maxOfUser, quiet, dropped)}
 }
 
 // Update returns the notifications about a snapshot and new events. Call it also if neither has changed: some
 // depend on time.
 func (w *Watcher) Update(m *machine.Machine, events []machine.Event, now time.Time) (out []Notification) {
 	w.flush(now)
-	add := func(of subject, n Notification) {
+	add := func(of subject, n Notification) (sent bool) {
 		if n.Time.IsZero() {
 			n.Time = now.UTC()
 		}
 		n.Kind, n.Host = of.kind, w.host
 		n = n.printable()
-		if w.allow(of, &n, now) {
+		if sent = w.allow(of, &n, now); sent {
 			out = append(out, n)
 		}
+		return sent
 	}
 	for i := range events {
 		w.event(&events[i], add)
 	}
-	lasting := map[subject]bool{}
+	lasting := map[subject]time.Time{}
 	start := func(of subject, n Notification) {
-		if lasting[of] = true; !w.active[of] {
-			add(of, n)
+		again, lasts := w.active[of]
+		if (!lasts || !again.IsZero() && !now.Before(again)) && !add(of, n) {
+			again = now.Add(quiet)
+		} else if !now.Before(again) {
+			again = time.Time{}
 		}
+		lasting[of] = again
 	}
 	w.findings(m, start)
 	w.nearLimits(m, lasting, start)
@@ -100,6 +110,7 @@ func (w *Watcher) Update(m *machine.Machine, events []machine.Event, now time.Ti
 // flush forgets what has been quiet for long enough.
 func (w *Watcher) flush(now time.Time) {
 	w.users.Flush(now)
+	w.escapes.Flush(now)
 	maps.DeleteFunc(w.sent, func(of subject, r *repeats) bool {
 		over := now.Sub(r.at) >= 2*quiet || now.Sub(r.at) >= quiet && r.count == 0
 		if over && r.count > 0 {
@@ -118,7 +129,11 @@ func (w *Watcher) allow(of subject, n *Notification, now time.Time) bool {
 		}
 		n.Repeated = r.count
 	}
-	if n.UID > 0 && !w.users.Allow(proc.Account(n.UID), n.User, now) {
+	bound := w.users
+	if (n.Kind == OverLimit || n.Kind == Stop) && filepath.Dir(filepath.Dir(n.Path)) == job.RootFolder {
+		bound = w.escapes
+	}
+	if n.UID > 0 && !bound.Allow(proc.Account(n.UID), n.User, now) {
 		return false
 	}
 	w.sent[of] = &repeats{at: now, text: n.Text}
@@ -126,7 +141,7 @@ func (w *Watcher) allow(of subject, n *Notification, now time.Time) bool {
 }
 
 // event adds the notification of an event.
-func (w *Watcher) event(e *machine.Event, add func(subject, Notification)) {
+func (w *Watcher) event(e *machine.Event, add func(subject, Notification) bool) {
 	if !w.seen.Add(e.ID()) || e.Time.Before(w.since) {
 		return
 	}
@@ -179,7 +194,7 @@ func (w *Watcher) findings(m *machine.Machine, start func(subject, Notification)
 
 // nearLimits adds the jobs that hold almost all of their limits. A job stays near its limit until it holds less
 // than farLimit percent.
-func (w *Watcher) nearLimits(m *machine.Machine, lasting map[subject]bool, start func(subject, Notification)) {
+func (w *Watcher) nearLimits(m *machine.Machine, lasting map[subject]time.Time, start func(subject, Notification)) {
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
 		for k := range j.Devices {
@@ -194,8 +209,10 @@ func (w *Watcher) nearLimits(m *machine.Machine, lasting map[subject]bool, start
 				start(of, Notification{User: j.Owner, UID: j.UID, Job: j.Title(), Path: j.Path, Device: m.DeviceOf(d),
 					Text:   fmt.Sprintf("job %s of %s holds %s of its %s on device %d", j.Title(), j.Owner, humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), d.Device),
 					Remedy: "its next request may be refused; ration limit changes the limit"})
-			case percent >= farLimit && w.active[of]:
-				lasting[of] = true
+			case percent >= farLimit:
+				if again, lasts := w.active[of]; lasts {
+					lasting[of] = again
+				}
 			}
 		}
 	}

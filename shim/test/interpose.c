@@ -129,6 +129,9 @@ static void other_names(void)
 	HOME(old_dlsym(RTLD_DEFAULT, "malloc"), "lib");
 	HOME(old_dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"), "libration");
 	HOME(old_dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuMemAlloc_v2"), "libration");
+	HOME(dlsym(dlopen("libc.so.6", RTLD_LAZY), "dlsym"), "libration");
+	HOME(dlsym(dlopen("libc.so.6", RTLD_LAZY), "dlvsym"), "libration");
+	HOME(dlvsym(dlopen("libc.so.6", RTLD_LAZY), "dlsym", DLSYM_VERSION), "libration");
 	CHECK(dlvsym(libc, "getpid", "NO_SUCH_VERSION") == NULL);
 	CHECK(dlerror() != NULL);
 	/* The program's own functions are found as ever. */

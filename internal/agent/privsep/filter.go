@@ -38,7 +38,8 @@ const x32Bit = 0x40000000
 // newFilter returns the filter for a processor. It denies all system calls of another ABI, such as
 // the 32-bit one, because their numbers differ. clone3 fails as on an old kernel, because its flags
 // are in memory where the filter cannot see them. clone may not make a namespace, and
-// socket makes only Unix sockets, which services of user names need.
+// socket makes only Unix sockets, which services of user names need, and those that ask the kernel whose a
+// connection is.
 func newFilter(arch string) ([]unix.SockFilter, error) {
 	number, known := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[arch]
 	if !known {
@@ -73,7 +74,11 @@ func newFilter(arch string) ([]unix.SockFilter, error) {
 			load(offFirstArg+argSize*index), skip(test, k, 1), result(not), result(is))
 	}
 	argument(unix.SYS_CLONE, 0, unix.BPF_JSET, unix.CLONE_NEWUSER, deny, allow)
-	argument(unix.SYS_SOCKET, 0, unix.BPF_JEQ, unix.AF_UNIX, allow, deny)
+	out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: unix.SYS_SOCKET, Jf: 7},
+		load(offFirstArg), skip(unix.BPF_JEQ, unix.AF_UNIX, 3),
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: unix.AF_NETLINK, Jf: 3},
+		load(offFirstArg+2*argSize), unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: unix.NETLINK_SOCK_DIAG, Jf: 1},
+		result(allow), result(deny))
 	for _, call := range slices.Sorted(maps.Keys(fastOpen)) {
 		argument(call, fastOpen[call], unix.BPF_JSET, unix.MSG_FASTOPEN, deny, allow)
 	}

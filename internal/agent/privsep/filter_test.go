@@ -88,6 +88,10 @@ func TestFilter(t *testing.T) {
 		for _, family := range []uint32{unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_PACKET, unix.AF_VSOCK, unix.AF_UNSPEC} {
 			want(call{number: unix.SYS_SOCKET, arch: arch, flags: family}, deny)
 		}
+		for protocol, then := range map[uint32]uint32{unix.NETLINK_SOCK_DIAG: unix.SECCOMP_RET_ALLOW, unix.NETLINK_ROUTE: deny, unix.NETLINK_KOBJECT_UEVENT: deny} {
+			want(call{number: unix.SYS_SOCKET, arch: arch, flags: unix.AF_NETLINK, more: [5]uint32{unix.SOCK_DGRAM, protocol}}, then)
+		}
+		want(call{number: unix.SYS_SOCKET, arch: arch, flags: unix.AF_INET, more: [5]uint32{unix.SOCK_DGRAM, unix.NETLINK_SOCK_DIAG}}, deny)
 		for number, at := range map[uint32]int{unix.SYS_SENDTO: 2, unix.SYS_SENDMSG: 1, unix.SYS_SENDMMSG: 2} {
 			of := call{number: number, arch: arch}
 			of.more[at] = unix.MSG_NOSIGNAL

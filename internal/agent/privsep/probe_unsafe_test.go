@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"unsafe"
@@ -37,6 +38,8 @@ func TestMain(m *testing.M) {
 			os.Exit(waitForEnd())
 		case "hold":
 			os.Exit(hold(os.Args[2], os.Args[3]))
+		case "become":
+			os.Exit(become(os.Args[2], os.Args[3]))
 		}
 		os.Exit(probe(os.Args[1]))
 	}
@@ -298,4 +301,28 @@ func waitForEnd() int {
 	c.Ready()
 	<-c.Ended()
 	return 0
+}
+
+// become is a process of TestBecome. It writes its PID, the signal that it gets when its parent ends, and its
+// capabilities into a file, and waits.
+func become(how, file string) int {
+	ready, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil && how == "become" {
+		err = Become(65534, 65534)
+	}
+	runtime.LockOSThread()
+	var signal int32
+	if err == nil {
+		err = unix.Prctl(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&signal)), 0, 0, 0)
+	}
+	status, _ := os.ReadFile("/proc/self/status")
+	_, caps, _ := strings.Cut(string(status), "CapPrm:")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Fprintln(ready, os.Getpid(), signal, strings.Fields(caps)[0])
+	for {
+		_ = unix.Pause()
+	}
 }

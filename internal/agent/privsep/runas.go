@@ -69,6 +69,28 @@ func RunAs(ctx context.Context, cmd *exec.Cmd, uid, gid uint32) error {
 	return err
 }
 
+// Become makes this process, which root has started by RunAs, the user's for good. The user cannot trace it then, as
+// one that was that user's when it executed its program: the kernel does not let the memory of a process be read that
+// has changed its user. So the user cannot have it start processes in the cgroup of a service of root's.
+func Become(uid, gid int) error {
+	if uid <= 0 || gid <= 0 {
+		return fmt.Errorf("becoming user %d of group %d: %w", uid, gid, unix.EINVAL)
+	}
+	runtime.LockOSThread() // which asks for the signal
+	parent := os.Getppid()
+	if err := errors.Join(syscall.Setgroups([]int{}), syscall.Setresgid(gid, gid, gid), syscall.Setresuid(uid, uid, uid)); err != nil {
+		return fmt.Errorf("becoming user %d: %w", uid, err)
+	}
+	// The kernel has forgotten that it is to kill this process when its parent ends.
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return fmt.Errorf("asking to end with the parent: %w", err)
+	}
+	if os.Getppid() != parent {
+		return errors.New("the parent has ended")
+	}
+	return nil
+}
+
 // ErrStopped is returned for a process that its user has stopped.
 var ErrStopped = errors.New("it was stopped, and then killed")
 

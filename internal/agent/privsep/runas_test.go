@@ -75,6 +75,46 @@ func zombie(pid int) bool {
 	return len(text) == 0 || strings.Contains(string(text), ") Z ")
 }
 
+// A process that becomes a user's after it was started cannot be traced by that user, even of the same group; a process
+// that was started as that user's can. It has no rights of root left, and ends with its parent.
+func TestBecome(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	for how, want := range map[string]string{"become": "denied", "credential": "read"} {
+		dir := t.TempDir()
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Args = []string{"probe", "become", how, filepath.Join(dir, "ready")}
+		uid := uint32(0)
+		if how == "credential" {
+			uid = 65534
+			expect.OK(t, errors.Join(os.Chmod(dir, 0o777), os.Chmod(filepath.Dir(dir), 0o755)))
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ended := make(chan error, 1)
+		go func() { ended <- RunAs(ctx, cmd, uid, 65534) }()
+		var said []byte
+		for end := time.Now().Add(time.Minute); len(said) == 0; time.Sleep(10 * time.Millisecond) {
+			said, _ = os.ReadFile(filepath.Join(dir, "ready"))
+			expect.Must(t, time.Now().Before(end), how, "is not ready")
+		}
+		var pid, signal int
+		var caps string
+		_, err := fmt.Sscan(string(said), &pid, &signal, &caps)
+		expect.OK(t, err)
+		expect.Equal(t, signal, int(unix.SIGKILL), how)
+		expect.Equal(t, caps, "0000000000000000", how)
+		got := "read"
+		if exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat", fmt.Sprintf("/proc/%d/environ", pid)).Run() != nil {
+			got = "denied"
+		}
+		expect.Equal(t, got, want, how)
+		cancel()
+		<-ended
+	}
+	expect.True(t, Become(0, 65534) != nil && Become(65534, 0) != nil, "it stays root's")
+}
+
 // Only the beginning of a command's output is kept.
 func TestFirstBytes(t *testing.T) {
 	out := FirstBytes{Most: 400}

@@ -11,7 +11,7 @@
  *
  * Built with -DLINKED it is linked with the driver, otherwise it loads it, by the
  * name in EAT_DRIVER if there is one; with EAT=proc it asks cuGetProcAddress for
- * everything, as newer programs do. */
+ * everything, as newer programs do; with EAT=libc it asks the dlsym that it finds in the C library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -38,6 +38,8 @@ static void *find(const char *name, const char *symbol)
 		(int (*)(const char *, void **, int, uint64_t, int *))dlsym(lib, "cuGetProcAddress_v2");
 	void *found = NULL;
 	const char *way = getenv("EAT");
+	if (way && !strcmp(way, "libc"))
+		return ((void *(*)(void *, const char *))dlsym(dlopen("libc.so.6", RTLD_NOW), "dlsym"))(lib, symbol);
 	if (!way || strcmp(way, "proc"))
 		return dlsym(lib, symbol);
 	return proc && proc(name, &found, 11030, 0, NULL) == 0 ? found : NULL;
