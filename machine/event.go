@@ -139,7 +139,7 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 }
 
 func (j *Job) event(kind string, at time.Time) Event {
-	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
+	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.ID().Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
 }
 
 // withOwner names the job and its owner. A policy's jobs have the owner in their names.

@@ -44,6 +44,7 @@
 package machine
 
 import (
+	"cmp"
 	"errors"
 	"reflect"
 	"slices"
@@ -168,7 +169,8 @@ type Job struct {
 	version     uint64
 	omittedPIDs []int  // PIDs of omitted processes, for driverPIDs
 	own         Reads  // the part of Reads that this process has just made
-	countedIn   string // for a record without a region: the path of the region that counts its command
+	countedIn   string // for a record of a command under a policy: the path of the region that counts it, or did
+	ranAs       string // for the record of a run that has a copy of its region: the path of the run's own region, which may be gone
 	unwritten   int    // refusals and deaths that are still being written, or whose writer was killed
 }
 
@@ -227,7 +229,7 @@ type JobID struct {
 }
 
 // ID returns the job's identity.
-func (j *Job) ID() JobID { return JobID{j.Path, j.Created} }
+func (j *Job) ID() JobID { return JobID{cmp.Or(j.ranAs, j.Path), j.Created} }
 
 // Same reports whether two reads of a job are equal, apart from the number of reads. It is quick for a job
 // that has not changed between two scans, and does not notice a change that the caller made.

@@ -18,7 +18,7 @@ func (u *userScan) readOnce() userResult {
 	var records []Job
 	add := func(name string, j Job, err error) {
 		if u.uid == ownUser || j.UID == u.uid { // another user's job must not get the name of a link to it
-			j.Name = job.ShownName(name, j.Path)
+			j.setName(name)
 		}
 		if name == "" || j.State == Running || !job.EndedOrNotBegun(err) {
 			j.reap(u.reap)

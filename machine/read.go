@@ -46,7 +46,7 @@ func ReadJob(nameOrPath string) (Job, error) {
 		return Job{}, err
 	}
 	j, err := readRegion(found.Path, budgetForAll())
-	j.Name = job.ShownName(found.Name, found.Path)
+	j.setName(found.Name)
 	return j, err
 }
 

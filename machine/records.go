@@ -8,7 +8,8 @@ import (
 )
 
 // Under a policy a user's run is a job of root's. The user's ration run keeps a record of its command in the user's
-// own folder: a job without a region, with the path of the region that counts it (Job.countedIn).
+// own folder: a job without a region, with the path of the region that counts it (Job.countedIn). When the command has
+// ended, ration run copies the region there, and the record is an ended job with the name and identity of the run.
 
 // records returns the user's records.
 func (s *userState) records() (out []Job) {
@@ -18,6 +19,36 @@ func (s *userState) records() (out []Job) {
 		}
 	}
 	return out
+}
+
+// runOfRecord returns the path of the run whose record this job is, or "". That it is one is a claim of its user, who
+// may claim the user's own runs.
+func (j *Job) runOfRecord() string {
+	folder := filepath.Dir(j.countedIn)
+	uid, run, is := job.RunOf(filepath.Base(folder))
+	if !is || uid != j.UID || run != filepath.Base(filepath.Dir(j.Path)) || j.countedIn != job.RunPath(uid, run) {
+		return ""
+	}
+	return j.countedIn
+}
+
+// setName sets the name by which people know the job. name is that of its folder.
+func (j *Job) setName(name string) { j.Name = job.ShownName(name, j.ID().Path) }
+
+// dropRecords drops the records of runs that are still there, or that an earlier job in the list is a record of: two
+// jobs must not have the same identity.
+func (m *Machine) dropRecords() {
+	there := map[string]bool{}
+	for i := range m.Jobs {
+		if m.Jobs[i].ranAs == "" {
+			there[m.Jobs[i].Path] = true
+		}
+	}
+	m.Jobs = slices.DeleteFunc(m.Jobs, func(j Job) bool {
+		drop := j.ranAs != "" && there[j.ranAs]
+		there[j.ID().Path] = true
+		return drop
+	})
 }
 
 // addRecords adds to the runs of a policy what their users have recorded of them: the command and labels.

@@ -219,7 +219,7 @@ func (s *scanner) Scan(all bool) (out job.ScanResult[Machine, Event], err error)
 // readOnly reads the only job that the options name.
 func (s *scanner) readOnly() Job {
 	j, _ := readRegion(s.opts.Only, budgetForAll()) // Job.Err returns the error
-	j.Name = job.ShownName(s.opts.Name, s.opts.Only)
+	j.setName(s.opts.Name)
 	j.reap(s.opts.Reap)
 	return j
 }
@@ -320,6 +320,7 @@ func (m *Machine) addJobs(users []*userScan) {
 	for _, u := range users {
 		m.addRecords(u.last.records)
 	}
+	m.dropRecords()
 }
 
 // jobsOf returns the files of the jobs that were found.

@@ -40,6 +40,7 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	}
 	j.Claimed = len(j.Labels) > 0 && l.UID != 0 && job.PolicyInForce()
 	j.countedIn = l.Info.Region
+	j.ranAs = j.runOfRecord()
 	j.Kubernetes = kubernetesOf(l.Kubernetes)
 	if j.State = j.stateWith(l, time.Now()); j.State == Ended {
 		j.Sleep = "" // no process of it sleeps

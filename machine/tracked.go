@@ -233,7 +233,7 @@ func (t *tracked) readAll(p safepath.Budget) {
 	j.takeKeepers(&t.job)
 	j.Reads, t.own = j.Reads.and(t.own), t.own.and(j.own)
 	if t.owner == ownUser || j.UID == t.owner { // another user's job must not get the name of a link to it
-		j.Name = job.ShownName(t.name, t.path)
+		j.setName(t.name)
 	}
 	t.has = t.quota.cut(&j, t.has)
 	j.version = reads.Add(1)

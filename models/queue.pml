@@ -3,6 +3,9 @@
  *
  * Each of WAITERS takes a ticket, waits until it is the first, waits for room, makes its job and leaves the queue. Its job
  * ends later. The process may be killed at any step: the kernel drops its locks then, and its job has ended.
+ *
+ * With PASSER a user asks the keeper of a policy for a job and does not wait (internal/policy/PROTOCOL.md, *Waiting*):
+ * the request is refused while a ticket is held. The keeper looks for room and makes a job under a lock, also for waiters.
  */
 
 #ifndef WAITERS
@@ -22,21 +25,85 @@ byte next;				/* in the file: the number of the next ticket */
 bool held[WAITERS + 1];			/* the byte of that ticket is locked */
 bool job[WAITERS];			/* its job counts: its region is there, and a process has `alive` locked */
 byte ended;				/* jobs that have ended; not in the files */
+bool passed;				/* the job of the user that does not wait, which is of size 1 */
 
 byte deaths = DEATHS;
 bool over[WAITERS + 1];			/* not in the files: that ticket has started, or its process is dead */
+bool waits[WAITERS];			/* not in the files: that process has a ticket, and has not started */
 byte used, i;
 
 #define OR_DIE :: atomic { deaths > 0 -> deaths--; goto killed }
 
 inline total()
 {
-	used = 0;
+	used = passed;
 	i = 0;
 	do
 	:: i < WAITERS -> used = used + (job[i] -> SIZE(i) : 0); i++
 	:: else -> break
 	od
+}
+
+#define ROOM_FOR(size) (passed + job[0] * SIZE(0) + job[1] * SIZE(1) + job[2] * SIZE(2) + (size) <= ROOM)
+
+/* start: no earlier one is left, and there is room */
+inline start()
+{
+	n = 0;
+	do
+	:: n < ticket -> assert(over[n]); n++
+	:: else -> break
+	od;
+	job[me] = true;
+	total();
+	assert(used <= ROOM);
+	over[ticket] = true;
+	waits[me] = false
+}
+
+/* A user that does not wait. */
+proctype passer()
+{
+	bool earlier[WAITERS];
+	byte n;
+
+	atomic {			/* it asks: those that have a ticket now come first */
+		do
+		:: n < WAITERS -> earlier[n] = waits[n]; n++
+		:: else -> break
+		od
+	};
+#ifndef NO_TURN
+	if
+	:: held[0] || held[1] || held[2] -> goto refused
+	:: else
+	fi;
+#endif
+#ifdef NO_LOCK
+	if
+	:: ROOM_FOR(1)
+	:: else -> goto refused
+	fi;
+#endif
+	atomic {
+#ifndef NO_LOCK
+		if
+		:: ROOM_FOR(1)
+		:: else -> goto refused
+		fi;
+#endif
+		n = 0;
+		do
+		:: n < WAITERS -> assert(!earlier[n] || !waits[n]); n++
+		:: else -> break
+		od;
+		passed = true;
+		total();
+		assert(used <= ROOM)
+	};
+	passed = false;
+refused:
+	skip
 }
 
 proctype waiter(byte me)
@@ -56,9 +123,9 @@ proctype waiter(byte me)
 #ifdef NUMBER_FIRST
 	if :: next = n + 1 OR_DIE fi;
 	mutex = NONE;
-	if :: atomic { held[n] = true; over[n] = false; ticket = n } OR_DIE fi;
+	if :: atomic { held[n] = true; over[n] = false; waits[me] = true; ticket = n } OR_DIE fi;
 #else
-	if :: atomic { assert(!held[n]); held[n] = true; over[n] = false; ticket = n } OR_DIE fi;
+	if :: atomic { assert(!held[n]); held[n] = true; over[n] = false; waits[me] = true; ticket = n } OR_DIE fi;
 	if :: next = n + 1 OR_DIE fi;
 #ifndef NO_MUTEX
 	mutex = NONE;
@@ -76,6 +143,13 @@ proctype waiter(byte me)
 	   }
 	OR_DIE
 	fi;
+#ifdef PASSER
+	/* wait for room: the keeper looks under its lock, and makes the job */
+	if
+	:: atomic { ROOM_FOR(SIZE(me)) -> start() }
+	OR_DIE
+	fi;
+#else
 	/* wait for room */
 	do
 	:: n = 0;			/* read all jobs, one after the other: one that has been read may end meanwhile */
@@ -113,18 +187,8 @@ proctype waiter(byte me)
 	atomic { held[ticket] = false };
 	if :: skip OR_DIE fi;
 #endif
-	/* start: no earlier one is left, and there is room */
-	atomic {
-		n = 0;
-		do
-		:: n < ticket -> assert(over[n]); n++
-		:: else -> break
-		od;
-		job[me] = true;
-		total();
-		assert(used <= ROOM);
-		over[ticket] = true
-	};
+	atomic { start() };
+#endif
 	atomic { held[ticket] = false };
 	/* the command ends, by itself or killed */
 	atomic { job[me] = false; ended++ };
@@ -133,7 +197,7 @@ killed:
 	/* the kernel drops the locks, in one step: they are of one open file */
 	atomic {
 		if :: mutex == me -> mutex = NONE :: else fi;
-		if :: ticket != NONE -> held[ticket] = false; over[ticket] = true :: else fi
+		if :: ticket != NONE -> held[ticket] = false; over[ticket] = true; waits[me] = false :: else fi
 	};
 done:
 	skip
@@ -145,6 +209,9 @@ init {
 		do
 		:: w < WAITERS -> run waiter(w); w++
 		:: else -> break
-		od
+		od;
+#ifdef PASSER
+		run passer()
+#endif
 	}
 }

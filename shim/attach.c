@@ -71,7 +71,9 @@ static void attach_fail(struct attach_page *p)
 {
 	bool open = attach_job_config.fail_open;
 	if (open)
-		log_warn("going on without limits, as %s says", attach_job_config.placed ? "the policy" : "RATION_FAIL=open");
+		log_warn("going on without limits, as %s", !attach_job_config.placed ? "RATION_FAIL=open says"
+							   : userjob_ruled()         ? "the policy says"
+										     : "this machine's policy has been disabled");
 	else /* do not advise RATION_FAIL if this process may not leave its job: it has no effect there */
 		log_error("CUDA is refused to this process%s",
 			  attach_job_config.placed ? "" : " (RATION_FAIL=open lets it run without limits)");

@@ -335,14 +335,15 @@ static bool config_read_users_job(struct config *c, enum userjob_wish wish, cons
 	char folder[64], created[sizeof folder + sizeof "/created"], why[640];
 	enum userjob found = userjob_find(wish, at, folder, sizeof folder, why, sizeof why);
 	snprintf(c->path, sizeof c->path, "%s/region", folder);
-	c->fail_open = found == USERJOB_OPEN;
+	c->fail_open = found == USERJOB_OPEN || found == USERJOB_ENDED;
 	if (found == USERJOB_FOUND) {
 		snprintf(created, sizeof created, "%s/created", folder);
 		config_read_created(c, created);
 		return true;
 	}
 	log_set_job(c->path);
-	log_error("GPU refused by this machine's policy: %s", why);
+	if (found != USERJOB_ENDED)
+		log_error("GPU refused by this machine's policy: %s", why);
 	return false;
 }
 

@@ -277,7 +277,7 @@ static bool userjob_ask(const char *at, bool may_wait, char *why, size_t size, i
 		if (queued)
 			tries = 0;
 		again = again || queued;
-		if (!again || (!queued && strncmp(why, USERJOB_DOWN, strlen(USERJOB_DOWN))))
+		if (!again || (!queued && strncmp(why, USERJOB_DOWN, strlen(USERJOB_DOWN))) || !userjob_ruled())
 			return false;
 		poll(NULL, 0, 100);
 	}
@@ -321,5 +321,7 @@ enum userjob userjob_find(enum userjob_wish wish, const char *at, char *folder, 
 			return USERJOB_FOUND;
 		snprintf(why, why_size, "it was made, and an administrator has removed it since (try again)");
 	}
+	if (!userjob_ruled()) /* the policy has been disabled while this process asked or waited */
+		return USERJOB_ENDED;
 	return userjob_read(USERJOB_IN_FORCE, line, sizeof line) && !strcmp(line, USERJOB_OPEN_LINE) ? USERJOB_OPEN : USERJOB_MISSING;
 }

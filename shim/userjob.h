@@ -36,6 +36,7 @@ enum userjob {
 	USERJOB_FOUND,   /* the user has a job; folder is its path */
 	USERJOB_MISSING, /* the user has no job: CUDA is refused */
 	USERJOB_OPEN,    /* the user has no job, and the policy lets the process run without limits */
+	USERJOB_ENDED,   /* the policy rations this user no more: it has been disabled meanwhile */
 };
 
 /* Why the caller of userjob_find wants the job. */

@@ -45,7 +45,7 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 		switch {
 		case strings.Contains(argument, "/") && j.Path == argument:
 			return i, nil
-		case j.Name != "" && (j.Name == argument || job.ShownName("", j.Path) == proc.UserName(os.Geteuid())+"/"+argument):
+		case j.Name != "" && (j.Name == argument || strings.HasSuffix(j.Name, "/"+argument)): // the latter is a run of a policy
 			found = append(found, i)
 		case ofUser && j.Name == name && j.UID >= 0 && isUsers(j.UID, j.Owner), !ofUser && j.Name != "" && j.Name == argument:
 			found = append(found, i)
@@ -134,6 +134,9 @@ func noJobOf(argument string, err error) error {
 	case !errors.Is(err, job.ErrNoJob):
 		return err
 	case !ofUser:
+		if _, waits := job.WaitingFor(argument); waits {
+			return fmt.Errorf("%s: %w yet (a program of that user waits for its ration: ration queue)", argument, job.ErrNoJob)
+		}
 		if uid, userErr := proc.UID(argument); userErr == nil && uid != os.Getuid() && !job.AllUsers() && job.PolicyInForce() {
 			return fmt.Errorf("%s: %w (only root sees other users' jobs)", argument, job.ErrNoJob)
 		}
@@ -165,12 +168,17 @@ func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err e
 		var j job.Job
 		if q != nil {
 			j = q.Job()
-		} else if j, err = lookUpJob(name, job.FindFolder); err != nil {
-			waits := false
-			if j, waits = job.WaitingFor(name); !waits || !errors.Is(err, job.ErrNoJob) {
+		} else if j, err = lookUpJob(name, job.FindFolder); errors.Is(err, job.ErrNoJob) {
+			is := false
+			if j, is = recorded(name); !is {
+				j, is = job.WaitingFor(name)
+			}
+			if !is {
 				return nil, nil, err
 			}
 			err = nil
+		} else if err != nil {
+			return nil, nil, err
 		}
 		jobs, queued = append(jobs, j), append(queued, q)
 	}
@@ -207,7 +215,7 @@ func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (
 	case chooseErr != nil:
 		return job.Job{}, chooseErr
 	case i < 0:
-		return j, withNotAll(err, &m)
+		return j, withNotAll(noJobOf(argument, err), &m)
 	}
 	return job.Job{Path: m.Jobs[i].Path}, checkAll(&m, &m.Jobs[i], argument)
 }
@@ -237,6 +245,30 @@ func lookUpQueued(argument string) *job.Queued {
 		return q
 	case <-time.After(userTimeout):
 		return nil // jobOfUser says so
+	}
+}
+
+// recorded returns the record of a command under a policy that an argument of root names, USER/NAME. How the command
+// ended is in the record only: the user's launcher cannot write into root's folder.
+func recorded(argument string) (job.Job, bool) {
+	user, name, ofUser := splitUser(argument)
+	if !ofUser || !job.AllUsers() {
+		return job.Job{}, false
+	}
+	uid, err := proc.UID(user)
+	if err != nil {
+		return job.Job{}, false
+	}
+	found := make(chan job.Job, 1)
+	go func() {
+		j, _ := job.SystemPaths.Recorded(uid, name)
+		found <- j
+	}()
+	select {
+	case j := <-found:
+		return job.Job{Path: j.Path}, j.Path != ""
+	case <-time.After(userTimeout):
+		return job.Job{}, false
 	}
 }
 

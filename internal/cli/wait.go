@@ -3,11 +3,15 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"ration/internal/job"
+	"ration/internal/proc"
+	"ration/internal/region"
 	"ration/machine"
 )
 
@@ -43,7 +47,8 @@ share a job (ration run --join), the status is that of the first that failed.
 This works even if a job is removed meanwhile, and after it has ended: the
 latest ` + fmt.Sprint(job.Kept) + ` jobs are kept, each until the next job of its name. A later job of
 the same name is another job. While a command waits for room (ration run
---wait), its name means the job that it will make. A job of ration create has no
+--wait), its name means the job that it will make; so does the name of a user
+whose program waits for the ration of a policy. A job of ration create has no
 command: wait returns when no process is in it, prints nothing and ends with 0.
 
 Exit status: that of the job's command, 128 and the signal's number if a signal
@@ -85,6 +90,9 @@ func (a *app) runWait(f waitFlags, names []string) error {
 	}
 	results := make(chan result, len(jobs))
 	for i, j := range jobs {
+		if record, is := recorded(names[i]); is && queued[i] == nil {
+			j = record
+		}
 		report := func(end *job.End, launched bool, err error) {
 			r := result{i: i, Waited: Waited{Job: j.Name, Path: j.Path}}
 			r.err, r.Unknown = err, err == nil && launched && end == nil
@@ -95,6 +103,8 @@ func (a *app) runWait(f waitFlags, names []string) error {
 		}
 		if queued[i] != nil {
 			go func() { report(waitStarted(names[i], queued[i])) }()
+		} else if uid, is := job.UserOf(filepath.Base(filepath.Dir(j.Path))); is && waitsForRation(uid) {
+			go func() { report(waitGranted(names[i], uid, j)) }()
 		} else if end, launched, err := job.TryWait(j); err == nil { // before the timeout begins
 			report(end, launched, nil)
 		} else {
@@ -143,6 +153,36 @@ func waitStarted(name string, q *job.Queued) (end *job.End, launched bool, err e
 		return nil, false, fmt.Errorf("%s: %w (its command left the queue without starting)", name, job.ErrNoJob)
 	}
 	return job.Wait(q.Job())
+}
+
+func waitsForRation(uid int) bool {
+	_, waits := job.WaitingForRation(uid)
+	return waits
+}
+
+// rationEvery is how often waitGranted looks: users cannot open root's queue, whose locks would tell.
+const rationEvery = 200 * time.Millisecond
+
+// waitGranted waits until a program of a user has got its ration, which it waits for in root's queue, and then until the
+// user's job has ended.
+func waitGranted(name string, uid int, j job.Job) (end *job.End, launched bool, err error) {
+	var last job.UserWaiting
+	for ; ; time.Sleep(rationEvery) {
+		w, waits := job.WaitingForRation(uid)
+		if waits {
+			last = w
+			continue
+		}
+		start, err := proc.Started(last.PID)
+		if alive := err == nil && start == last.Start; !alive || region.Locked(j.Path) {
+			break // otherwise it has its promise, and has not joined the job yet
+		}
+	}
+	end, launched, err = job.Wait(j)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%s: %w (its program left the queue without starting)", name, job.ErrNoJob)
+	}
+	return end, launched, err
 }
 
 // printWaited prints how a job ended, with its name if there are several. The error has its status.

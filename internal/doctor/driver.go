@@ -33,11 +33,17 @@ var lookups = []string{"link", "dlsym", "cuGetProcAddress", "cuGetProcAddress_v2
 // probeTimeout is how long the probe may run; a driver can take long to start.
 const probeTimeout = time.Minute
 
+// What the probe does if not all. To look takes no ration under a policy, and does not wait for one.
+const (
+	look = "look"
+	load = "load" // it does not use the driver
+)
+
 // runProbe runs the probe in an environment without ration's variables, with settings added.
-func (c *checker) runProbe(settings ...string) (output probeOutput, stderr string, err error) {
+func (c *checker) runProbe(settings []string, arguments ...string) (output probeOutput, stderr string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
-	cmd, err := c.probe(ctx, settings)
+	cmd, err := c.probe(ctx, settings, arguments...)
 	if err != nil {
 		return nil, "", err
 	}
@@ -91,7 +97,7 @@ func (c *checker) environ() (out []string) {
 
 // checkDriver checks the driver without the library, and whether the library loads.
 func (c *checker) checkDriver() {
-	bare, stderr, err := c.runProbe()
+	bare, stderr, err := c.runProbe(nil, look)
 	if err != nil {
 		c.fail("C library", "use a system with glibc; on others nothing can be preloaded", "the probe does not run: %v %s", err, stderr)
 		return
@@ -99,7 +105,7 @@ func (c *checker) checkDriver() {
 	c.pass("C library", "glibc %s", bare["glibc"])
 	c.bare = bare
 	if c.library != "" {
-		with, stderr, err := c.runProbe(launch.PreloadVariable + "=" + c.library)
+		with, stderr, err := c.runProbe([]string{launch.PreloadVariable + "=" + c.library}, load)
 		switch {
 		case err != nil || with["between"] != c.library:
 			c.fail("library", "see the message; was it built for an older system?", "%s is not loaded: %s", c.library, stderr)
@@ -155,7 +161,7 @@ func (c *checker) checkInterception() {
 		return
 	}
 	half := total / 2 / limit.MiB * limit.MiB
-	inJob, stderr, err := c.runProbe(launch.PreloadVariable+"="+c.library, launch.EnvRegion+"="+filepath.Join(c.scratch, "probe"), limit.EnvMemory+"="+half.Exact())
+	inJob, stderr, err := c.runProbe([]string{launch.PreloadVariable + "=" + c.library, launch.EnvRegion + "=" + filepath.Join(c.scratch, "probe"), limit.EnvMemory + "=" + half.Exact()})
 	if err != nil {
 		c.fail(name, "report it, with the output of ration doctor --json", "the probe ended: %v %s", err, stderr)
 		return

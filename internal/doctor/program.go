@@ -44,6 +44,10 @@ func (c *checker) checkProgram() {
 		c.skip(name, "there is no library, or no job can be made")
 		return
 	}
+	if launch.Ruled() {
+		c.skip(name, "it was not run: the policy puts all your programs into one job, which counts them (run it, and ration ps shows what it holds)")
+		return
+	}
 	log, region := filepath.Join(c.scratch, "log"), filepath.Join(c.scratch, "program")
 	cmd := exec.Command(c.Command[0], c.Command[1:]...)
 	cmd.Env = append(c.environ(), launch.PreloadVariable+"="+c.library, launch.EnvRegion+"="+region, "RATION_LOG=debug", "RATION_LOG_FILE="+log)

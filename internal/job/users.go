@@ -149,6 +149,27 @@ func (p Paths) Named(uid int, name string) (out []Job) {
 	return out
 }
 
+// Recorded returns the record of a user's command with a name, or false. Under a policy a command that is in its user's
+// job, or in a run, has a record in the user's own folder, also while it runs. It blocks as Named does.
+func (p Paths) Recorded(uid int, name string) (Job, bool) {
+	if !isJobName(name) {
+		return Job{}, false
+	}
+	for _, folder := range p.foldersOf(uid) {
+		path := filepath.Join(folder, name, RegionName)
+		dir, err := safepath.OpenFolder(filepath.Dir(path))
+		if err != nil {
+			continue
+		}
+		l := ReadLaunch(dir)
+		_ = unix.Close(dir)
+		if of, is := PolicyUser(l.Info.Region); is && of == uid && l.UID == uid {
+			return Job{name, path}, true
+		}
+	}
+	return Job{}, false
+}
+
 // NamedInQueue returns the command in a queue of a user that will make the job of that name, or nil. It blocks as
 // Named does.
 func (p Paths) NamedInQueue(uid int, name string) *Queued {

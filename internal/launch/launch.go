@@ -109,7 +109,10 @@ func (p Plan) Prepare() (_ *Job, err error) {
 		return nil, err
 	}
 	if Ruled() {
-		return p.joinUsers(j)
+		if out, err := p.joinUsers(j); err == nil || Ruled() {
+			return out, err
+		}
+		j = &Job{args: p.Command, keep: p.Keep, warn: p.Warn} // the policy was disabled while the command waited
 	}
 	if p.Keep {
 		if err := checkKeep(); err != nil {

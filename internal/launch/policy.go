@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -39,7 +40,7 @@ func Ruled() bool {
 const RunRequest = "run"
 
 // TryRequest is RunRequest of a command that waits: if the run may be given later, the answer begins with BusyAnswer,
-// and is no refusal.
+// and is no refusal. With waitAnswer at its end, it waits in root's queue while there is no room for the user's ration.
 const (
 	TryRequest = "try"
 	BusyAnswer = "busy"
@@ -96,16 +97,16 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	if p.Wait != nil {
 		return j, p.startWhenRoom(j)
 	}
-	return j, p.start(j, RunRequest)
+	return j, p.start(j, RunRequest, nil)
 }
 
-// start records the command and, if it has limits, takes a run.
-func (p Plan) start(j *Job, request string) error {
+// start records the command and, if it has limits, takes a run. w is as for takeRun.
+func (p Plan) start(j *Job, request string, w *waiter) error {
 	if err := p.record(j); err != nil {
 		return err
 	}
 	if p.Settings.Memory.IsSet() {
-		if err := p.takeRun(j, request); err != nil {
+		if err := p.takeRun(j, request, w); err != nil {
 			j.Discard()
 			return err
 		}
@@ -140,7 +141,7 @@ func (p Plan) startWhenRoom(j *Job) error {
 	}
 	ask := job.Backoff{First: askFirst, Last: askLast}
 	for announced := false; ; announced = true {
-		err := p.start(j, TryRequest)
+		err := p.start(j, TryRequest, w)
 		if !errors.Is(err, errBusy) {
 			return err
 		}
@@ -212,8 +213,9 @@ func ruledError(what string) error {
 	return fmt.Errorf("%w: this machine's policy puts all your programs into one job with one ration (ration policy show), and a job with %s would evade it (leave that out; --mem alone takes its limit out of your ration, and ration policy ask changes that)", ErrNested, what)
 }
 
-// takeRun requests a run, and adds it to the command's environment.
-func (p Plan) takeRun(j *Job, how string) error {
+// takeRun requests a run, and adds it to the command's environment. With w it waits until the user has a ration, if there
+// is no room for that now.
+func (p Plan) takeRun(j *Job, how string, w *waiter) error {
 	uid := os.Getuid()
 	// Return the memory of dead processes first, because it would count as held outside the run.
 	if r, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true}); err == nil {
@@ -224,8 +226,15 @@ func (p Plan) takeRun(j *Job, how string) error {
 	if project := p.Labels[job.Project]; project != "" {
 		request += " " + job.Project + "=" + project
 	}
-	request += "\n"
-	answer, run, err := askPolicy(request)
+	ask := askPolicy
+	if w != nil {
+		request += " " + waitAnswer
+		ask = w.askPolicy
+	}
+	answer, run, err := ask(request + "\n")
+	if errors.Is(err, ErrNoRoom) {
+		return err
+	}
 	if err != nil {
 		return fmt.Errorf("asking for a ration for this run: %w", ServiceError(err))
 	}
@@ -267,20 +276,38 @@ func (wait Wait) ReturnRation() (*os.File, error) {
 	if _, err := c.Write([]byte(request + "\n")); err != nil {
 		return nil, ServiceError(err)
 	}
-	for {
-		answer, promise, err := readAnswer(c)
-		why, waits := strings.CutPrefix(answer, waitAnswer+" ")
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("asking for the ration: %w", ServiceError(err))
-		case waits:
-			wait.Tell("waiting for the ration: " + why)
-		case answer == "ok" && promise != nil:
-			return promise, nil
-		default:
-			return nil, fmt.Errorf("%w: %s", ErrRefused, answer)
+	began := time.Now()
+	answer, promise, why, err := readInTurn(c, func(why string) { wait.Tell("waiting for the ration: " + why) })
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded) && why != "":
+		return nil, fmt.Errorf("%w for it after %s: %s", ErrNoRoom, humanfmt.Span(time.Since(began)), why)
+	case err != nil:
+		return nil, fmt.Errorf("asking for the ration: %w", ServiceError(err))
+	case answer != "ok" || promise == nil:
+		return nil, fmt.Errorf("%w: %s", ErrRefused, answer)
+	}
+	return promise, nil
+}
+
+// readInTurn reads the answer to a request that may wait. It calls tell when the request begins to wait; why says for what
+// it waits.
+func readInTurn(c *net.UnixConn, tell func(why string)) (answer string, file *os.File, why string, err error) {
+	for answer == "" && err == nil {
+		var text string
+		if text, file, err = readAnswer(c); err != nil {
+			break
+		}
+		for line := range strings.Lines(text) { // several if this process was slow to read
+			line = strings.TrimSpace(line)
+			if for_, waits := strings.CutPrefix(line, waitAnswer+" "); waits {
+				why = for_
+				tell(why)
+			} else {
+				answer = line
+			}
 		}
 	}
+	return answer, file, why, err
 }
 
 // ErrNoService is returned if nothing answers at the socket of the policy's service.
@@ -312,6 +339,30 @@ func askPolicy(line string) (answer string, file *os.File, err error) {
 		return "", nil, err
 	}
 	return readAnswer(c)
+}
+
+// askPolicy is askPolicy for a request that may wait for its turn, until the time of this waiter is over.
+func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error) {
+	until := time.Time{}
+	if w.most > 0 {
+		until = w.began.Add(w.most)
+	}
+	c, err := dialPolicy(until)
+	if err != nil {
+		return "", nil, err
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte(line)); err != nil {
+		return "", nil, err
+	}
+	answer, file, why, err := readInTurn(c, func(why string) {
+		w.announced = true
+		w.tell("waiting for your ration, in which the command has its part: " + why)
+	})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = w.noRoom(": " + cmp.Or(why, "the service of this machine's policy did not answer"))
+	}
+	return answer, file, err
 }
 
 // dialPolicy connects to the policy's service.

@@ -3,9 +3,11 @@ package launch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/region"
 )
 
 // Supervise starts the command, waits for it, and records how it ended in the job. With sample it also
@@ -37,9 +40,6 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	}
 	child, err := j.start()
 	stop()
-	if j.run != nil {
-		_ = j.run.Close() // the command has a copy
-	}
 	if err != nil {
 		if r != nil {
 			r.stop()
@@ -89,10 +89,24 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 			j.warn(err.Error() + " (ration wait will not know how it ended)")
 		}
 	}
+	j.saveRun()
 	// Keep the job, so that people can ask how it ended: until the next job of that name, ration rm, or
 	// job.Kept younger jobs.
 	j.Lock.Release()
 	return s, nil
+}
+
+// saveRun copies the region of a run beside its record, because the policy's service removes the run with its refusals
+// when no process uses it. Then it ends this process's use of the run. The run of a command that has left processes
+// behind is not copied: it goes on.
+func (j *Job) saveRun() {
+	if j.run == nil {
+		return
+	}
+	if err := region.Save(j.region, filepath.Join(j.Lock.Folder, job.RegionName)); err != nil && !errors.Is(err, region.ErrUsed) {
+		j.warn(err.Error() + " (ration ps and ration why will not know this job)")
+	}
+	_ = j.run.Close()
 }
 
 // inherit makes the command inherit the locks of its job and its run, until stop is called.

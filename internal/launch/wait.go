@@ -189,6 +189,7 @@ type waiter struct {
 	devices   int            // on how many of these devices; 0 for all
 	tell      func(string)
 	began     time.Time
+	most      time.Duration    // how long to wait; 0 for any time
 	expired   <-chan time.Time // nil without a time limit
 	atOnce    bool             // do not wait
 	announced bool
@@ -206,7 +207,7 @@ func (p Plan) newWaiter(wants map[int]uint64, driver *gpu.Driver) *waiter {
 func (wait Wait) newWaiter(wants map[int]uint64, devices int) *waiter {
 	w := &waiter{wants: wants, devices: devices, tell: wait.Tell, sleep: wait.Sleep, began: time.Now(), atOnce: wait.Most < 0}
 	if wait.Most > 0 {
-		w.expired = time.After(wait.Most)
+		w.most, w.expired = wait.Most, time.After(wait.Most)
 	}
 	return w
 }

@@ -207,7 +207,7 @@ func ShownName(j *machine.Job) string {
 	switch {
 	case j.Name == "":
 		return j.Path
-	case IsOwn(j) || IsOfPolicy(j) || j.Owner == "":
+	case IsOwn(j) || IsOfPolicy(j) || j.Owner == "" || strings.Contains(j.Name, "/"): // also of a run that has ended
 		return j.Name
 	}
 	return j.Owner + "/" + j.Name

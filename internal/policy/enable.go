@@ -138,6 +138,7 @@ func (p *Policy) putInForce() error {
 
 // Enable puts a policy in force. If it fails, programs preload the same as before.
 func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
+	lookForSleepers()
 	lock, err := lockJobs()
 	if err != nil {
 		return Result{}, err
@@ -149,6 +150,7 @@ func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
 // Apply replaces the policy in force, changes the limits of running jobs, and installs the library of
 // this program.
 func (p *Policy) Apply(more []int, warn func(string)) (Result, error) {
+	lookForSleepers()
 	lock, err := lockJobs()
 	if err != nil {
 		return Result{}, err
@@ -196,6 +198,7 @@ func Disable() (left []int, err error) {
 	if err := preload(false); err != nil {
 		return nil, err
 	}
+	returnLent()
 	if err := os.Remove(InForceFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("ending the policy: %w", err)
 	}
@@ -215,6 +218,28 @@ func Disable() (left []int, err error) {
 		}
 	}
 	return left, nil
+}
+
+// returnLent gives the jobs whose rations are lent their limits back, also where others have the room: without a policy
+// nobody else would, and they could not wake. They find room in the queue, as jobs do without a policy. The caller holds
+// the lock of lockJobs.
+func returnLent() {
+	p, err := InForce()
+	if err != nil {
+		return // none of its rules is known, and there may be none
+	}
+	r, err := p.open(func(string) {})
+	if err != nil {
+		return
+	}
+	defer r.close()
+	for _, uid := range Users() {
+		if lent(uid) {
+			if l, _, err := r.wholeRation(uid); err == nil {
+				_ = setLimits(uid, l) // a user's file that cannot be changed must not keep the policy in force
+			}
+		}
+	}
 }
 
 func ownerOf(st fs.FileInfo) uint32 {

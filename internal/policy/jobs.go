@@ -39,6 +39,9 @@ type rations struct {
 	driver  *gpu.Driver // nil if there is none; missing says why
 	missing error
 	warn    func(string)
+
+	asleep map[string]bool // jobs that sleep, by the path of their region (lookForSleepers); nil if that is not known
+	unread bool            // it was not known, and would have counted
 }
 
 // lockJobs takes the lock that protects the jobs of users and the policy in force. The caller must
@@ -69,7 +72,7 @@ func lockJobs() (*os.File, error) {
 // open finds the devices, and completes what a service that died had begun. The caller holds the lock of
 // lockJobs.
 func (p *Policy) open(warn func(string)) (*rations, error) {
-	r := &rations{policy: p, warn: warn}
+	r := &rations{policy: p, warn: warn, asleep: lastLook(forEver)}
 	if err := keepLeaving(); err != nil {
 		return nil, err
 	}

@@ -183,6 +183,7 @@ func watchFolder(path string) (changes <-chan []safepath.WatchEvent, stop func()
 
 // reload puts the operator's file in force. If the file is not valid, the current policy stays.
 func (k *keeper) reload() {
+	lookForSleepers()
 	k.turn.lock()
 	defer k.turn.unlock()
 	warn := func(text string) { k.log.Warn(text) }
@@ -285,25 +286,43 @@ func (k *keeper) answer(c *connlimit.Conn) {
 // handle handles a request of user peer, and returns the answer. If the client waits, the error may be a mustWait. held is a file whose lock keeps the run
 // or the user's job until its last copy is closed.
 func (k *keeper) handle(peer int, line string, waits bool) (answer string, held *os.File, err error) {
+	answer, held, unread, err := k.handleWith(lastLook(lookAgain), peer, line, waits)
+	if unread && err != nil {
+		answer, held, _, err = k.handleWith(lookForSleepers(), peer, line, waits)
+	}
+	return answer, held, err
+}
+
+// handleWith is handle with what is known of jobs that sleep. If it is not known and would have counted, unread is true.
+func (k *keeper) handleWith(asleep map[string]bool, peer int, line string, waits bool) (answer string, held *os.File, unread bool, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
-		return "", nil, errors.New("empty request")
+		return "", nil, false, errors.New("empty request")
 	}
 	// A set-uid program of root may make a request for the user that it runs for. Other users may
 	// make requests only for themselves, because each job uses memory.
 	uid, err := strconv.Atoi(words[0])
 	if err != nil || uid < 0 || peer != 0 && uid != peer {
-		return "", nil, fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
+		return "", nil, false, fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
 	}
 	r, done, err := k.open()
 	if err != nil {
-		return "", nil, err
+		return "", nil, false, err
 	}
 	defer done()
 	if err := checkInForce(); err != nil {
-		return "", nil, err
+		return "", nil, false, err
 	}
-	defer func() { k.record(uid, err) }()
+	r.asleep = asleep
+	answer, held, err = k.answerTo(r, uid, words, waits)
+	if !r.unread {
+		k.record(uid, err)
+	}
+	return answer, held, r.unread, err
+}
+
+// answerTo is handle for a request of a user, with the lock of lockJobs.
+func (k *keeper) answerTo(r *rations, uid int, words []string, waits bool) (answer string, held *os.File, err error) {
 	has := usable(uid)
 	if !has || len(words) > 1 && (words[1] == launch.RunRequest || words[1] == launch.TryRequest) {
 		if err := checkSubordinate(uid); err != nil {
@@ -323,7 +342,7 @@ func (k *keeper) handle(peer int, line string, waits bool) (answer string, held 
 		case has:
 			err = checkPlace(uid, at)
 		case waits:
-			err = r.ensureOrWait(uid, at)
+			err = r.ensureOrWait(&mustWait{uid: uid, at: at})
 		default:
 			err = r.ensureNow(uid, at)
 		}
@@ -340,7 +359,16 @@ func (k *keeper) handle(peer int, line string, waits bool) (answer string, held 
 	case words[1] == launch.RunRequest && len(words) > 3:
 		return k.handleRun(r, uid, words[2], words[3:])
 	case words[1] == launch.TryRequest && len(words) > 3:
-		answer, held, err = k.handleRun(r, uid, words[2], words[3:])
+		// A run is a part of the user's ration. While there is no room for that, the user waits with a ticket: without
+		// one, all users that come later would be served before.
+		if waits && (!has || lent(uid)) {
+			if err = r.couldCarve(uid, words[3:]); err == nil {
+				err = r.ensureOrWait(&mustWait{uid: uid, asked: true})
+			}
+		}
+		if err == nil {
+			answer, held, err = k.handleRun(r, uid, words[2], words[3:])
+		}
 		return answer, held, unlessLater(err)
 	}
 	ration, err := limit.ParseLimits(strings.Join(words[1:], " "))
@@ -370,27 +398,6 @@ func (k *keeper) record(uid int, refused error) {
 	if err := job.AddDenied(d, k.records.Allow(proc.Account(uid), strconv.Itoa(uid), d.Time)); err != nil {
 		k.log.Error("a refusal could not be recorded", "uid", uid, "error", err)
 	}
-}
-
-// handleRun makes a run of a user. held is the file whose lock keeps the run in use.
-func (k *keeper) handleRun(r *rations, uid int, name string, words []string) (answer string, held *os.File, err error) {
-	project := ""
-	if last, is := strings.CutPrefix(words[len(words)-1], job.Project+"="); is {
-		project, words = last, words[:len(words)-1]
-	}
-	ration, err := limit.ParseLimits(strings.Join(words, " "))
-	if err != nil {
-		return "", nil, err
-	}
-	held, created, err := r.carve(uid, name, ration, project)
-	if err != nil {
-		return "", nil, err
-	}
-	if k.mayLog(uid) {
-		k.log.Info("a run has its ration", "uid", uid, "run", name, "ration", ration.String())
-	}
-	go k.awaitEnd(uid, runOf(uid, name))
-	return fmt.Sprintf("ok %d\n", created), held, nil
 }
 
 // resume ends the runs without processes, and waits for the end of the others.

@@ -2,9 +2,11 @@ package policy
 
 import (
 	"errors"
+	"math"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"ration/internal/abi"
@@ -15,7 +17,7 @@ import (
 
 // A job that sleeps needs none of its ration until it wakes. The service lends it to users that need it: it sets the limits
 // of memory of the job to 0. PROTOCOL.md (*Lending*) gives the invariant and the steps. Callers of these functions hold
-// the lock of lockJobs.
+// the lock of lockJobs, except for lookForSleepers.
 
 // isLent reports whether limits are those of a job whose ration is lent.
 func isLent(l *region.Limits) bool {
@@ -66,11 +68,10 @@ func (r *rations) sleepers(keep map[int]bool) (uids []int) {
 			uids = append(uids, uid)
 		}
 	}
-	if len(uids) > 0 {
-		asleep := leavingRoom()
-		uids = slices.DeleteFunc(uids, func(uid int) bool { return !asleep[job.OfUserPath(uid)] })
+	if len(uids) > 0 && r.asleep == nil {
+		r.unread = true
 	}
-	return uids
+	return slices.DeleteFunc(uids, func(uid int) bool { return !r.asleep[job.OfUserPath(uid)] })
 }
 
 // mayLend reports whether a user's ration can be lent while the job sleeps.
@@ -90,28 +91,51 @@ func saysAsleep(uid int) bool {
 	return err == nil && word.State() == abi.Asleep
 }
 
-// lastLook is what leavingRoom has found last, and when: a user who says that its job sleeps, and holds memory, must not
-// make the service read the machine all the time.
-var lastLook struct {
-	at     time.Time
-	asleep map[string]bool
+// look is what lookForSleepers has found last.
+var look struct {
+	reading sync.Mutex // held while the machine is read
+
+	mu     sync.Mutex
+	at     time.Time       // guarded by mu
+	asleep map[string]bool // guarded by mu; not changed after it is set
 }
 
-const lookAgain = time.Second
+// A user who says that its job sleeps, and holds memory, must not make the service read the machine all the time.
+const (
+	lookAgain = time.Second
+	forEver   = time.Duration(math.MaxInt64)
+)
 
-// leavingRoom returns the paths of jobs that sleep, and of which the driver counts no memory.
-func leavingRoom() map[string]bool {
-	if lastLook.asleep != nil && time.Since(lastLook.at) < lookAgain {
-		return lastLook.asleep
+// lastLook returns what lookForSleepers has found last, or nil if that was longer ago.
+func lastLook(age time.Duration) map[string]bool {
+	look.mu.Lock()
+	defer look.mu.Unlock()
+	if time.Since(look.at) >= age {
+		return nil
+	}
+	return look.asleep
+}
+
+// lookForSleepers returns the paths of jobs that sleep, and of which the driver counts no memory. A user's folder that
+// does not respond delays it, so it is called without the lock of lockJobs. What it finds may be wrong when it is used: lend
+// checks that the job holds nothing.
+func lookForSleepers() map[string]bool {
+	look.reading.Lock()
+	defer look.reading.Unlock()
+	if known := lastLook(lookAgain); known != nil { // another request has just looked
+		return known
 	}
 	m, err := machine.Read()
-	lastLook.at, lastLook.asleep = time.Now(), map[string]bool{}
+	asleep := map[string]bool{}
 	for i := 0; err == nil && i < len(m.Jobs); i++ {
 		if j := &m.Jobs[i]; j.LeavesRoom() {
-			lastLook.asleep[j.Path] = true
+			asleep[j.Path] = true
 		}
 	}
-	return lastLook.asleep
+	look.mu.Lock()
+	defer look.mu.Unlock()
+	look.at, look.asleep = time.Now(), asleep
+	return asleep
 }
 
 // yielding returns the users that can give up their rations for others. Those whose jobs sleep come first: as few of them
@@ -139,7 +163,7 @@ func (r *rations) wake(uid int, waits bool) (held *os.File, err error) {
 			at, _ = placed(uid)
 		}
 		if waits {
-			err = r.ensureOrWait(uid, at)
+			err = r.ensureOrWait(&mustWait{uid: uid, at: at})
 		} else {
 			err = r.ensureNow(uid, at)
 		}
@@ -169,11 +193,11 @@ func (r *rations) hasRoom(uid int) bool {
 	return err == nil && (r.policy.Overbook || r.checkBeside(l, bookedByOthers(uid), nil) == nil)
 }
 
-// firstIsStuck reports whether there is no room for the first user in the queue. Then a job whose ration is lent may wake
-// before that user: otherwise a user could keep it from waking by waiting for more than there can be.
+// firstIsStuck reports whether there is known to be no room for the first user in the queue. Then a job whose ration is
+// lent may wake before that user: otherwise a user could keep it from waking by waiting for more than there can be.
 func (r *rations) firstIsStuck() bool {
 	all, err := job.Queue(job.Folder())
-	return err == nil && len(all) > 0 && all[0].UID > 0 && !r.roomFor(all[0].UID)(nil)
+	return err == nil && len(all) > 0 && all[0].UID > 0 && !r.roomFor(all[0].UID)(nil) && !r.unread
 }
 
 // roomFor returns a function that reports whether there is room for a user's ration, if necessary after taking back others,

@@ -180,6 +180,50 @@ func checkRun(run *region.Limits, left region.Limits) error {
 	return nil
 }
 
+// handleRun makes a run of a user. held is the file whose lock keeps the run in use.
+func (k *keeper) handleRun(r *rations, uid int, name string, words []string) (answer string, held *os.File, err error) {
+	ration, project, err := parseRun(words)
+	if err != nil {
+		return "", nil, err
+	}
+	held, created, err := r.carve(uid, name, ration, project)
+	if err != nil {
+		return "", nil, err
+	}
+	if k.mayLog(uid) {
+		k.log.Info("a run has its ration", "uid", uid, "run", name, "ration", ration.String())
+	}
+	go k.awaitEnd(uid, runOf(uid, name))
+	return fmt.Sprintf("ok %d\n", created), held, nil
+}
+
+// parseRun parses a request for a run: its limits, and perhaps a project.
+func parseRun(words []string) (asked limit.Limits, project string, err error) {
+	if last, is := strings.CutPrefix(words[len(words)-1], job.Project+"="); is {
+		project, words = last, words[:len(words)-1]
+	}
+	asked, err = limit.ParseLimits(strings.Join(words, " "))
+	return asked, project, err
+}
+
+// couldCarve returns an error for a run that the whole ration of the user has not enough for: it would wait in vain.
+func (r *rations) couldCarve(uid int, words []string) error {
+	asked, _, err := parseRun(words)
+	if err != nil {
+		return err
+	}
+	ration, _, err := r.rationOf(uid)
+	if err != nil {
+		return err
+	}
+	limits, err := r.limitsOf(asked)
+	whole, err2 := r.limitsOf(ration)
+	if err := errors.Join(err, err2); err != nil {
+		return fmt.Errorf("%w: %w", ErrRun, err)
+	}
+	return checkRun(&limits, whole)
+}
+
 // carve creates a run with a part of the user's ration. The run is in use until the file, and all
 // copies of it in other processes, are closed.
 func (r *rations) carve(uid int, name string, asked limit.Limits, project string) (_ *os.File, created int64, err error) {

@@ -35,6 +35,7 @@ type mustWait struct {
 	wants map[int]uint64 // as in job.Waiting
 	why   string
 	wakes bool // the user's job sleeps, and its ration is lent
+	asked bool // the client waits by its own wish (ration run --wait), whatever the rule says
 }
 
 func (e *mustWait) Error() string { return e.why }
@@ -73,16 +74,49 @@ func (r *rations) waits(uid int) bool {
 	return err == nil && rule.Waits
 }
 
-// ensureOrWait is ensureAt for a client that can wait. It returns a mustWait if there is no room, or if others wait
-// already.
-func (r *rations) ensureOrWait(uid int, at region.Place) error {
-	if !r.waits(uid) {
-		return r.ensureAt(uid, at)
+// ensureOrWait makes the job of m's user for a client that can wait. It returns a mustWait if there is no room, or if
+// others wait already.
+func (r *rations) ensureOrWait(m *mustWait) error {
+	if !r.waits(m.uid) && !m.asked {
+		return r.ensureAt(m.uid, m.at)
 	}
-	if all, err := job.Queue(job.Folder()); err == nil && len(all) > 0 {
-		return &mustWait{uid: uid, at: at, wants: r.wants(uid), wakes: lent(uid), why: fmt.Sprintf("place %d in the queue (ration queue)", len(all)+1)}
+	all, err := job.Queue(job.Folder())
+	if err != nil || len(all) == 0 {
+		return r.ensureIfRoom(m)
 	}
-	return r.ensureIfRoom(uid, at)
+	why := fmt.Sprintf("place %d in the queue (ration queue)", len(all)+1)
+	if l, want, err := r.wholeRation(m.uid); err == nil && want == 0 && !r.policy.Overbook {
+		if full := r.checkBeside(l, bookedByOthers(m.uid), nil); full != nil {
+			why += "; " + whyFull(full)
+		}
+	}
+	return r.mustWait(m, why)
+}
+
+// mustWait returns m with what its user waits for.
+func (r *rations) mustWait(m *mustWait, why string) *mustWait {
+	return &mustWait{uid: m.uid, at: m.at, asked: m.asked, wants: r.wants(m.uid), wakes: lent(m.uid), why: why}
+}
+
+// maxWhy bounds the users that whyFull names.
+const maxWhy = 3
+
+// whyFull says why there is no room, and which users have it.
+func whyFull(err error) string {
+	why, _, _ := strings.Cut(err.Error(), " (try again later")
+	var full *noRoom
+	if !errors.As(err, &full) {
+		return why
+	}
+	var holders []string
+	for i, h := range full.holders {
+		if i == maxWhy {
+			holders = append(holders, fmt.Sprintf("and %d more", len(full.holders)-i))
+			break
+		}
+		holders = append(holders, h.User+" "+humanfmt.Bytes(h.Held))
+	}
+	return why + " (" + strings.Join(holders, ", ") + ")"
 }
 
 // ensureNow is ensureAt for a client that cannot wait. If programs of the user wait, it is no refusal to be recorded.
@@ -127,12 +161,11 @@ func (r *rations) grows(uid int, asked limit.Limits) bool {
 	return false
 }
 
-// ensureIfRoom is ensureAt, and returns a mustWait if there is no room.
-func (r *rations) ensureIfRoom(uid int, at region.Place) error {
-	err := r.ensureAt(uid, at)
-	if errors.Is(err, ErrOverbooked) && r.waits(uid) {
-		why, _, _ := strings.Cut(err.Error(), " (try again later")
-		return &mustWait{uid: uid, at: at, wants: r.wants(uid), wakes: lent(uid), why: why}
+// ensureIfRoom is ensureAt for m's user, and returns a mustWait if there is no room.
+func (r *rations) ensureIfRoom(m *mustWait) error {
+	err := r.ensureAt(m.uid, m.at)
+	if errors.Is(err, ErrOverbooked) && (r.waits(m.uid) || m.asked) {
+		return r.mustWait(m, whyFull(err))
 	}
 	return err
 }
@@ -287,20 +320,35 @@ func (k *keeper) grantInTurn(w *waitingUser, m *mustWait, ticket *job.Ticket) (h
 // grant makes the user's job now, or gives it its ration back. The error is a mustWait if there is no room, or if it is
 // not the user's turn.
 func (k *keeper) grant(m *mustWait, first bool) (held *os.File, err error) {
+	held, unread, err := k.grantWith(lastLook(lookAgain), m, first)
+	if unread && err != nil {
+		held, _, err = k.grantWith(lookForSleepers(), m, first)
+	}
+	return held, err
+}
+
+// grantWith is grant as handleWith is handle.
+func (k *keeper) grantWith(asleep map[string]bool, m *mustWait, first bool) (held *os.File, unread bool, err error) {
 	r, done, err := k.open()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer done()
 	if err := checkInForce(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
+	r.asleep = asleep
+	held, err = k.grantNow(r, m, first)
+	return held, r.unread, err
+}
+
+func (k *keeper) grantNow(r *rations, m *mustWait, first bool) (held *os.File, err error) {
 	if !first && !r.firstIsStuck() {
 		return nil, m
 	}
 	if !usable(m.uid) || lent(m.uid) {
-		if err := r.ensureIfRoom(m.uid, m.at); err != nil {
-			if first {
+		if err := r.ensureIfRoom(m); err != nil {
+			if first && !r.unread {
 				k.makeRoom(r, m.uid)
 			}
 			return nil, err

@@ -44,6 +44,8 @@ var (
 	ErrNotHeld = errors.New("returning more than is held")
 	// ErrDevice is returned for a device number that a region does not support.
 	ErrDevice = errors.New("no such device")
+	// ErrUsed is returned by Save if a process uses the region.
+	ErrUsed = errors.New("a process uses the region")
 	// ErrEvicted is returned to an owner whose slot was given to another process.
 	ErrEvicted = errors.New("slot was taken away")
 	// ErrDamaged is returned if the file was cut short, or its content is impossible.

@@ -1,6 +1,7 @@
 package sleep
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -31,8 +32,11 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 	for pause := (job.Backoff{First: askFirst, Last: askLast}); ; {
 		if promise == nil && ruled && isLent(r) {
 			var err error
-			if promise, err = wait.ReturnRation(); err != nil {
-				return Result{}, fmt.Errorf("waking %s: %w (it sleeps on)", j.Title(), err)
+			if promise, err = wait.ReturnRation(); err != nil && !launch.Ruled() {
+				ruled, turn = false, false // the policy was disabled meanwhile, and the job has its limits again
+				continue
+			} else if err != nil {
+				return Result{}, fmt.Errorf("waking %s: %w (it sleeps on)", cmp.Or(job.ShownName(j.Name, j.Path), j.Path), err)
 			}
 			defer promise.Close() // after the wake
 		}
@@ -48,7 +52,7 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 			defer gpus.Close()
 			t, err := takeTurn(r, j, gpus, c, wait)
 			if err != nil {
-				return out, fmt.Errorf("waking %s: %w (it sleeps on)", j.Title(), err)
+				return out, fmt.Errorf("waking %s: %w (it sleeps on)", cmp.Or(job.ShownName(j.Name, j.Path), j.Path), err)
 			}
 			if t != nil {
 				defer t.Leave() // only one: with its turn, the loop does not come here again

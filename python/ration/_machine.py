@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -18,6 +19,7 @@ _COMMAND_SECONDS = 30.0
 _MAX_ANSWER = 64 << 20
 
 _ROOT_FOLDER = "/run/ration"
+_IN_FORCE = "/etc/ration/in-force.toml"  # exists while a policy is in force
 
 
 class Error(Exception):
@@ -77,11 +79,41 @@ def own_region() -> Optional[str]:
         return placed + "/region"
     if os.path.lexists(placed):
         return placed
+    if ruled():  # then only one variable counts, and only if it names a run of this user
+        run = os.environ.get("RATION_REGION", "")
+        return run if re.fullmatch(rf"{_ROOT_FOLDER}/user-{os.getuid()}-[^/]+/region", run) else users_region()
     for name in ("RATION_REGION", "CUDA_DEVICE_MEMORY_SHARED_CACHE"):
         if os.environ.get(name):
             return os.environ[name]
-    users = f"{_ROOT_FOLDER}/user-{os.geteuid()}/region"  # under a policy
-    return users if os.path.lexists(users) else None
+    return users_region() if os.path.lexists(users_region()) else None
+
+
+def users_region() -> str:
+    """Returns the path of the region of all programs of this user under a policy, which need not exist."""
+    return f"{_ROOT_FOLDER}/user-{os.getuid()}/region"
+
+
+def ruled() -> bool:
+    """Reports whether a policy puts all programs of this user into one job."""
+    if os.getuid() == 0 or not os.path.lexists(_IN_FORCE):
+        return False
+    try:
+        return os.lstat(f"{_ROOT_FOLDER}/user-{os.getuid()}/exempt").st_uid != os.getuid()
+    except OSError:
+        return True
+
+
+def read_ration() -> dict[str, Any]:
+    """Returns what the policy gives this user, as in ration policy show --json."""
+    command = shutil.which("ration")
+    if command is None:
+        raise NotAvailable("there is no command ration in PATH, which knows your ration (install ration)")
+    users = _run([command, "policy", "show", str(os.getuid()), "--json"]).get("users")
+    if not isinstance(users, list) or len(users) != 1 or not isinstance(users[0], dict):
+        raise NotAvailable("ration policy show gave an answer that this package does not understand (are both of one version?)")
+    if users[0].get("error"):
+        raise Error(f"your ration is not known: {users[0]['error']}")
+    return dict(users[0])
 
 
 def agent_sockets() -> list[str]:

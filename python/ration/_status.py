@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Optional
 
-from ._machine import Error, find_job, own_region, read
-from ._sizes import format_size
+from ._machine import Error, find_job, own_region, read, read_ration, ruled, users_region
+from ._sizes import format_size, parse_size
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -67,7 +67,7 @@ class Job:
     name: str
     path: str  # of its region
     owner: str
-    state: str  # starting, running, idle or ended
+    state: str  # starting, running, idle or ended; under a policy also waiting, for the user's ration, and none
     devices: list[Device]
     labels: dict[str, str] = field(default_factory=dict)
     created_at: Optional[datetime] = None
@@ -130,6 +130,8 @@ def status() -> Status:
         job = None if found is None else _job(found, gpus)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise Error(f"{source} gave an answer that this package does not understand: {e!r} (are both of one version?)") from e
+    if job is None and region == users_region() and ruled():  # its first CUDA program makes it
+        job = _ration(machine, region, gpus)
     if region is not None and job is None:
         raise Error(f"the job of this process cannot be read: {source} does not list {region} (has it ended, or is it another user's?)")
     if found is not None and found.get("error"):
@@ -158,6 +160,38 @@ def _device(d: dict[str, Any], gpus: list[GPU]) -> Device:
     number, uuid = int(d["device"]), str(d.get("uuid") or "")
     gpu = next((g for g in gpus if (g.uuid == uuid if uuid else g.number == number)), None)
     return Device(number, uuid, int(d["limit"]) if d["limited"] else None, int(d["used"]), int(d["peak"]), int(d["refused"]), gpu)
+
+
+def _ration(machine: dict[str, Any], region: str, gpus: list[GPU]) -> Job:
+    """Returns the job that the policy will make for this user, with the limits of the ration."""
+    ration = read_ration()
+    waits = any(w.get("path") == region for w in machine.get("waiting") or [])
+    limits = parse_limits(str(ration["ration"]["memory"]), gpus)
+    devices = [Device(g.number, g.uuid, limits[g.number], 0, 0, 0, g) for g in gpus if g.number in limits]
+    return Job(str(ration["user"]), region, str(ration["user"]), "waiting" if waits else "none", devices)
+
+
+def parse_limits(memory: str, gpus: list[GPU]) -> dict[int, Optional[int]]:
+    """Returns the limit of each GPU that a ration is for, as 10g, 25%, 0=10g,others=none; None is no limit."""
+    named, others = {}, None
+    for part in memory.split(","):
+        number, equals, size = part.rpartition("=")
+        if equals and number != "others":
+            named[int(number)] = size
+        else:
+            others = size
+    out: dict[int, Optional[int]] = {}
+    for g in gpus:
+        size = named.get(g.number, others)
+        if size is None:
+            continue  # a GPU that a ration does not name is not for the user
+        if size in ("none", "unset"):
+            out[g.number] = None
+        elif size.endswith("%"):
+            out[g.number] = int(g.total * float(size[:-1]) / 100)
+        else:
+            out[g.number] = parse_size(size)
+    return out
 
 
 def _time(text: Optional[str]) -> Optional[datetime]:

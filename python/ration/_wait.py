@@ -29,13 +29,16 @@ def wait_for(size: Union[int, str], timeout: Union[float, str, None] = None, dev
     want, seconds = parse_size(size), parse_seconds(timeout)
     end = None if seconds is None else time.monotonic() + seconds
     while True:
-        devices = [d for d in status().devices() if device is None or d.number == device]
+        now = status()
+        devices = [d for d in now.devices() if device is None or d.number == device]
         if not devices:
             raise Error("this process may use no GPU that is known here" if device is None else f"this process has no GPU {device}")
         known = [(free, d) for d in devices if (free := d.free) is not None]
         if not known:
             raise Error("what is free is not known: this job has no limit, and the driver cannot be asked (try ration doctor)")
         free, best = max(known, key=lambda entry: entry[0])
+        if now.job is not None and now.job.state == "waiting":
+            free = 0  # others have the room
         if free >= want:
             return next(d for f, d in known if f >= want)
         if all(d.most is not None and d.most < want for d in devices):

@@ -2,6 +2,10 @@
  * the first device by each way in which programs look up the call that returns it. A
  * preloaded library changes the answer. No context is made, so no device memory is used.
  *
+ * Called as `probe look` it tells the preloaded library of a policy that it only looks, as ration
+ * itself does: then it takes no ration of its user, and does not wait for one. Called as `probe
+ * load` it says only which preloaded libraries it has.
+ *
  * Called as `probe context` it makes the primary context of the first device instead, says
  * `context` and the result, and keeps it until its input ends.
  *
@@ -260,6 +264,13 @@ static void nvml(void)
 		printf("gpu %s\n", text);
 }
 
+static void only_look(void)
+{
+	void (*show)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "ration_show_machine");
+	if (show)
+		show();
+}
+
 /* print_preloaded prints the libraries that hook the driver: ours, and HAMi-core's. */
 static int print_preloaded(struct dl_phdr_info *info, size_t size, void *arg)
 {
@@ -278,8 +289,12 @@ int main(int argc, char **argv)
 		return keep_context();
 	if (argc == 2 && !strcmp(argv[1], "work"))
 		return work();
+	if (argc == 2 && !strcmp(argv[1], "look"))
+		only_look();
 	printf("glibc %s\n", gnu_get_libc_version());
 	dl_iterate_phdr(print_preloaded, NULL);
+	if (argc == 2 && !strcmp(argv[1], "load"))
+		return 0;
 	int failed = cuda();
 	nvml();
 	return failed;

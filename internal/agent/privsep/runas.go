@@ -26,7 +26,7 @@ func RunAs(ctx context.Context, cmd *exec.Cmd, uid, gid uint32) error {
 	if err := closeOnExec(); err != nil {
 		return err
 	}
-	out := &FirstBytes{Most: 400}
+	out := &FirstBytes{Most: 1 << 10}
 	if cmd.Stdout == nil {
 		cmd.Stdout = out
 	}
@@ -64,7 +64,7 @@ func RunAs(ctx context.Context, cmd *exec.Cmd, uid, gid uint32) error {
 		err = fmt.Errorf("%w: %w", ErrStopped, err)
 	}
 	if text := strings.TrimSpace(string(out.Bytes)); text != "" {
-		return fmt.Errorf("%w: %s", err, termtext.Printable(text))
+		return fmt.Errorf("%w: %s", err, termtext.Printable(strings.ReplaceAll(text, "\n", "; ")))
 	}
 	return err
 }
