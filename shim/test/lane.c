@@ -113,7 +113,7 @@ static void waits(CUcontext context)
 	OK(cuMemAlloc_v2(&p, 4 * MIB));
 	fakegpu_hold("cuCtxSynchronize", 1);
 	EQ(pthread_create(&t, NULL, free_it, args), 0);
-	EQ(fakegpu_held("cuCtxSynchronize", 1, 60000), 1);
+	EQ(fakegpu_held("cuCtxSynchronize", 1, 20000), 1);
 	EQ(truth(FAKEGPU_DATA), 4 * MIB);
 	fakegpu_open("cuCtxSynchronize");
 	pthread_join(t, NULL);
@@ -135,7 +135,6 @@ static void end_capture(CUstream s)
 	OK(cuStreamEndCapture(s, &g));
 	CHECK(g != NULL);
 	OK(cuGraphDestroy(g));
-	OK(cuStreamDestroy_v2(s));
 }
 
 /* A free is no error while a stream is captured, and does not end the capture. The memory goes, and
@@ -157,6 +156,7 @@ static void captures(CUcontext context)
 	end_capture(s);
 	SAME();
 	EQ(truth(FAKEGPU_DATA), 0);
+	OK(cuStreamDestroy_v2(s));
 	OK(cuMemAlloc_v2(&other, 6 * MIB));
 	OK(cuCtxCreate_v2(&c, 0, 0));
 	OK(cuMemAlloc_v2(&p, 4 * MIB));
@@ -179,6 +179,7 @@ static void *capture_it(void *context)
 	CUstream s = begin_capture();
 	__atomic_store_n(&capture_begun, true, __ATOMIC_RELEASE);
 	end_capture(s);
+	OK(cuStreamDestroy_v2(s));
 	return NULL;
 }
 
@@ -193,12 +194,13 @@ static void capture_waits(CUcontext context)
 	OK(cuMemAlloc_v2(&p, 4 * MIB));
 	fakegpu_hold("cuCtxSynchronize:before", 1);
 	EQ(pthread_create(&frees, NULL, free_it, args), 0);
-	EQ(fakegpu_held("cuCtxSynchronize:before", 1, 60000), 1);
+	unsigned waiting = fakegpu_held("cuCtxSynchronize:before", 1, 20000);
+	EQ(waiting, 1);
 	EQ(pthread_create(&captures, NULL, capture_it, context), 0);
-	for (int i = 0; i < 60000 && cannot() != RATION_CANNOT_CAPTURE; i++)
+	for (int i = 0; i < 20000 && waiting && cannot() != RATION_CANNOT_CAPTURE; i++)
 		nap();
 	EQ(cannot(), RATION_CANNOT_CAPTURE);
-	for (int i = 0; i < 50; i++) {
+	for (int i = 0; i < 50 && waiting; i++) {
 		CHECK(!__atomic_load_n(&capture_begun, __ATOMIC_ACQUIRE));
 		nap();
 	}
