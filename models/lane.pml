@@ -66,6 +66,20 @@ again:
 			goto again
 		fi;
 #endif
+		if
+		:: skip
+		:: inside--;		/* it waits for a lock */
+returned:		inside++;
+#ifndef LOCK_PASSES
+			if
+			:: word == awake
+			:: else ->
+				inside--;
+				word == awake;
+				goto returned
+			fi
+#endif
+		fi;
 		ENTER_DRIVER;
 		assert(mapped);
 		atomic { work++; calling-- };

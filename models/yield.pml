@@ -3,8 +3,9 @@
  *
  * JOBS jobs fill the device. Each of NEWCOMERS takes a ticket, waits for the first place and for room, and runs for a
  * while; it may be killed, or leave the queue. A program of each job makes CALLS calls. A call of a job that sleeps waits
- * until the job is awake, for which the job's waiter takes a ticket. Each job needs a room of 1. How a ticket is taken is
- * in queue.pml, and how a job falls asleep in sleep.pml.
+ * until the job is awake, for which the job's waiter takes a ticket. A job that sleeps may end, and then its waiter needs
+ * no room any more: from its next look on no job falls asleep for it. Each job needs a room of 1. How a ticket is taken
+ * is in queue.pml, and how a job falls asleep in sleep.pml.
  */
 
 #ifndef JOBS
@@ -22,10 +23,15 @@
 #ifndef SELF
 #define SELF 0				/* how often a job sleeps because its own time is over */
 #endif
+#ifndef ENDS
+#define ENDS 0				/* how many jobs that sleep end */
+#endif
 #define TICKETS (NEWCOMERS + JOBS * (CALLS + DEATHS + 1))
 #define NONE 255
 
-mtype = { AWAKE, FALLING, ASLEEP };
+mtype = { AWAKE, FALLING, ASLEEP, GONE };
+
+#define HOLDS_ROOM(j) (state[j] == AWAKE || state[j] == FALLING)
 
 mtype state[JOBS] = AWAKE;
 byte count[JOBS];			/* how often it began to fall asleep */
@@ -42,7 +48,7 @@ bool runs[NEWCOMERS];			/* the job of a newcomer counts */
 byte ended;				/* such jobs that have ended */
 byte pending = NONE;			/* SLEEP_LATER: a job that another process is to put to sleep */
 
-byte deaths = DEATHS, self = SELF;
+byte deaths = DEATHS, self = SELF, ends = ENDS;
 bool looked[JOBS];			/* not in the files: since it is awake, the job was found unused */
 bool called;				/* not in the files: a program has made a call, a process was killed, a job slept by itself */
 
@@ -58,7 +64,7 @@ inline look()
 	do
 	:: n < JOBS ->
 	   atomic {
-		taken = taken + (state[n] != ASLEEP -> 1 : 0);
+		taken = taken + (HOLDS_ROOM(n) -> 1 : 0);
 		if
 		:: state[n] == AWAKE && rest[n] && rest_count[n] == count[n] ->
 		   unused++;
@@ -84,6 +90,7 @@ inline put_to_sleep(j)
 #endif
 	   atomic {
 		assert(looked[j]);
+		assert(needed);
 		slept_at[j] = wanted[j];
 		count[j] = count[j] + 1;
 		state[j] = FALLING
@@ -102,17 +109,29 @@ inline put_to_sleep(j)
 	atomic { locked[j] = false; mine = NONE }
 }
 
-/* until_room returns when this process is the first in the queue, and there is room. */
-inline until_room()
+/* until_room returns when this process is the first in the queue, and there is room, or goes to nothing if it does not
+ * need room any more. */
+inline until_room(need)
 {
 	atomic { held[next] = true; ticket = next; next++ };
 	n = 0;
 	do
-	:: n < ticket -> if :: !held[n] -> n++ OR_DIE fi
+	:: n < ticket ->
+	   if
+	   :: !held[n] -> n++
+#ifndef NEED_ONCE
+	   :: !(need) -> goto nothing
+#endif
+	   OR_DIE
+	   fi
 	:: else -> break
 	od;
 	do
 	:: before = ended;
+	   needed = need;
+#ifndef NEED_ONCE
+	   if :: !needed -> goto nothing :: else fi;
+#endif
 	   look();
 	   if
 	   :: taken + 1 <= JOBS -> break
@@ -133,7 +152,7 @@ inline until_room()
 	      :: ended != before
 #else					/* looks again after a while */
 	      if
-	      :: (state[0] == ASLEEP || state[JOBS - 1] == ASLEEP || rest[0] || rest[JOBS - 1])
+	      :: (!HOLDS_ROOM(0) || !HOLDS_ROOM(JOBS - 1) || rest[0] || rest[JOBS - 1] || !(need))
 #endif
 	      OR_DIE
 	      fi
@@ -147,7 +166,7 @@ inline check_room()
 	taken = 0;
 	asleep = 0;
 	do
-	:: n < JOBS -> taken = taken + (state[n] != ASLEEP -> 1 : 0); asleep = asleep + (state[n] == ASLEEP -> 1 : 0); n++
+	:: n < JOBS -> taken = taken + (HOLDS_ROOM(n) -> 1 : 0); asleep = asleep + (state[n] == ASLEEP -> 1 : 0); n++
 	:: n >= JOBS && n < JOBS + NEWCOMERS -> taken = taken + (runs[n - JOBS] -> 1 : 0); n++
 	:: else -> break
 	od;
@@ -159,11 +178,13 @@ inline check_room()
 proctype newcomer(byte me)
 {
 	byte ticket = NONE, mine = NONE, first, seen, n, taken, unused, asleep, before;
-	until_room();
+	bool needed;
+	until_room(true);
 	atomic { runs[me] = true; check_room() };
 	held[ticket] = false;
 	atomic { runs[me] = false; ended++ };
 	goto done;
+nothing:
 killed:
 	atomic {
 		if :: ticket != NONE -> held[ticket] = false :: else fi;
@@ -177,12 +198,19 @@ done:
 proctype waiter(byte me)
 {
 	byte ticket, mine, first, seen, n, taken, unused, asleep, before;
+	bool needed;
 again:
 	ticket = NONE;
 	mine = NONE;
 end:	state[me] == ASLEEP && wanted[me] != slept_at[me];
-	until_room();
-	atomic { state[me] = AWAKE; looked[me] = false; check_room() };
+	until_room(state[me] == ASLEEP);
+	atomic {
+		if
+		:: state[me] == ASLEEP -> state[me] = AWAKE; looked[me] = false; check_room()
+		:: else
+		fi
+	};
+nothing:
 	held[ticket] = false;
 	goto again;
 killed:
@@ -197,6 +225,7 @@ killed:
 proctype watcher(byte me)
 {
 	byte ticket = NONE, mine = NONE, seen, n;
+	bool needed = true;
 end:	do
 	:: atomic {
 		state[me] == AWAKE && (rest[me] == calls[me] || rest_count[me] != count[me]) ->
@@ -238,7 +267,7 @@ proctype program(byte me)
 	   calls[me] = true;
 	   if
 	   :: state[me] == AWAKE
-	   :: state[me] != AWAKE -> wanted[me] = wanted[me] + 1; state[me] == AWAKE
+	   :: state[me] != AWAKE -> wanted[me] = wanted[me] + 1; (state[me] == AWAKE || state[me] == GONE)
 	   fi;
 	   calls[me] = false;
 	   n++
@@ -246,9 +275,19 @@ proctype program(byte me)
 	od
 }
 
+/* Ends jobs that sleep: their processes are killed. */
+proctype ender()
+{
+end:	do
+	:: atomic { ends > 0 && state[0] == ASLEEP -> ends--; called = true; state[0] = GONE }
+	:: atomic { ends > 0 && state[JOBS - 1] == ASLEEP -> ends--; called = true; state[JOBS - 1] = GONE }
+	od
+}
+
 init {
 	atomic {
 		byte j = 0;
+		run ender();
 		do
 		:: j < JOBS -> run watcher(j); run waiter(j); run program(j); j++
 		:: else -> break

@@ -35,6 +35,7 @@ enum alloc_flags {
 	RECORD_EXPORTED = 128,    /* exported: other processes may hold it as well */
 	RECORD_IPC = 256,         /* exported by an IPC handle; without RECORD_EXPORTED by nothing else */
 	RECORD_LANE = 512,        /* memory that hooks/lane.c has mapped */
+	RECORD_FREED = 1024,      /* of the lane, and freed by the program: it goes when no stream is captured */
 };
 
 #define ALLOC_TABLE_SHARDS 32

@@ -17,6 +17,12 @@ bool capture_seen(void);
  * may be wrong: only the driver knows the state of a stream. */
 bool capture_any(void);
 
+/* capture_hold keeps all threads from beginning a capture until capture_unhold: a call of the driver
+ * that waits for a context fails if a stream of the context is being captured, and ends that capture.
+ * It returns false, and holds nothing, if a capture is under way. */
+bool capture_hold(void);
+void capture_unhold(void);
+
 /* Call capture_relax before a driver call that a capture could make fail, and capture_restore
  * after it, with the mode that capture_relax returned. */
 int capture_relax(void);

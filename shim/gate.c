@@ -83,6 +83,14 @@ void gate_step(bool waits)
 		gate_add(waits ? -1u : 1u);
 }
 
+void gate_step_for_lock(bool waits)
+{
+	struct region *r = attach_region();
+	gate_step(waits);
+	if (!waits && gate_counted)
+		region_wait_awake(r);
+}
+
 bool gate_empty(void)
 {
 	struct attach_page *p = __atomic_load_n(&attach_page, __ATOMIC_ACQUIRE);

@@ -61,9 +61,12 @@ static inline void gate_leave(struct gate_stay stay)
 		gate_uncount(stay);
 }
 
-/* gate_step is called when this thread waits, in a call, for the job to wake up, and when it has: it
- * does not count meanwhile. */
+/* gate_step is called when this thread waits, in a call, for the job to wake up or for a lock, and
+ * when the job is awake: it does not count meanwhile. */
 void gate_step(bool waits);
+
+/* gate_step_for_lock is mutex_on_wait. If the job is not awake after the wait, it waits until it is. */
+void gate_step_for_lock(bool waits);
 
 /* gate_empty reports whether no call is counted. If the job is not awake, none will be. */
 bool gate_empty(void);

@@ -2,6 +2,8 @@
 
 #include "log.h"
 
+void (*mutex_on_wait)(bool waits);
+
 /* The thing that a thread has waited for, as log_wait names it. */
 static const char *const mutex_names[LOCK_LEVELS] = {
 	[LOCK_PRIMARY_CONTEXT] = "another thread that makes or ends the primary context",
@@ -19,8 +21,14 @@ static const char *const mutex_names[LOCK_LEVELS] = {
 
 void mutex_wait(mutex *m, enum lock_level level)
 {
+	/* Later locks are never held for long, and the lane's thread takes them, too. */
+	void (*on_wait)(bool waits) = level < LOCK_ALLOC_TABLE ? __atomic_load_n(&mutex_on_wait, __ATOMIC_ACQUIRE) : NULL;
 	uint64_t since = log_clock();
+	if (on_wait)
+		on_wait(true);
 	while (__atomic_exchange_n(&m->word, 2, __ATOMIC_ACQUIRE))
 		syscall(SYS_futex, &m->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
 	log_wait(since, mutex_names[level]);
+	if (on_wait)
+		on_wait(false);
 }

@@ -34,6 +34,11 @@ static inline bool mutex_try(mutex *m, enum lock_level level)
  * LOG_WAIT_MS is logged. */
 void mutex_wait(mutex *m, enum lock_level level);
 
+/* mutex_on_wait, if it is not NULL, is called by a thread that begins to wait for a lock before
+ * LOCK_ALLOC_TABLE, and when it has it: the thread that holds the lock may wait for the job to wake up.
+ * Atomic. */
+extern void (*mutex_on_wait)(bool waits);
+
 static inline void mutex_lock(mutex *m, enum lock_level level)
 {
 	lock_order_take(m, level, true);

@@ -16,6 +16,13 @@ func (t *trial) fast() {
 	}
 }
 
+// slowContexts lets contexts of the stand-in take time, as those of a real driver do.
+func (t *trial) slowContexts() {
+	if t.onStandIn() {
+		t.env = append(t.env, "FAKEGPU_SLOW=cuCtxCreate:300000,cuCtxDestroy:50000")
+	}
+}
+
 // sleepLane moves memory out and back in a job with --sleep-fast. The target is 5 s each for 40 GB.
 func (t *trial) sleepLane(bytes uint64, rounds int) {
 	const target = 5

@@ -35,7 +35,7 @@ func TestSleep(t *testing.T) {
 		{"lane-cupy", 9 * gib, []string{cupy}, func(t *trial) { t.fast(); t.sleepFramework(cupy) }},
 		{"lane-jax", 9 * gib, []string{jax}, func(t *trial) { t.fast(); t.sleepFramework(jax, "XLA_PYTHON_CLIENT_PREALLOCATE=false") }},
 		{"lane-launches", 16 * gib, nil, func(t *trial) { t.fast(); t.sleepLaunching(short(t, 1, 3), short(t, 2, 10)) }},
-		{"lane-threads", 16 * gib, nil, func(t *trial) { t.fast(); t.sleepMixing(6, short(t, 2, 10)) }},
+		{"lane-threads", 16 * gib, nil, func(t *trial) { t.fast(); t.slowContexts(); t.sleepMixing(6, short(t, 2, 10)) }},
 		{"lane-killed", 8 * gib, nil, func(t *trial) { t.fast(); t.sleepKilledHelper(short(t, 4, 20)) }},
 		{"progress", 12 * gib, nil, func(t *trial) { t.sleepProgress(short(t, 256*mib, 10_000_000_000)) }},
 		{"torch", 9 * gib, []string{torch}, func(t *trial) { t.sleepFramework(torch) }},

@@ -143,7 +143,9 @@ func (a *app) eachSleeper(names []string, state string, again []string, most tim
 		uid, gid, other, err := otherOwner(j)
 		switch {
 		case other:
+			end := a.showMoveOfOther(j, names[i])
 			out, err = asOwner(uid, gid, most, j.Path, again)
+			end()
 		case err == nil:
 			out, err = a.oneSleeper(j, names[i], do)
 		}
@@ -170,7 +172,7 @@ func (a *app) oneSleeper(j job.Job, name string, do func(*region.Region, job.Job
 		return sleep.Result{}, err
 	}
 	defer r.Close()
-	defer a.showMove(r, name)()
+	defer a.showMove(moversOf(r), name, r.Sleep)()
 	return do(r, j)
 }
 

@@ -79,12 +79,10 @@ func TestSleeperKeepsNoPlace(t *testing.T) {
 	}
 }
 
-// A tenant's job is put to sleep for root by a process of the tenant. That process gives the tenant nothing of root's,
-// and does not keep root's command waiting.
-func TestSleepAsOwner(t *testing.T) {
-	testenv.NeedsRoot(t, "needs root")
-	const nobody = 65534
-	sleepMachine(t, "0")
+const nobody = 65534
+
+// startTenant starts a program of a job of the user nobody, and returns the job's region. This test is root's.
+func startTenant(t *testing.T, mib int) (p *sleepingProgram, path string) {
 	folder, state := t.TempDir(), filepath.Dir(os.Getenv("FAKEGPU_STATE"))
 	expect.OK(t, os.Chmod(filepath.Dir(folder), 0o755))
 	expect.OK(t, os.Chmod(state, 0o777))
@@ -95,8 +93,16 @@ func TestSleepAsOwner(t *testing.T) {
 	expect.OK(t, os.WriteFile(filepath.Join(bin, "ration"), self, 0o755))
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	expect.OK(t, os.Chown(folder, nobody, nobody))
-	p := startSleeperAs(t, nobody, 100, []string{job.EnvFolder + "=" + folder, "RATION_LIB=" + folder + "/lib"}, "--mem", "2g", "--name", "mine")
-	path := filepath.Join(folder, "mine", job.RegionName)
+	p = startSleeperAs(t, nobody, mib, []string{job.EnvFolder + "=" + folder, "RATION_LIB=" + folder + "/lib"}, "--mem", "2g", "--name", "mine")
+	return p, filepath.Join(folder, "mine", job.RegionName)
+}
+
+// A tenant's job is put to sleep for root by a process of the tenant. That process gives the tenant nothing of root's,
+// and does not keep root's command waiting.
+func TestSleepAsOwner(t *testing.T) {
+	testenv.NeedsRoot(t, "needs root")
+	sleepMachine(t, "0")
+	p, path := startTenant(t, 100)
 
 	// The tenant keeps the job's lock, so the process waits.
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

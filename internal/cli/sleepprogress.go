@@ -6,6 +6,8 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
+	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/termtext"
@@ -23,22 +25,57 @@ type mover struct {
 	rss   uint64 // its part of the host's memory before the move
 }
 
-// showMove shows on a terminal how far the driver is with a job's memory, until the returned function is called. The
-// driver does not tell. What it puts aside becomes host memory of the process, so that is the measure. On the way back
-// there is none: the line has the time only.
-func (a *app) showMove(r *region.Region, name string) (end func()) {
+// moversOf returns the processes of a job that hold memory, or have it aside.
+func moversOf(r *region.Region) (out []mover) {
+	all, _ := r.Sleepers() // without them the line has no sizes
+	for i := range all {
+		out = append(out, newMover(all[i].PID, all[i].Shows()))
+	}
+	return out
+}
+
+// moversSeen does the same with read-only means, for root and another user's job.
+func moversSeen(j job.Job) (out []mover) {
+	status := node.ReadJob(j, node.Options{ReadOnly: true})
+	for i := range status.Processes {
+		p, bytes := &status.Processes[i], uint64(0)
+		for _, h := range p.Holdings {
+			bytes += h.Total + h.Aside
+		}
+		out = append(out, newMover(p.HostPID, bytes))
+	}
+	return out
+}
+
+func newMover(pid int, bytes uint64) mover {
+	m := mover{pid: pid, bytes: bytes}
+	if stat, err := proc.ReadStat(pid); err == nil {
+		m.rss = stat.RSS
+	}
+	return m
+}
+
+// showMoveOfOther is showMove for another user's job, of which root reads copies.
+func (a *app) showMoveOfOther(j job.Job, name string) (end func()) {
 	if !a.err.tty || a.json {
 		return func() {}
 	}
-	var movers []mover
-	if all, err := r.Sleepers(); err == nil { // otherwise the command itself says why
-		for i := range all {
-			m := mover{pid: all[i].PID, bytes: all[i].Shows()}
-			if stat, err := proc.ReadStat(m.pid); err == nil {
-				m.rss = stat.RSS
-			}
-			movers = append(movers, m)
+	return a.showMove(moversSeen(j), name, func() (abi.Sleep, error) {
+		r, err := region.OpenReadOnly(j.Path)
+		if err != nil {
+			return 0, err
 		}
+		defer r.Close()
+		return r.Sleep()
+	})
+}
+
+// showMove shows on a terminal how far the driver is with a job's memory, until the returned function is called. The
+// driver does not tell. What it puts aside becomes host memory of the process, so that is the measure. On the way back
+// there is none: the line has the time only.
+func (a *app) showMove(movers []mover, name string, state func() (abi.Sleep, error)) (end func()) {
+	if !a.err.tty || a.json {
+		return func() {}
 	}
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -54,13 +91,13 @@ func (a *app) showMove(r *region.Region, name string) (end func()) {
 				return
 			case <-tick.C:
 			}
-			word, err := r.Sleep()
+			word, err := state()
 			if err != nil {
 				return
 			}
-			if state := word.State(); state != last {
+			if now := word.State(); now != last {
 				line.erase()
-				last, line.started = state, time.Now()
+				last, line.started = now, time.Now()
 			}
 			if span := time.Since(line.started); span >= moveShown {
 				if text := moveText(name, last, movedOf(movers), movers, span); text != "" {

@@ -45,6 +45,23 @@ func TestMoveOnTerminal(t *testing.T) {
 	s.shows(`^\{\n  "job": "nb",\n`)
 }
 
+// Root sees the same line for a job of another user.
+func TestMoveOfOther(t *testing.T) {
+	slow(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	sleepMachine(t, "150:150") // 7 seconds each way
+	p, path := startTenant(t, 1024)
+	s := onTerminal(t, 200, 24, nil, "ration", "sleep", "--wake", "manual", path)
+	s.shows(`putting .* aside: .* of 1\.\d+ GiB, [1-9]\d* s`)
+	s.ends(0)
+	s = onTerminal(t, 200, 24, nil, "ration", "wake", path)
+	s.shows(`bringing .* back: 1\.\d+ GiB, [1-9]\d* s`)
+	s.ends(0)
+	p.works()
+}
+
 // The agent's accounts and metrics, events and ration ps tell of a job that sleeps, and of a job that waits to wake.
 func TestSleepIsShown(t *testing.T) {
 	slow(t)

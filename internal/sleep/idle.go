@@ -109,7 +109,7 @@ func (w *watcher) look(now time.Time, after time.Duration) bool {
 	switch {
 	case j.Sleep == machine.FallingAsleep || j.Sleep == machine.Waking:
 		w.finish(j.Sleeps)
-	case j.Sleep == "" && idle && now.Sub(since) >= after && !now.Before(w.notYet):
+	case j.Sleep == "" && idle && w.due(now, since, after):
 		w.sleep(now, j.Sleeps)
 	}
 	if !idle {
@@ -123,6 +123,11 @@ func (w *watcher) look(now time.Time, after time.Duration) bool {
 		w.rule.Report(since)
 	}
 	return true
+}
+
+// due reports whether a job should sleep that has done nothing since then.
+func (w *watcher) due(now, since time.Time, after time.Duration) bool {
+	return now.Sub(since) >= after && !now.Before(w.notYet)
 }
 
 func (w *watcher) write(j *machine.Job, since time.Time, idle bool) {

@@ -240,10 +240,6 @@ void compute_ended(CUcontext handle)
 
 void compute_stream_ends(CUstream stream)
 {
-	int status = 0;
-	/* Destroying a capturing stream ends the capture. */
-	if (capture_any() && REAL(cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status != 0)
-		capture_ended();
 	if (attach_compute())
 		meter_table_stream_ends(stream); /* also without a cap: there may be one again later */
 }

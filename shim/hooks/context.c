@@ -5,6 +5,7 @@
 #include "hooks/context_table.h"
 #include "hooks/departure.h"
 #include "hooks/graph.h"
+#include "hooks/graph_capture.h"
 #include "hooks/lane.h"
 #include "hooks/pool.h"
 #include "hostpid.h"
@@ -70,10 +71,13 @@ static void context_not_ended(const struct context_end *e)
 static void context_ended(const struct context_end *e, struct device *d, bool green)
 {
 	compute_ended(e->handle);
-	if (e->context && e->context->records == e->context->number)
+	if (e->context && e->context->records == e->context->number) {
+		graph_captures_end(e->context->number);
 		lane_context_ended(e->context->number); /* the driver has freed only what it mapped itself */
+	}
 	if (e->context)
 		context_remove(e->context);
+	lane_free_late();
 	if (e->cost.key)
 		__atomic_fetch_sub(&d->contexts_alive, 1, __ATOMIC_ACQ_REL);
 	if (!green) {

@@ -46,15 +46,17 @@ CUcontext contexts_any(void)
 	return contexts_next(&i);
 }
 
-void contexts_synchronise(void)
+bool contexts_synchronise(void)
 {
 	CUcontext handle, popped;
+	bool done = true;
 	for (unsigned i = 0; (handle = contexts_next(&i));) {
 		if (REAL(cuCtxPushCurrent_v2, handle) != CUDA_SUCCESS)
 			continue;
-		REAL(cuCtxSynchronize);
+		done &= REAL(cuCtxSynchronize) != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 		REAL(cuCtxPopCurrent_v2, &popped);
 	}
+	return done;
 }
 
 /* context_place returns a free entry, or NULL if there is no memory for one. The caller holds

@@ -52,9 +52,9 @@ struct context {
 struct context *context_find(CUcontext handle);
 
 /* contexts_any returns the handle of a context that has records of its own, or NULL. contexts_synchronise
- * waits for the work of all of them. The caller makes sure that none ends meanwhile. */
+ * waits for the work of all of them, and returns whether no capture kept it from that. */
 CUcontext contexts_any(void);
-void contexts_synchronise(void);
+bool contexts_synchronise(void);
 
 /* context_add_green adds the CUcontext of a green context: memory allocated in it belongs to
  * the primary context, and ends with that. */

@@ -2,7 +2,9 @@
 
 #include "capture.h"
 #include "hooks.h"
+#include "hooks/context_table.h"
 #include "hooks/graph.h"
+#include "hooks/lane.h"
 
 bool graph_capture_of(CUstream stream, bool per_thread, struct graph_capture *c)
 {
@@ -31,51 +33,87 @@ void graph_capture_freed(const struct graph_capture *c, CUdeviceptr at)
 		graph_free_added(c->graph, at);
 }
 
-/* graph_capture_begun ends the count of a capture that the driver did not begin: it was counted
- * before the driver was asked. It returns result. */
-static int graph_capture_begun(int result)
+/* The streams that are being captured, by handle, with their context. A thread's own default stream
+ * is not among them: it has no handle. */
+static struct alloc_table graph_captured;
+
+/* graph_capture_ended is called when a capture has ended: the driver can wait for its context again. */
+static void graph_capture_ended(CUstream stream)
 {
+	struct alloc_record r;
+	alloc_table_take(&graph_captured, (uintptr_t)stream, &r);
+	capture_ended();
+	lane_free_late();
+}
+
+/* graph_capture_begun ends the count of a capture that the driver did not begin: it was counted
+ * before. It returns result. */
+static int graph_capture_begun(CUstream stream, int result)
+{
+	struct alloc_target t;
 	if (result != CUDA_SUCCESS)
-		capture_ended();
+		graph_capture_ended(NULL);
+	else if (stream && attach_on() && context_target(&t) == 1)
+		alloc_table_put(&graph_captured, &(struct alloc_record){.key = (uintptr_t)stream, .context = t.context});
 	return result;
+}
+
+static bool graph_capture_outlives(struct alloc_record *r, void *context)
+{
+	bool outlives = r->context != *(uint32_t *)context;
+	if (!outlives)
+		capture_ended();
+	return outlives;
+}
+
+void graph_captures_end(uint32_t context) { alloc_table_sweep(&graph_captured, graph_capture_outlives, &context); }
+
+void graph_capture_stream_ends(CUstream stream)
+{
+	int status = 0;
+	struct alloc_record r;
+	if (!capture_any() || REAL(cuStreamIsCapturing, stream, &status) != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_NONE)
+		return;
+	alloc_table_take(&graph_captured, (uintptr_t)stream, &r);
+	capture_ended();
 }
 
 int cuStreamBeginCapture(CUstream stream)
 {
 	capture_begun();
-	return graph_capture_begun(REAL(cuStreamBeginCapture, stream));
+	return graph_capture_begun(stream, REAL(cuStreamBeginCapture, stream));
 }
 
 int cuStreamBeginCapture_ptsz(CUstream stream)
 {
 	capture_begun();
-	return graph_capture_begun(REAL(cuStreamBeginCapture_ptsz, stream));
+	return graph_capture_begun(stream, REAL(cuStreamBeginCapture_ptsz, stream));
 }
 
 int cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
 	capture_begun();
-	return graph_capture_begun(REAL(cuStreamBeginCapture_v2, stream, mode));
+	return graph_capture_begun(stream, REAL(cuStreamBeginCapture_v2, stream, mode));
 }
 
 int cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
 {
 	capture_begun();
-	return graph_capture_begun(REAL(cuStreamBeginCapture_v2_ptsz, stream, mode));
+	return graph_capture_begun(stream, REAL(cuStreamBeginCapture_v2_ptsz, stream, mode));
 }
 
 int cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode)
 {
 	capture_begun();
 	graph_has_unseen(graph);
-	return graph_capture_begun(REAL(cuStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode));
+	return graph_capture_begun(stream, REAL(cuStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode));
 }
 
 int cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode)
 {
 	capture_begun();
 	graph_has_unseen(graph);
-	return graph_capture_begun(REAL(cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode));
+	return graph_capture_begun(stream, REAL(cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode));
 }
 
 /* graph_capture_end completes the end of a capture, and returns result. A call that fails may or may
@@ -85,7 +123,7 @@ static int graph_capture_end(CUstream stream, bool per_thread, bool was, const s
 	struct graph_capture now;
 	if (!was || graph_capture_of(stream, per_thread, &now))
 		return result;
-	capture_ended();
+	graph_capture_ended(stream);
 	if (c->graph)
 		graph_capture_made(c->graph, result == CUDA_SUCCESS);
 	return result;

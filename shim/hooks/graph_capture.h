@@ -18,6 +18,11 @@ struct graph_capture {
  * driver has invalidated, and the program has not ended yet, counts, too. */
 bool graph_capture_of(CUstream stream, bool per_thread, struct graph_capture *c);
 
+/* Destroying a stream or a context ends the captures in it. graph_capture_stream_ends is called before
+ * the first, graph_captures_end after the second. */
+void graph_capture_stream_ends(CUstream stream);
+void graph_captures_end(uint32_t context);
+
 /* graph_capture_allocated and graph_capture_freed record an allocation and a free on a captured
  * stream, after the driver's call. device is RATION_DEVICES if it is not known. */
 void graph_capture_allocated(const struct graph_capture *c, unsigned device, CUdeviceptr at, uint64_t bytes);

@@ -32,6 +32,8 @@ static enum attach_state init_join(void)
 	if (s == ATTACH_ON) {
 		/* Release: pairs with region_wait_awake. */
 		__atomic_store_n(&attach_region()->on_sleep, gate_step, __ATOMIC_RELEASE);
+		/* Release: pairs with mutex_wait. */
+		__atomic_store_n(&mutex_on_wait, gate_step_for_lock, __ATOMIC_RELEASE);
 		hugepages_begin();
 		cannot_look();
 	}

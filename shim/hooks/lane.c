@@ -1,7 +1,9 @@
 /* The blocks of the lane: lane.h. */
 #include "hooks/lane.h"
 
+#include "capture.h"
 #include "hooks.h"
+#include "hooks/context_table.h"
 #include "log.h"
 
 struct alloc_table lane_blocks;
@@ -46,19 +48,79 @@ static int lane_release(const struct alloc_record *r)
 	return CUDA_SUCCESS;
 }
 
-int lane_free(CUdeviceptr at)
+/* lane_free_block gives a block back after all work that may use it has ended: cuMemUnmap does not
+ * wait for that. */
+static int lane_free_block(CUdeviceptr at)
 {
-	struct alloc_record r;
-	/* cuMemUnmap does not wait for kernels that use the memory. */
-	int result = REAL(cuCtxSynchronize);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!alloc_table_take(&lane_blocks, at, &r))
+	struct alloc_record block;
+	if (!alloc_table_take(&lane_blocks, at, &block))
 		return CUDA_ERROR_INVALID_VALUE;
-	result = lane_release(&r);
+	int result = lane_release(&block);
 	if (result != CUDA_SUCCESS)
-		alloc_table_put(&lane_blocks, &r);
+		alloc_table_put(&lane_blocks, &block);
 	return result;
+}
+
+static bool lane_late; /* there may be records with RECORD_FREED; atomic */
+
+int lane_free(struct alloc_record *r)
+{
+	int result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (r->flags & RECORD_FREED)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (capture_hold()) {
+		result = REAL(cuCtxSynchronize);
+		capture_unhold();
+	}
+	if (result == CUDA_SUCCESS)
+		return lane_free_block(r->key);
+	if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+		return result;
+	r->flags |= RECORD_FREED;
+	return CUDA_SUCCESS;
+}
+
+static bool lane_find_freed(struct alloc_record *r, void *key)
+{
+	if (r->flags & RECORD_FREED)
+		*(CUdeviceptr *)key = r->key;
+	return true;
+}
+
+/* lane_wait_all waits for the work of all contexts, and returns whether no capture kept it from that. */
+static bool lane_wait_all(void)
+{
+	if (!capture_hold())
+		return false;
+	bool done = contexts_synchronise();
+	capture_unhold();
+	return done;
+}
+
+void lane_free_late(void)
+{
+	while (unlikely(__atomic_load_n(&lane_late, __ATOMIC_RELAXED)) && __atomic_exchange_n(&lane_late, false, __ATOMIC_SEQ_CST)) {
+		CUdeviceptr at = 0;
+		alloc_table_sweep(&context_addresses, lane_find_freed, &at);
+		struct alloc_record r = context_free_begin(&context_addresses, at);
+		if (!r.key) /* none is left, or another thread has it */
+			return;
+		bool waited = lane_wait_all(), gone = waited && (lane_free_block(at) == CUDA_SUCCESS || !lane_has(at));
+		if (waited)
+			r.flags &= (uint16_t)~RECORD_FREED; /* what the driver does not take stays, as long as the process */
+		if (context_free_end(&context_addresses, &r, gone))
+			context_return(&r);
+		__atomic_store_n(&lane_late, true, __ATOMIC_SEQ_CST);
+		if (!waited)
+			return;
+	}
+}
+
+void lane_keep_freed(const struct alloc_record *r)
+{
+	context_free_end(&context_addresses, r, false);
+	__atomic_store_n(&lane_late, true, __ATOMIC_SEQ_CST);
+	lane_free_late(); /* the capture may have ended meanwhile */
 }
 
 /* Finds a block: that which holds an address, or any of a context. */

@@ -13,9 +13,16 @@
 #include "attach.h"
 #include "cuda.h"
 
-/* lane_free frees a block. Like the driver's cuMemFree it first waits for the work of the
- * current context, and returns that error. */
-int lane_free(CUdeviceptr at);
+/* lane_free frees the block of a record. Like the driver's cuMemFree it first waits for the work of
+ * the current context, and returns that error. The driver's own wait for a context fails while a
+ * stream of it is being captured, and ends the capture. So if any is, lane_free sets RECORD_FREED:
+ * the caller then calls lane_keep_freed, and the block goes with the end of the capture. */
+int lane_free(struct alloc_record *r);
+void lane_keep_freed(const struct alloc_record *r);
+
+/* lane_free_late frees such blocks if no stream is being captured any more. It is called after the
+ * end of a capture, and waits for the device. */
+void lane_free_late(void);
 
 /* lane_has reports whether an address lies in a block. */
 bool lane_has(CUdeviceptr at);

@@ -8,6 +8,8 @@
 #include "compute/compute.h"
 #include "gate.h"
 #include "hooks.h"
+#include "hooks/graph_capture.h"
+#include "hooks/lane.h"
 
 /* LAUNCH_STREAM returns a handle for the stream on which one driver call can record an event,
  * also for the per-thread default stream. */
@@ -88,8 +90,10 @@
 		if (unlikely(!call_))                           \
 			return ration_absent(CALL_##symbol);    \
 		struct gate_stay stay_ = gate_enter(GATE_ASKS); \
+		graph_capture_stream_ends(stream_);             \
 		compute_stream_ends(stream_);                   \
 		int result_ = call_ ARGUMENTS_##symbol;         \
+		lane_free_late();                               \
 		gate_leave(stay_);                              \
 		return result_;                                 \
 	}

@@ -179,11 +179,24 @@ int cuMemFree(CUdeviceptr_v1 at)
 	return linear_freed(&r, REAL(cuMemFree, at), &since);
 }
 
+/* linear_free_lane frees memory that the library has mapped. */
+static int linear_free_lane(struct alloc_record *r)
+{
+	uint64_t since = pools_stamp();
+	int result = lane_free(r);
+	if (likely(!(r->flags & RECORD_FREED)))
+		return linear_freed(r, result, &since);
+	lane_keep_freed(r);
+	return result;
+}
+
 int cuMemFree_v2(CUdeviceptr at)
 {
 	struct alloc_record r = linear_free_begin(at);
 	uint64_t since = pools_stamp();
-	return linear_freed(&r, unlikely(r.flags & RECORD_LANE) ? lane_free(at) : REAL(cuMemFree_v2, at), &since);
+	if (unlikely(r.flags & RECORD_LANE))
+		return linear_free_lane(&r);
+	return linear_freed(&r, REAL(cuMemFree_v2, at), &since);
 }
 
 static int linear_call_free_async(CUdeviceptr at, CUstream stream, bool per_thread)
@@ -203,10 +216,8 @@ static int linear_free_async(CUdeviceptr at, CUstream stream, bool per_thread)
 		return result;
 	}
 	struct alloc_record r = linear_free_begin(at);
-	if (unlikely(r.flags & RECORD_LANE)) {
-		uint64_t since = pools_stamp();
-		return linear_freed(&r, lane_free(at), &since);
-	}
+	if (unlikely(r.flags & RECORD_LANE))
+		return linear_free_lane(&r);
 	return linear_freed(&r, linear_call_free_async(at, stream, per_thread), NULL);
 }
 

@@ -2,11 +2,16 @@
  * what a program sees of it. internal/cli/lane_test.go puts programs with such memory to sleep. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 
 #include "child.h"
 #include "held.h"
+#include "../region/atomics.h"
 
 /* The library starts its thread by the program's function, which may fail. */
 static bool no_threads;
@@ -108,12 +113,217 @@ static void waits(CUcontext context)
 	OK(cuMemAlloc_v2(&p, 4 * MIB));
 	fakegpu_hold("cuCtxSynchronize", 1);
 	EQ(pthread_create(&t, NULL, free_it, args), 0);
-	EQ(fakegpu_held("cuCtxSynchronize", 1, 60000), 1);
+	EQ(fakegpu_held("cuCtxSynchronize", 1, 20000), 1);
 	EQ(truth(FAKEGPU_DATA), 4 * MIB);
 	fakegpu_open("cuCtxSynchronize");
 	pthread_join(t, NULL);
 	SAME();
 	EQ(truth(FAKEGPU_DATA), 0);
+}
+
+static CUstream begin_capture(void)
+{
+	CUstream s = NULL;
+	OK(cuStreamCreate(&s, 1 /* not blocking */));
+	OK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+	return s;
+}
+
+static void end_capture(CUstream s)
+{
+	CUgraph g = NULL;
+	OK(cuStreamEndCapture(s, &g));
+	CHECK(g != NULL);
+	OK(cuGraphDestroy(g));
+}
+
+/* A free is no error while a stream is captured, and does not end the capture. The memory goes, and
+ * is returned, with the end of the last capture. */
+static void captures(CUcontext context)
+{
+	CUdeviceptr p, other;
+	CUcontext c;
+	OK(cuMemAlloc_v2(&p, 4 * MIB));
+	OK(cuMemAlloc_v2(&other, 6 * MIB));
+	CUstream s = begin_capture(), second = begin_capture();
+	OK(cuMemFree_v2(p));
+	OK(cuMemFreeAsync(other, NULL));
+	EQ(cuMemFree_v2(p), CUDA_ERROR_INVALID_VALUE);
+	SAME();
+	EQ(truth(FAKEGPU_DATA), 10 * MIB);
+	OK(cuStreamDestroy_v2(second)); /* ends its capture, too */
+	EQ(truth(FAKEGPU_DATA), 10 * MIB);
+	end_capture(s);
+	SAME();
+	EQ(truth(FAKEGPU_DATA), 0);
+	OK(cuStreamDestroy_v2(s));
+	OK(cuMemAlloc_v2(&other, 6 * MIB));
+	OK(cuCtxCreate_v2(&c, 0, 0));
+	OK(cuMemAlloc_v2(&p, 4 * MIB));
+	begin_capture();
+	OK(cuMemFree_v2(p));
+	OK(cuMemFree_v2(other));
+	EQ(truth(FAKEGPU_DATA), 10 * MIB);
+	OK(cuCtxDestroy_v2(c)); /* ends the capture, too */
+	OK(cuCtxSetCurrent(context));
+	SAME();
+	EQ(truth(FAKEGPU_DATA), 0);
+	EQ(cannot(), 0);
+}
+
+static bool capture_begun;
+
+static void *capture_it(void *context)
+{
+	OK(cuCtxSetCurrent(context));
+	CUstream s = begin_capture();
+	__atomic_store_n(&capture_begun, true, __ATOMIC_RELEASE);
+	end_capture(s);
+	OK(cuStreamDestroy_v2(s));
+	return NULL;
+}
+
+static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); }
+
+/* A capture does not begin while a free waits for the context: that wait would fail. */
+static void capture_waits(CUcontext context)
+{
+	CUdeviceptr p;
+	void *args[2] = {&p, &context};
+	pthread_t frees, captures;
+	OK(cuMemAlloc_v2(&p, 4 * MIB));
+	fakegpu_hold("cuCtxSynchronize:before", 1);
+	EQ(pthread_create(&frees, NULL, free_it, args), 0);
+	unsigned waiting = fakegpu_held("cuCtxSynchronize:before", 1, 20000);
+	EQ(waiting, 1);
+	EQ(pthread_create(&captures, NULL, capture_it, context), 0);
+	for (int i = 0; i < 20000 && waiting && cannot() != RATION_CANNOT_CAPTURE; i++)
+		nap();
+	EQ(cannot(), RATION_CANNOT_CAPTURE);
+	for (int i = 0; i < 50 && waiting; i++) {
+		CHECK(!__atomic_load_n(&capture_begun, __ATOMIC_ACQUIRE));
+		nap();
+	}
+	fakegpu_open("cuCtxSynchronize:before");
+	pthread_join(frees, NULL);
+	pthread_join(captures, NULL);
+	SAME();
+	EQ(truth(FAKEGPU_DATA), 0);
+}
+
+static void set_state(unsigned state)
+{
+	uint64_t *word = &region_here()->m->header.sleep;
+	__atomic_store_n(word, state, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static uint64_t *lane_word(void)
+{
+	struct region *r = region_here();
+	for (unsigned i = 0; i < RATION_SLOTS; i++)
+		if (r->m->slots[i].pid == (uint64_t)getpid())
+			return &r->m->slots[i].lane;
+	exit(1);
+}
+
+/* ask_lane asks for a state, as the process does that puts the job to sleep, and waits for another. */
+static bool ask_lane(unsigned state, unsigned becomes)
+{
+	uint64_t *lane = lane_word(), now = load_acquire(lane);
+	CHECK(region_lane_change(lane, now, lane_with(now, RATION_LANE_DONE, state)));
+	for (int i = 0; i < 20000 && lane_state(load_acquire(lane)) != becomes; i++)
+		nap();
+	return lane_state(load_acquire(lane)) == becomes;
+}
+
+struct maker {
+	pthread_t thread;
+	pid_t id;
+	CUcontext made;
+	bool done;
+};
+
+static void *make_context(void *arg)
+{
+	struct maker *m = arg;
+	__atomic_store_n(&m->id, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
+	OK(cuCtxCreate_v2(&m->made, 0, 0));
+	return NULL;
+}
+
+static void *retain_context(void *arg)
+{
+	struct maker *m = arg;
+	__atomic_store_n(&m->id, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
+	OK(cuDevicePrimaryCtxRetain(&m->made, 0));
+	__atomic_store_n(&m->done, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* sleeping returns whether a thread waits for something. */
+static bool sleeping(const struct maker *m)
+{
+	char path[64], state = 0;
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)__atomic_load_n(&m->id, __ATOMIC_ACQUIRE));
+	FILE *f = fopen(path, "r");
+	bool read = f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
+	if (f)
+		fclose(f);
+	return read && state == 'S';
+}
+
+/* A thread that makes a context while the job falls asleep waits for the job to wake up, with a lock
+ * held. The lane waits for no thread that waits for this lock. */
+static void makers(void)
+{
+	struct maker first = {.id = 0}, second = {.id = 0};
+	CUdeviceptr p;
+	OK(cuMemAlloc_v2(&p, 96 * MIB)); /* more than one thread moves it */
+	fakegpu_hold("cuCtxCreate", 1);
+	EQ(pthread_create(&first.thread, NULL, make_context, &first), 0);
+	EQ(fakegpu_held("cuCtxCreate", 1, 60000), 1);
+	EQ(pthread_create(&second.thread, NULL, make_context, &second), 0);
+	for (int i = 0; i < 60000 && !sleeping(&second); i++)
+		nap();
+	set_state(RATION_FALLING);
+	fakegpu_open("cuCtxCreate");
+	bool out = ask_lane(RATION_LANE_DRAINING, RATION_LANE_OUT);
+	CHECK(out);
+	EQ(truth(FAKEGPU_DATA), out ? 0 : 96 * MIB);
+	CHECK(ask_lane(out ? RATION_LANE_COMING : RATION_LANE_IN, RATION_LANE_IN));
+	set_state(RATION_AWAKE);
+	pthread_join(first.thread, NULL);
+	pthread_join(second.thread, NULL);
+	OK(cuCtxDestroy_v2(first.made));
+	OK(cuCtxDestroy_v2(second.made));
+	OK(cuMemFree_v2(p));
+	SAME();
+}
+
+/* A thread that gets such a lock after the job has begun to fall asleep makes no call before the job is
+ * awake. */
+static void retainers(void)
+{
+	struct maker first = {.id = 0}, second = {.id = 0};
+	fakegpu_hold("cuDevicePrimaryCtxRetain", 1);
+	EQ(pthread_create(&first.thread, NULL, retain_context, &first), 0);
+	EQ(fakegpu_held("cuDevicePrimaryCtxRetain", 1, 60000), 1);
+	EQ(pthread_create(&second.thread, NULL, retain_context, &second), 0);
+	for (int i = 0; i < 60000 && !sleeping(&second); i++)
+		nap();
+	set_state(RATION_FALLING);
+	fakegpu_open("cuDevicePrimaryCtxRetain");
+	pthread_join(first.thread, NULL);
+	for (int i = 0; i < 50; i++) {
+		CHECK(!__atomic_load_n(&second.done, __ATOMIC_ACQUIRE));
+		nap();
+	}
+	set_state(RATION_AWAKE);
+	pthread_join(second.thread, NULL);
+	for (int i = 0; i < 2; i++)
+		OK(cuDevicePrimaryCtxRelease_v2(0));
+	SAME();
 }
 
 /* What was allocated in a context ends with it. */
@@ -165,7 +375,11 @@ int main(int argc, char **argv)
 	limit();
 	handles();
 	waits(context);
+	makers();
+	retainers();
 	ends(context);
+	captures(context);
+	capture_waits(context);
 	signals();
 	OK(cuDevicePrimaryCtxRelease_v2(0));
 	EQ(end(spawn("without"), 0), 0);
