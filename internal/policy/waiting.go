@@ -80,7 +80,7 @@ func (r *rations) ensureOrWait(uid int, at region.Place) error {
 		return r.ensureAt(uid, at)
 	}
 	if all, err := job.Queue(job.Folder()); err == nil && len(all) > 0 {
-		return &mustWait{uid: uid, at: at, wants: r.wants(uid), wakes: lent(uid), why: fmt.Sprintf("place %d in the queue (ration queue)", len(all)+1)}
+		return &mustWait{uid: uid, at: at, wants: r.wants(uid, at), wakes: lent(uid), why: fmt.Sprintf("place %d in the queue (ration queue)", len(all)+1)}
 	}
 	return r.ensureIfRoom(uid, at)
 }
@@ -132,7 +132,7 @@ func (r *rations) ensureIfRoom(uid int, at region.Place) error {
 	err := r.ensureAt(uid, at)
 	if errors.Is(err, ErrOverbooked) && r.waits(uid) {
 		why, _, _ := strings.Cut(err.Error(), " (try again later")
-		return &mustWait{uid: uid, at: at, wants: r.wants(uid), wakes: lent(uid), why: why}
+		return &mustWait{uid: uid, at: at, wants: r.wants(uid, at), wakes: lent(uid), why: why}
 	}
 	return err
 }
@@ -157,18 +157,17 @@ type heldError struct{ error }
 
 func (e heldError) Unwrap() error { return e.error }
 
-// wants returns the memory of a user's ration, as in job.Waiting.
-func (r *rations) wants(uid int) map[int]uint64 {
+// wants returns the memory of a user's ration, as in job.Waiting: on the devices of at, or on those of the user's job, or
+// else on any.
+func (r *rations) wants(uid int, at region.Place) map[int]uint64 {
 	out := map[int]uint64{}
-	ration, _, err := r.rationOf(uid)
+	limits, want, err := r.wholeRation(uid)
 	if err != nil {
 		return out
 	}
-	limits, err := r.limitsOf(ration)
-	if err != nil {
-		return out
+	if at != 0 {
+		limits, want = limits.Restrict(at), 0
 	}
-	want := r.wanted(ration)
 	for d := range min(len(r.totals()), abi.Devices) {
 		if bytes := limits.Memory[d].Bytes(); bytes > 0 && want > 0 {
 			out[-want] = max(out[-want], bytes)
@@ -209,6 +208,7 @@ func (k *keeper) enter(m *mustWait, pid int) *waitingUser {
 	if w == nil {
 		w = &waitingUser{left: make(chan struct{}), ended: make(chan struct{})}
 		k.queue.users[m.uid] = w
+		k.noteWaits(m)
 		go k.awaitRoom(w, m, pid)
 	}
 	w.clients++
@@ -229,6 +229,7 @@ func (k *keeper) leave(uid int, w *waitingUser) {
 // the clients have their promises.
 func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int) {
 	of := job.Waiting{Job: job.OfUser(m.uid), UID: m.uid, PID: pid, Wants: m.wants, Wakes: m.wakes}
+	began := time.Now()
 	ticket, err := job.Enqueue(of)
 	var held *os.File
 	for err == nil {
@@ -239,6 +240,7 @@ func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int) {
 		ticket, err = job.Enqueue(of)
 	}
 	w.err = err
+	k.noteWaited(m, began, err)
 	close(w.ended)
 	if ticket != nil {
 		ticket.Leave() // after the job is made, which then holds its room
