@@ -10,11 +10,6 @@ import (
 	"ration/internal/region"
 )
 
-// priorityReasons say why the priority of a job has no effect on a process, by the state of its time slice.
-var priorityReasons = map[int]string{
-	abi.SliceNone: "was started while the job had normal priority (start it again)",
-}
-
 // readPriority finds out whether the job's priority has an effect on its processes, as far as its region says.
 func (j *Job) readPriority(r *region.Region) error {
 	for _, p := range j.Processes {
@@ -29,8 +24,8 @@ func (j *Job) readPriority(r *region.Region) error {
 			switch state := c.Slice.State(); {
 			case p.mps:
 				j.NoPriority = fmt.Sprintf("pid %d is a client of MPS, where time slices have no effect", p.PID)
-			case priorityReasons[state] != "":
-				j.NoPriority = fmt.Sprintf("pid %d %s", p.PID, priorityReasons[state])
+			case state == abi.SliceNone:
+				j.NoPriority = fmt.Sprintf("pid %d was started while the job had normal priority (start it again)", p.PID)
 			case state != abi.SliceReady && state != abi.SliceKept:
 				j.NoPriority = fmt.Sprintf("pid %d: %s", p.PID, c.NotEnforced())
 			}

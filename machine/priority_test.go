@@ -1,10 +1,33 @@
 package machine
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"ration/check/expect"
+	"ration/internal/abi"
+	"ration/internal/region"
 )
+
+// A process that sets no time slices keeps normal priority, and the job says so.
+func TestPriorityOfOldProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	var opt region.Options
+	opt.Limits.Memory[0], opt.Limits.Priority = abi.MakeLimit(1<<30), abi.PriorityLow
+	r, err := region.Open(path, opt)
+	expect.Must(t, err == nil, err)
+	defer r.Close()
+	s, err := r.Claim("old")
+	expect.Must(t, err == nil, err)
+	none, err := readRegion(path, budgetForAll())
+	expect.True(t, err == nil && none.Priority == "low" && none.NoPriority == "", "without a context it is", none.NoPriority, err)
+	expect.OK(t, s.Charge(0, abi.Context, 1<<20))
+	j, err := readRegion(path, budgetForAll())
+	expect.OK(t, err)
+	expect.Equal(t, j.NoPriority, fmt.Sprintf("pid %d was started while the job had normal priority (start it again)", os.Getpid()))
+}
 
 // The priority of a job has an effect only beside a job of the opposite priority on the same GPU, and says so if there is
 // none.
