@@ -43,7 +43,7 @@ func TestRationsOfOneInstant(t *testing.T) {
 // A job that has been removed has nothing any more. A job whose limits cannot be read keeps those that were read before.
 func TestRationsThatAreUnknown(t *testing.T) {
 	j := Job{Devices: []Device{{Limited: true, Limit: 5}}}
-	j.setLimits(memoryLimits{})
+	j.setLimits(memoryLimits{on: [abi.Devices]abi.Limit{abi.MakeLimit(0)}})
 	expect.Equal(t, j.Devices[0].Limit, uint64(5))
 	j.setLimits(readMemoryLimits(job.RunPath(4001, "there-is-none")))
 	expect.Equal(t, j.Devices[0].Limit, uint64(0))
