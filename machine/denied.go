@@ -82,7 +82,7 @@ func deniedSince(before, after []Denied) (out []Event) {
 	}
 	for i := range after {
 		if d := &after[i]; !seen[key{d.Time, d.UID}] {
-			out = append(out, Event{Time: d.Time, Kind: RequestRefused, Owner: d.User, UID: d.UID, Path: job.OfUserPath(d.UID), Denied: d, Text: DeniedSentence(d)})
+			out = append(out, Event{Time: d.Time, Kind: RequestRefused, Job: d.User, Owner: d.User, UID: d.UID, Path: job.OfUserPath(d.UID), Denied: d, Text: DeniedSentence(d)})
 		}
 	}
 	return out
@@ -135,6 +135,20 @@ func recentlyDenied(all []Denied, now time.Time) (out []Denied) {
 	}
 	slices.SortFunc(out, func(a, b Denied) int { return cmp.Compare(a.UID, b.UID) })
 	return out
+}
+
+// DeniedCount returns how many rations the policy refused to the users that are chosen, since boot.
+func DeniedCount(all []Denied, chosen func(d *Denied) bool) (n uint64) {
+	latest := map[int]uint64{} // the count of a user's last one has all of the user
+	for i := range all {
+		if d := &all[i]; chosen(d) {
+			latest[d.UID] = max(latest[d.UID], d.Count)
+		}
+	}
+	for _, count := range latest {
+		n += count
+	}
+	return n
 }
 
 // deniedAges returns when the next refusal stops being recent, or the zero time.

@@ -142,15 +142,18 @@ func (j *Job) event(kind string, at time.Time) Event {
 	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.ID().Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
 }
 
-// withOwner names the job and its owner. A policy's jobs have the owner in their names.
-func (j *Job) withOwner() string {
+// withOwner names the job and its owner.
+func (j *Job) withOwner() string { return jobOf(j.Title(), j.Owner) }
+
+// jobOf names a job and its owner. A policy's jobs have the owner in their names.
+func jobOf(title, owner string) string {
 	switch {
-	case j.Title() == j.Owner:
-		return "the job of " + j.Owner
-	case strings.HasPrefix(j.Title(), j.Owner+"/"):
-		return "job " + j.Title()
+	case title == owner:
+		return "the job of " + owner
+	case strings.HasPrefix(title, owner+"/"):
+		return "job " + title
 	}
-	return fmt.Sprintf("job %s of %s", j.Title(), j.Owner)
+	return fmt.Sprintf("job %s of %s", title, owner)
 }
 
 // IdleEvent returns the event of a job that has become idle.
@@ -162,11 +165,11 @@ func (j *Job) IdleEvent(now time.Time) Event {
 }
 
 // sleepEvent returns the event of a job that has fallen asleep or woken up.
-func (j *Job) sleepEvent(now time.Time) Event {
-	e := j.event(JobWoke, now)
-	e.Text = fmt.Sprintf("job %s of %s is awake", j.Title(), j.Owner)
+func (j *Job) sleepEvent(at time.Time) Event {
+	e := j.event(JobWoke, at)
+	e.Text = j.withOwner() + " is awake"
 	if j.Sleep == Asleep {
-		e.Kind, e.Text = JobSlept, fmt.Sprintf("job %s of %s sleeps: %s of GPU memory is in host memory", j.Title(), j.Owner, humanfmt.Bytes(j.Aside()))
+		e.Kind, e.Text = JobSlept, fmt.Sprintf("%s sleeps: %s of GPU memory is in host memory", j.withOwner(), humanfmt.Bytes(j.Aside()))
 	}
 	e.Text, e.Sleeps = termtext.Printable(e.Text), j.Sleeps
 	return e
@@ -174,8 +177,9 @@ func (j *Job) sleepEvent(now time.Time) Event {
 
 // sleepEvents returns the events of a job that has fallen asleep, woken up, or could not sleep.
 func sleepEvents(before, after *Job, now time.Time) (out []Event) {
-	if after.Sleep == Asleep && before.Sleep != Asleep || after.Sleep == "" && before.Sleep != "" && after.State != Ended {
-		out = append(out, after.sleepEvent(now))
+	woke := before.Sleep != "" || before.State == "" && !after.SleepSince.IsZero() // or it was not known before
+	if after.Sleep == Asleep && before.Sleep != Asleep || after.Sleep == "" && woke && after.State != Ended {
+		out = append(out, after.sleepEvent(cmp.Or(after.SleepSince, now)))
 	}
 	if after.CannotSleep != "" && (before.CannotSleep == "" || before.Sleeps != after.Sleeps) && after.Sleep == "" {
 		e := after.event(JobCannotSleep, now)

@@ -136,8 +136,16 @@ type Job struct {
 	Labels    map[string]string `json:"labels,omitempty"`         // chosen by the user (ration run --label)
 	Claimed   bool              `json:"labels_claimed,omitempty"` // a policy is in force, and the labels are a claim of the user, which no rule of it allows
 	Priority  string            `json:"priority,omitempty"`       // high or low; empty for normal
-	Sleep     string            `json:"sleep,omitempty"`          // FallingAsleep, Asleep or Waking; empty if the job is awake
-	Sleeps    uint64            `json:"sleeps,omitempty"`         // how often it has begun to fall asleep
+	// NoPriority is why the priority has no effect now; empty if it has, or if that is unknown. Whether another job is there
+	// that it is for is known only to root and its agent.
+	NoPriority string `json:"priority_without_effect,omitempty"`
+	Sleep      string `json:"sleep,omitempty"`  // FallingAsleep, Asleep or Waking; empty if the job is awake
+	Sleeps     uint64 `json:"sleeps,omitempty"` // how often it has begun to fall asleep
+	// SleepSince is since when Sleep is as it is: for a job that is awake, when it woke. Zero if it has never slept.
+	SleepSince time.Time `json:"sleep_since,omitzero"`
+	// RationLent means that the job sleeps, and that the policy has lent its ration to other users. It wakes when there is room
+	// for the ration again.
+	RationLent bool `json:"ration_lent,omitempty"`
 	// SleepAfter is for how many milliseconds the job does nothing on its devices before it falls asleep; 0 if it does
 	// not fall asleep by itself, or if no process watches it. Of a rule of the policy only `ration ps` knows.
 	SleepAfter uint64 `json:"sleep_after_ms,omitempty"`
@@ -235,7 +243,7 @@ func (j *Job) ID() JobID { return JobID{cmp.Or(j.ranAs, j.Path), j.Created} }
 // that has not changed between two scans, and does not notice a change that the caller made.
 func (j *Job) Same(as *Job) bool {
 	if j.version != 0 && j.version == as.version {
-		return j.State == as.State && j.IdleSince.Equal(as.IdleSince) && j.IdleAbout == as.IdleAbout && slices.Equal(j.Devices, as.Devices) && slices.EqualFunc(j.Processes, as.Processes, func(p, q Process) bool {
+		return j.State == as.State && j.NoPriority == as.NoPriority && j.IdleSince.Equal(as.IdleSince) && j.IdleAbout == as.IdleAbout && slices.Equal(j.Devices, as.Devices) && slices.EqualFunc(j.Processes, as.Processes, func(p, q Process) bool {
 			return slices.Equal(p.Holdings, q.Holdings)
 		})
 	}
@@ -313,6 +321,8 @@ type Process struct {
 	Waits       []Wait    `json:"waits,omitempty"` // requests of the process that wait for memory of the job, as the process claims
 	Host        *HostUse  `json:"host,omitempty"`  // nil if unknown; only ration ps JOB, ration ps --long, ration inspect and ration top read it
 	Local       ProcessID `json:"-"`               // by the kernel; zero unless Verified, and if it was decoded from JSON
+
+	mps bool // it is a client of MPS, as it claims
 }
 
 // Wait is a request that waits for memory of the job.

@@ -151,11 +151,19 @@ func (j *Job) readHistory(r *region.Region) error {
 	if j.Priority, err = priorityOf(r); err != nil {
 		return err
 	}
+	if err := j.readPriority(r); err != nil {
+		return err
+	}
 	word, err := r.Sleep()
 	if err != nil {
 		return err
 	}
-	j.Sleep, j.Sleeps = sleepText(word), word.Count()
+	slept, err := r.SleepTime()
+	if err != nil {
+		return err
+	}
+	j.Sleep, j.Sleeps, j.SleepSince = sleepText(word), word.Count(), timeOf(slept)
+	j.RationLent = j.isLent()
 	if j.WaitAlloc, err = r.WaitAlloc(); err != nil {
 		return err
 	}
@@ -172,6 +180,15 @@ func (j *Job) readWaiters(r *region.Region) error {
 		}
 	}
 	return err
+}
+
+// isLent reports whether the policy has lent the ration of a job that sleeps: then all its limits of memory are 0. The
+// same limits have a job whose user gave the whole ration to runs.
+func (j *Job) isLent() bool {
+	uid, is := job.PolicyUser(j.Path)
+	limited := slices.ContainsFunc(j.Devices, func(d Device) bool { return d.Limited })
+	return is && j.Sleep == Asleep && limited && j.Path == job.OfUserPath(uid) &&
+		!slices.ContainsFunc(j.Devices, func(d Device) bool { return d.Limited && d.Limit > 0 }) && len(job.RunsOf(uid)) == 0
 }
 
 // sleepText returns whether a job sleeps, for people; empty if it is awake.
@@ -219,7 +236,7 @@ func (all owners) ask(pid int) {
 func claimed(p region.Process) Process {
 	out := Process{
 		Slot: p.Slot, PID: p.PID, HostPID: p.HostPID, UID: p.UID, User: strconv.Itoa(p.UID), Name: p.Name,
-		State: Live, CannotSleep: region.CannotText(p.Cannot), Lent: p.Lent, Joined: timeOf(p.Joined), Holdings: []Holding{},
+		State: Live, CannotSleep: region.CannotText(p.Cannot), Lent: p.Lent, Joined: timeOf(p.Joined), Holdings: []Holding{}, mps: p.Cannot&abi.CannotMPS != 0,
 	}
 	if p.UID < 0 {
 		out.User = "?" // the claimed number is not a user

@@ -208,6 +208,9 @@ func (s *scanner) Scan(all bool) (out job.ScanResult[Machine, Event], err error)
 	next := s.base.Clone()
 	next.Findings = slices.Clone(m.Findings)
 	s.addDriver(&next)
+	if s.allUsers() {
+		next.addPriorities(s.opts.Once)
+	}
 	next.Findings = append(next.Findings, findingsOf(&next)...)
 	s.deniedAges = deniedAges(next.Denied, began)
 	next.share(s.last)
@@ -253,6 +256,7 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	m.Findings = append(m.Findings, s.notes...)
 	if changed || s.last == nil {
 		m.addJobs(users)
+		m.settleRations()
 	} else {
 		m.Jobs, m.Waiting = s.base.Jobs, s.base.Waiting
 	}

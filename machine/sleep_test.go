@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -39,6 +40,14 @@ func TestSleepEvents(t *testing.T) {
 		}
 	}
 	expect.True(t, len(cannot) == 1 && cannot[0].Text == "job nb of anna should sleep, and cannot: it shares? memory" && cannot[0].ID().Slot == 1, cannot)
+	// A process that looks later gives the event the time at which it happened, not that of its look.
+	when := time.Now().Add(-time.Hour).UTC()
+	for sleep, kind := range map[string]string{Asleep: JobSlept, "": JobWoke} {
+		late := at(sleep, 1)
+		late.Jobs[0].SleepSince = when
+		all := slices.DeleteFunc(Events(&Machine{}, late, time.Now()), func(e Event) bool { return e.Kind == JobStarted })
+		expect.True(t, len(all) == 1 && all[0].Kind == kind && all[0].Time.Equal(when), "at the first look there is", all)
+	}
 	none, _ := kinds(at(Asleep, 1), at(Waking, 1))
 	expect.True(t, len(none) == 0, "while it wakes there is", none)
 }

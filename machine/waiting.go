@@ -41,6 +41,9 @@ func (w *Waiting) Title() string {
 	return w.Job
 }
 
+// withOwner names the job that the command will be, and its owner.
+func (w *Waiting) withOwner() string { return jobOf(w.Title(), w.Owner) }
+
 // WantsText names the memory that the command waits for: 20 GiB on GPU 0.
 func (w *Waiting) WantsText() string {
 	wants := map[int]uint64{}
@@ -74,9 +77,13 @@ func waitingAt(place int, q job.Waiting, folder string, uid int) Waiting {
 	if q.Job != "" {
 		w.Path = filepath.Join(folder, q.Job, job.RegionName)
 	}
-	if folder == job.RootFolder && q.UID > 0 { // the policy's service waits for a user
+	switch {
+	case folder == job.RootFolder && q.UID > 0: // the policy's service waits for a user
 		w.UID, w.Path = q.UID, job.OfUserPath(q.UID)
 		w.Job = job.ShownName(job.OfUser(q.UID), w.Path)
+	case q.Run && q.Job != "": // it will be a run of the policy
+		w.Path = job.RunPath(uid, q.Job)
+		w.Job = job.ShownName(q.Job, w.Path)
 	}
 	w.Owner = proc.UserName(w.UID)
 	if q.PID > 0 && isWaiting(q, folder, uid) {
@@ -135,7 +142,7 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 	for i := range after.Waiting {
 		w := &after.Waiting[i]
 		if was[id(w)] == nil && w.Path != "" {
-			out = append(out, w.event(JobWaits, w.Since, fmt.Sprintf("job %s of %s waits for %s, place %d in the queue", w.Title(), w.Owner, w.WantsText(), w.Place)))
+			out = append(out, w.event(JobWaits, w.Since, fmt.Sprintf("%s waits for %s, place %d in the queue", w.withOwner(), w.WantsText(), w.Place)))
 		}
 		delete(was, id(w))
 	}
@@ -148,9 +155,9 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 		switch {
 		case w.Path == "":
 		case started:
-			out = append(out, w.event(JobAdmitted, now, fmt.Sprintf("job %s of %s has room for %s after %s", w.Title(), w.Owner, w.WantsText(), waited)))
+			out = append(out, w.event(JobAdmitted, now, fmt.Sprintf("%s has room for %s after %s", w.withOwner(), w.WantsText(), waited)))
 		default:
-			out = append(out, w.event(JobGaveUp, now, fmt.Sprintf("job %s of %s left the queue after %s without %s", w.Title(), w.Owner, waited, map[bool]string{false: "starting", true: "waking"}[w.Wakes])))
+			out = append(out, w.event(JobGaveUp, now, fmt.Sprintf("%s left the queue after %s without %s", w.withOwner(), waited, map[bool]string{false: "starting", true: "waking"}[w.Wakes])))
 		}
 	}
 	return out

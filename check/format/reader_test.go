@@ -189,7 +189,7 @@ var unused = []string{
 	"Header.WaitNext", "Header.Waiters", "Waiter.Place", "Waiter.Units", "Waiter.Since", "Waiter.Beat", "Waiters", "Device.Wake", "Limits.WaitAlloc", "Refusal.Waited", "Waited.Nanoseconds", "Waited.Mutual", "WaitedMutualBit",
 	"WaitPlace.Owner", "WaitPlace.Device", "WaitPlace.Gen", "WaitPlace.Ticket", "PlaceSlotBits", "PlaceDeviceBits", "PlaceGenBits", "PlaceTicketBits",
 	"WakeStep", "WakeWaiting", "WaitAllocNone", "MaxWaitAlloc", "WaitLookNS", "WaitLookLateNS", "WaitStaleNS",
-	"Header.Sleep", "Header.Wanted", "Slot.Turns", "Slot.Cannot", "Sleep.State", "Sleep.Manual", "Sleep.Count", "Turns.Count", "Turns.Gen", "TurnsCountBits",
+	"Header.Sleep", "Header.Wanted", "Header.Slept", "Slot.Turns", "Slot.Cannot", "Sleep.State", "Sleep.Manual", "Sleep.Count", "Turns.Count", "Turns.Gen", "TurnsCountBits",
 	"Awake", "Falling", "Asleep", "Waking", "Restoring", "SleepStateBits", "SleepManualBit", "SleepCountShift",
 	"CannotManaged", "CannotExported", "CannotImported", "CannotCapture", "CannotMPS", "CannotDriver", "CannotGroup", "CannotUnknown",
 	"Slot.Lane", "Lane.State", "Lane.Why", "Lane.Number", "Lane.Gen", "LaneNone", "LaneIn", "LaneDraining", "LaneLeaving", "LaneOut", "LaneComing", "LaneDone", "LaneNoMemory", "LaneFailed", "LaneNoRoom",

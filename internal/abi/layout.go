@@ -113,7 +113,8 @@ type Header struct {
 
 	Sleep  uint64 // packed by Sleep: whether the job sleeps; the low 32 bits are a futex, woken at each change
 	Wanted uint64 // number of times that a thread has asked for the job to wake up; the low 32 bits are a futex, woken at each change
-	_      [6]uint64
+	Slept  uint64 // Unix nanoseconds at which the state in Sleep last changed; zero if it never has
+	_      [5]uint64
 
 	WaitNext uint64          // ticket of the next request that waits for memory; its low 32 bits count
 	Waiters  [Waiters]Waiter // requests that wait for memory, in any order: Waiter.Place has their turns

@@ -18,8 +18,9 @@ type PolicyShown struct {
 	InForce  bool              `json:"in_force"`
 	Overbook bool              `json:"overbook"`
 	Missing  string            `json:"missing"`
-	Preload  bool              `json:"preload"` // programs load the library
-	Rules    []policy.RuleText `json:"rules"`   // in the order in which they apply
+	Memory   string            `json:"sleep_memory,omitempty"` // host memory that the sleeping jobs of a user may take together
+	Preload  bool              `json:"preload"`                // programs load the library
+	Rules    []policy.RuleText `json:"rules"`                  // in the order in which they apply
 	Users    []policy.Standing `json:"users"`
 }
 
@@ -28,8 +29,8 @@ func newPolicyShowCommand(a *app) *cobra.Command {
 		Use:   "show [USER...]",
 		Short: "Show the policy in force, and the rations of users",
 		Long: `Show the policy in force: the rules of users, of groups and for everybody, in
-the order in which they apply; and for each user the rule that applies, the
-ration, and the limits of the user's job. Without arguments these are the users
+the order in which they apply, with all that they set; and for each user the
+rule that applies, the ration, and the limits of the user's job. Without arguments these are the users
 that the policy names, and those that have a job. With arguments only those
 users are shown; --json always has the rules.
 
@@ -50,7 +51,7 @@ Exit status: 0, or 1 if no policy is in force.`,
 			if len(args) == 0 {
 				uids = p.Named()
 			}
-			out := PolicyShown{true, p.Overbook, p.Missing, policy.Preloaded(), p.Rules(), []policy.Standing{}}
+			out := PolicyShown{true, p.Overbook, p.Missing, p.Memory, policy.Preloaded(), p.Rules(), []policy.Standing{}}
 			for _, uid := range uids {
 				out.Users = append(out.Users, p.Show(uid))
 			}
@@ -69,15 +70,16 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 		missing = "is not limited"
 	}
 	a.out.paragraph(plain, 0, "%s. A user for whom no job can be made %s.", overbook, missing)
+	if s.Memory != "" {
+		a.out.paragraph(plain, 0, "The sleeping jobs of a user may take %s of host memory together.", s.Memory)
+	}
 	if !s.Preload {
 		a.out.paragraph(plain, 0, "No program is rationed: /etc/ld.so.preload does not name %s (ration policy enable puts it there).", policy.Library)
 	}
 	if rules {
 		a.out.printf("\n")
 		printTable(a.out, append([]column[policy.RuleText]{{title: "RULE", text: func(r policy.RuleText) string { return r.Rule }}},
-			rationColumns(func(r policy.RuleText) (bool, limit.Limits, limit.Limits) {
-				return r.Exempt, r.Ration, r.Largest
-			})...), s.Rules)
+			termColumns(func(r policy.RuleText) policy.Terms { return r.Terms })...), s.Rules)
 	}
 	a.out.printf("\n")
 	if len(s.Users) == 0 {
@@ -88,9 +90,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 		{title: "USER", text: func(u policy.Standing) string { return u.User }},
 		{title: "RULE", text: func(u policy.Standing) string { return cmp.Or(u.Rule, "unknown") }},
 	}
-	columns = append(columns, rationColumns(func(u policy.Standing) (bool, limit.Limits, limit.Limits) {
-		return u.Exempt, u.Ration, u.Largest
-	})...)
+	columns = append(columns, termColumns(func(u policy.Standing) policy.Terms { return u.Terms })...)
 	printTable(a.out, append(columns, column[policy.Standing]{title: "ASKED",
 		text: func(u policy.Standing) string {
 			if u.Asked == nil {
@@ -109,6 +109,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 			if u.Job == "" {
 				return "none yet"
 			}
+			if u.RationLent {
+				return "lent"
+			}
 			return limitsText(u.Limits)
 		}}), s.Users)
 	for _, u := range s.Users {
@@ -118,40 +121,31 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 	}
 }
 
-// rationColumns are the columns of a ration, and of the largest one that its users may ask for.
-func rationColumns[T any](of func(T) (exempt bool, ration, largest limit.Limits)) []column[T] {
-	part := func(title string, get func(limit.Limits) fmt.Stringer) column[T] {
-		return column[T]{title: title, text: func(r T) string {
-			exempt, ration, _ := of(r)
-			if exempt && title == "MEMORY" {
-				return "exempt"
-			}
-			return partText(get(ration))
-		}}
+// termColumns are the columns of what a rule says.
+func termColumns[T any](of func(T) policy.Terms) []column[T] {
+	part := func(title string, get func(policy.Terms) string) column[T] {
+		return column[T]{title: title, text: func(r T) string { return cmp.Or(get(of(r)), "-") }}
 	}
-	optional := func(title string, get func(limit.Limits) fmt.Stringer, isSet func(limit.Limits) bool) column[T] {
+	optional := func(title string, get func(policy.Terms) string, isSet func(policy.Terms) bool) column[T] {
 		c := part(title, get)
-		c.needed = func(r T) bool {
-			_, ration, _ := of(r)
-			return isSet(ration)
-		}
+		c.needed = func(r T) bool { return isSet(of(r)) }
 		return c
 	}
 	return []column[T]{
-		part("MEMORY", func(r limit.Limits) fmt.Stringer { return r.Memory }),
-		part("SHARE", func(r limit.Limits) fmt.Stringer { return r.Compute }),
-		part("CAP", func(r limit.Limits) fmt.Stringer { return r.ComputeMax }),
-		optional("GPUS", func(r limit.Limits) fmt.Stringer { return r.Devices }, func(r limit.Limits) bool { return r.Devices.IsSet() }),
-		optional("PRIORITY", func(r limit.Limits) fmt.Stringer { return r.Priority }, func(r limit.Limits) bool { return r.Priority != 0 }),
-		{title: "LARGEST",
-			text: func(r T) string {
-				_, ration, most := of(r)
-				return differing(ration, most)
-			},
-			needed: func(r T) bool {
-				_, ration, most := of(r)
-				return ration != most
-			}},
+		part("MEMORY", func(t policy.Terms) string {
+			if t.Exempt {
+				return "exempt"
+			}
+			return partText(t.Ration.Memory)
+		}),
+		part("SHARE", func(t policy.Terms) string { return partText(t.Ration.Compute) }),
+		part("CAP", func(t policy.Terms) string { return partText(t.Ration.ComputeMax) }),
+		optional("GPUS", func(t policy.Terms) string { return partText(t.Ration.Devices) }, func(t policy.Terms) bool { return t.Ration.Devices.IsSet() }),
+		optional("PRIORITY", func(t policy.Terms) string { return partText(t.Ration.Priority) }, func(t policy.Terms) bool { return t.Ration.Priority != 0 }),
+		optional("LARGEST", func(t policy.Terms) string { return differing(t.Ration, t.Largest) }, func(t policy.Terms) bool { return t.Ration != t.Largest }),
+		optional("WHEN FULL", func(t policy.Terms) string { return t.WhenFull }, func(t policy.Terms) bool { return t.WhenFull == policy.WhenFullWait }),
+		optional("SLEEPS AFTER", func(t policy.Terms) string { return t.SleepAfter }, func(t policy.Terms) bool { return t.SleepAfter != "" }),
+		optional("PROJECTS", func(t policy.Terms) string { return strings.Join(t.Projects, ", ") }, func(t policy.Terms) bool { return len(t.Projects) > 0 }),
 	}
 }
 
@@ -189,13 +183,21 @@ func limitsText(limits []policy.DeviceLimit) string {
 	var parts []string
 	for _, l := range limits {
 		if l.Memory != limits[0].Memory || len(limits) == 1 {
-			parts = append(parts, fmt.Sprintf("%d=%s", l.Device, memoryText(l.Memory)))
+			parts = append(parts, fmt.Sprintf("%d=%s", l.Device, jobMemoryText(l)))
 		}
 	}
 	if len(parts) == 0 || len(limits) == 1 {
-		return memoryText(limits[0].Memory)
+		return jobMemoryText(limits[0])
 	}
-	return fmt.Sprintf("%d=%s,", limits[0].Device, memoryText(limits[0].Memory)) + strings.Join(parts, ",")
+	return fmt.Sprintf("%d=%s,", limits[0].Device, jobMemoryText(limits[0])) + strings.Join(parts, ",")
+}
+
+// jobMemoryText formats a limit of memory. It is 0 if runs have the whole ration.
+func jobMemoryText(l policy.DeviceLimit) string {
+	if l.Limited && l.Memory == 0 {
+		return "0"
+	}
+	return memoryText(l.Memory)
 }
 
 // memoryText formats a limit as the file does, or with a fraction if it is not whole MiB, such as that of a percentage.
@@ -216,9 +218,11 @@ func newPolicyAskCommand(a *app) *cobra.Command {
 		Short: "Ask for another ration, up to the largest that you may have",
 		Long: `Ask for another ration for all your programs, up to the largest that the policy
 allows you (ration policy show). It applies at once, until you ask again, the
-policy changes so that it is too much, or the machine boots. Limits that you do
-not give are those of the policy. --priority says which jobs come first on a GPU,
-as in ration run, up to the highest that the policy allows you.
+policy changes so that it is too much, or the machine boots. Only the limits
+that you give change; those that you never asked for are the policy's, also when
+it changes. Without limits you get the policy's ration back. --priority says
+which jobs come first on a GPU, as in ration run, up to the highest that the
+policy allows you.
 
 Exit status: 0 if you have it; 1 if it is too much, or does not fit beside the
 rations of others.`,

@@ -291,7 +291,7 @@ func (a *app) printJob(s machine.Job) {
 		}
 		return
 	}
-	a.printDevices(s.Devices)
+	a.printDevices(s.Devices, s.RationLent)
 	a.printProcesses(s)
 	for _, d := range s.Devices {
 		for _, text := range notEnforced(s, d.Device) {
@@ -299,7 +299,7 @@ func (a *app) printJob(s machine.Job) {
 		}
 	}
 	if s.Priority != "" {
-		a.out.paragraph(plain, 2, "%s priority", s.Priority)
+		a.out.paragraph(plain, 2, "%s", s.PrioritySentence())
 	}
 	if text := node.SleepText(&s, time.Now()); s.Sleep == machine.Asleep {
 		a.out.paragraph(plain, 2, "asleep: %s (wake it: ration wake %s)", text, argumentOf(&s))
@@ -321,6 +321,9 @@ func (a *app) printJob(s machine.Job) {
 		if p.State == machine.Ending {
 			a.out.paragraph(plain, 2, "pid %d %s", p.PID, p.WhyEnding())
 		}
+	}
+	if n, held := dead(&s); n > 0 {
+		a.out.paragraph(plain, 2, "%s: %s not yet returned; the next request that needs it gets it", humanfmt.Plural(n, "process is dead", "processes are dead"), humanfmt.Bytes(held))
 	}
 	for _, p := range s.Reaped {
 		a.out.printf("  pid %d (%s) was dead: returned %s to the job\n", p.PID, termtext.Printable(p.Name), humanfmt.Bytes(p.Held()))

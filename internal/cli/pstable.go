@@ -26,6 +26,9 @@ func addSelectionFlags(s *node.Selection, flags *pflag.FlagSet) {
 
 // jobLimitText formats a job's limit: 10G, for several devices 2x10G, or their sum if they differ.
 func jobLimitText(j *machine.Job) string {
+	if j.RationLent {
+		return "lent"
+	}
 	devices := node.DevicesOf(j)
 	if len(devices) == 0 && len(j.Devices) > 0 {
 		devices = j.Devices[:1]
@@ -61,6 +64,17 @@ func stateText(j *machine.Job) string {
 	return cmp.Or(j.Sleep, j.State)
 }
 
+// dead returns how many processes of a job are dead and still count in its ledger, and with how much.
+func dead(j *machine.Job) (n int, held uint64) {
+	for _, p := range j.Processes {
+		if p.State == machine.Dead {
+			n++
+			held += min(p.Held(), ^held)
+		}
+	}
+	return n, held
+}
+
 // noteText says what needs attention.
 func noteText(j *machine.Job) string {
 	var notes []string
@@ -76,6 +90,12 @@ func noteText(j *machine.Job) string {
 	}
 	if j.CannotSleep != "" {
 		notes = append(notes, "cannot sleep")
+	}
+	if j.RationLent {
+		notes = append(notes, "wakes when there is room")
+	}
+	if n, held := dead(j); n > 0 {
+		notes = append(notes, fmt.Sprintf("%d dead, %s not yet returned", n, humanfmt.Short(held)))
 	}
 	if n := j.Refused(); n > 0 {
 		notes = append(notes, humanfmt.Count(n)+" refused")

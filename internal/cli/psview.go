@@ -141,10 +141,13 @@ func (a *app) printTitle(s machine.Job) {
 
 // printDevices prints a line for each device that exists or was used. Before any process has found
 // out which devices exist, a limit for all devices is one line.
-func (a *app) printDevices(devices []machine.Device) {
+func (a *app) printDevices(devices []machine.Device, lent bool) {
 	ranges := node.DeviceRanges(devices)
 	for _, d := range ranges {
 		line := a.deviceLine(d.Device)
+		if lent {
+			line = fmt.Sprintf("device %d  the ration is lent, peak %s", d.Device.Device, humanfmt.Bytes(d.Peak))
+		}
 		if d.Last > d.Device.Device {
 			line = strings.Replace(line, fmt.Sprintf("device %d ", d.Device.Device), fmt.Sprintf("devices %v ", d), 1)
 		}

@@ -31,7 +31,7 @@ func TestPrintDevices(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		a := &app{out: newTerminal(&out)}
-		a.printDevices(c.devices)
+		a.printDevices(c.devices, false)
 		expect.Equal(t, out.String(), c.want, name)
 	}
 }

@@ -88,8 +88,9 @@ held the memory. Before them are commands and users that wait for room.
 
 Then it shows the latest deaths: which process ended without returning its
 memory, and how that was noticed. Then it shows shares of a device's time and
-caps on it: the time slice, and whether it is enforced. Then it shows the jobs
-that see only some of the machine's GPUs, and why they are on these.
+caps on it: the time slice, and whether it is enforced; and priorities, with why
+one has no effect now. Then it shows the jobs that see only some of the
+machine's GPUs, and why they are on these.
 
 JOB is a name that ration ps shows, the path of a region, with a slash in it,
 or for root USER/NAME, a job of another user. Without it, all jobs are shown. A
@@ -115,7 +116,8 @@ func (a *app) runWhy(names []string, count int) error {
 	jobs, err := a.readJobs(names)
 	gone, silent := removedJobs(jobs, names)
 	a.noteSilent(silent, "events of removed jobs are not shown")
-	denied, waiting := deniedTo(names), waitingAs(names)
+	m, _ := node.Jobs() // if it cannot be read, there is less to explain
+	denied, waiting := deniedTo(names), waitingAs(&m, names)
 	if err != nil && (len(gone)+len(denied)+len(waiting) == 0 || !errors.Is(err, job.ErrNoJob)) {
 		return err
 	}
@@ -154,6 +156,11 @@ func (a *app) runWhy(names []string, count int) error {
 		}
 		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s, device %d: %s", cmp.Or(c.Job, c.Path), c.Device, c.Text)), 2))
 	}
+	for i := range jobs {
+		if text := prioritySentence(&m, &jobs[i]); text != "" && jobs[i].State != machine.Ended {
+			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(jobs[i].Title()+": "+text), 2))
+		}
+	}
 	for i, c := range out.Places {
 		if i == 0 {
 			a.out.printf("\n")
@@ -175,11 +182,18 @@ func deniedTo(names []string) []machine.Denied {
 }
 
 // waitingAs returns the commands and users that wait for room and have one of the names, or all.
-func waitingAs(names []string) []machine.Waiting {
-	m, _ := node.Jobs() // if it cannot be read, there is nothing to explain
+func waitingAs(m *machine.Machine, names []string) []machine.Waiting {
 	return slices.DeleteFunc(slices.Concat([]machine.Waiting{}, m.Waiting), func(w machine.Waiting) bool {
 		return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return w.Job != "" && (name == w.Job || name == w.Owner+"/"+w.Job) })
 	})
+}
+
+// prioritySentence says whether the priority of a job has an effect now, from a read of all jobs if that has it.
+func prioritySentence(m *machine.Machine, j *machine.Job) string {
+	if i := slices.IndexFunc(m.Jobs, func(other machine.Job) bool { return other.Path == j.Path }); i >= 0 {
+		j = &m.Jobs[i]
+	}
+	return j.PrioritySentence()
 }
 
 // printAt prints a sentence with its time.

@@ -56,6 +56,7 @@ type Waiting struct {
 	Joins  bool           `json:"joins,omitempty"` // if the job exists when its turn comes, the command joins it
 	Wakes  bool           `json:"wakes,omitempty"` // the job exists, sleeps, and wakes when its turn comes
 	UID    int            `json:"uid,omitempty"`   // in root's queue: the user that the policy's service waits for
+	Run    bool           `json:"run,omitempty"`   // the job will be a run of the policy, with a part of the user's ration
 }
 
 // Ticket is this process's place in the queue.

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
@@ -126,12 +127,16 @@ func (p Plan) startWhenRoom(j *Job) error {
 	if err != nil {
 		return err
 	}
+	limits = limits.Restrict(rationPlace())
 	wants, err := p.wants(limits, driver, missing)
 	if err != nil {
 		return err
 	}
 	w := p.newWaiter(wants, driver)
-	t, err := job.Enqueue(job.Waiting{Job: p.Name, Wants: w.shown(), Joins: p.Join})
+	if w.devices >= len(wants) {
+		w.devices = 0 // on all that the ration is on
+	}
+	t, err := job.Enqueue(job.Waiting{Job: p.Name, Wants: w.shown(), Joins: p.Join, Run: true})
 	if err != nil {
 		return err
 	}
@@ -155,6 +160,17 @@ func (p Plan) startWhenRoom(j *Job) error {
 			return w.noRoom("")
 		}
 	}
+}
+
+// rationPlace returns the devices that the ration of this user is on: all if the user has no job yet.
+func rationPlace() region.Place {
+	var limits region.Limits
+	if l, err := region.OpenOperatorLimits(job.OfUserPath(os.Getuid())); err == nil {
+		for d := range abi.Devices {
+			limits.Hidden[d] = l.HiddenBy(d)
+		}
+	}
+	return limits.Visible()
 }
 
 // joinRun lets the command join the run of that name, if there is one in use, and reports whether there is. The

@@ -223,6 +223,29 @@ func (l Limits) String() string {
 	return text
 }
 
+// Words formats the limits that are set for people: 10g, share 30%, cap 50%.
+func (l Limits) Words() string {
+	var parts []string
+	add := func(before string, part interface {
+		IsSet() bool
+		String() string
+	}) {
+		if part.IsSet() {
+			parts = append(parts, before+part.String())
+		}
+	}
+	add("", l.Memory)
+	add("share ", l.Compute)
+	add("cap ", l.ComputeMax)
+	if l.Devices.IsSet() {
+		parts = append(parts, "on "+l.Devices.String()+" GPUs")
+	}
+	if l.Priority != 0 {
+		parts = append(parts, l.Priority.String()+" priority")
+	}
+	return strings.Join(parts, ", ")
+}
+
 // ParseLimits reads limits in the form memory=10g compute=30% compute_max=unset. Each part may be
 // left out.
 func ParseLimits(text string) (l Limits, err error) {

@@ -176,7 +176,7 @@ func Began(j *machine.Job) time.Time {
 func DevicesOf(j *machine.Job) (out []machine.Device) {
 	known := slices.ContainsFunc(j.Devices, func(d machine.Device) bool { return d.Total > 0 || d.Peak > 0 })
 	for _, d := range j.Devices {
-		forbidden := d.Limited && d.Limit == 0 && d.Used == 0
+		forbidden := d.Limited && d.Limit == 0 && d.Used == 0 && !j.RationLent
 		if known && !forbidden && (d.Total > 0 || d.Peak > 0) {
 			out = append(out, d)
 		}

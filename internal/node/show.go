@@ -95,9 +95,17 @@ func sameLimits(a, b machine.Device) bool {
 	return same && a == b
 }
 
+// StateWords returns whether a job sleeps, and whether its ration is lent, or otherwise its state.
+func StateWords(j *machine.Job) string {
+	if j.RationLent {
+		return j.Sleep + ", ration lent"
+	}
+	return cmp.Or(j.Sleep, j.State)
+}
+
 // StateText formats a job's state, as in "running 3m" or "ended 5m ago with exit status 1".
 func StateText(s machine.Job, now time.Time) string {
-	text := cmp.Or(s.Sleep, s.State)
+	text := StateWords(&s)
 	if !s.IdleSince.IsZero() {
 		text += " for " + Ago(now.Sub(s.IdleSince))
 		if s.IdleAbout {
@@ -133,8 +141,11 @@ func SleepText(j *machine.Job, now time.Time) string {
 	switch {
 	case j.Sleep == machine.Asleep:
 		text := humanfmt.Bytes(j.Aside()) + " of GPU memory is in host memory"
+		if j.RationLent {
+			return text + "; its ration is lent to others, and it wakes when there is room for it"
+		}
 		for i := range j.Devices {
-			// A limit of 0 is one that was lent under a policy.
+			// With runs that have the whole ration, the limit is 0.
 			if d := &j.Devices[i]; d.Limited && d.Limit > 0 && d.Aside > d.Limit {
 				text += fmt.Sprintf("; it cannot wake with a limit of %s on device %d, where it had %s", humanfmt.Bytes(d.Limit), d.Device, humanfmt.Bytes(d.Aside))
 			}

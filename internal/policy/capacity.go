@@ -39,8 +39,11 @@ func (r *rations) fits(uid int, l region.Limits) error {
 			return err
 		}
 		for _, other := range lose {
-			if takeBack(other) != nil { // a process has joined the job since, or is about to; or the job wakes
+			evicted, err := takeBack(other)
+			if err != nil { // a process has joined the job since, or is about to; or the job wakes
 				keep[other] = true
+			} else {
+				r.sayTaken(uid, other, evicted)
 			}
 		}
 	}
@@ -188,14 +191,17 @@ func (p *Policy) checkCapacity(file string) error {
 		defer driver.Close()
 	}
 	p.NoDriver = driver == nil
-	r := newReader(file, p.Text)
+	r := &reader{file: file, at: p.at}
 	machine := &rations{policy: p, driver: driver, missing: missing}
-	rules := slices.Concat(byLine(p.Users), byLine(p.Groups), []*Rule{p.Everybody})
+	rules := append(byLine(p.Users), byLine(p.Groups)...)
+	if p.Everybody != nil {
+		rules = append(rules, p.Everybody)
+	}
 	slices.SortFunc(rules, func(a, b *Rule) int { return a.line - b.line })
 	var all launch.Booking
 	var named []booked
 	for _, rule := range rules {
-		if rule.Exempt {
+		if rule.Exempt || rule.broken {
 			continue
 		}
 		path := strings.Replace(rule.Source, ".", "\x00", 1)

@@ -65,18 +65,22 @@ type Rule struct {
 	// SleepAfter is for how long the user's jobs do nothing on their devices before they fall asleep; 0 if they do not.
 	SleepAfter time.Duration
 
-	line int // line where the rule begins: the first of a user's groups applies
+	line   int  // line where the rule begins: the first of a user's groups applies
+	broken bool // the rule has a problem
 }
 
 // Policy is a valid configuration.
 type Policy struct {
 	Overbook  bool   // rations may add up to more than a device has
 	Missing   string // MissingClosed or MissingOpen
+	Memory    string // sleep_memory: how much host memory the sleeping jobs of a user may take; empty if the file does not say
 	Users     map[string]*Rule
 	Groups    map[string]*Rule
 	Everybody *Rule
 	Text      []byte // text of the file, without its [[notify]] sections
 	NoDriver  bool   // Check found no driver, and has not compared the rations with the devices
+
+	at map[string]unstable.Position // as in reader
 }
 
 // Problem is an error in the file.
@@ -118,12 +122,12 @@ func Read(file string) (*Policy, error) {
 const maxConfig = 1 << 20
 
 // Parse checks the text of a file and reports all problems, not only the first. file is for
-// messages. Parse does not look up users and groups; CheckNames does.
+// messages. Parse does not look up users and groups; CheckNames does. With problems it returns what it could read.
 func Parse(file string, text []byte) (*Policy, error) {
 	if len(text) > maxConfig {
 		return nil, fmt.Errorf("%s: %d bytes (a policy has at most %d)", file, len(text), maxConfig)
 	}
-	r := newReader(file, nil)
+	r := newReader(file)
 	c := r.decode(text)
 	r.notifyRules(c.Notify)
 	p := &Policy{Overbook: c.Overbook, Missing: MissingClosed, Users: map[string]*Rule{}, Groups: map[string]*Rule{}, Text: withoutNotify(text)}
@@ -133,12 +137,17 @@ func Parse(file string, text []byte) (*Policy, error) {
 		}
 	}
 	if c.Memory != nil {
+		p.Memory = *c.Memory
 		if _, err := sleep.ParseBound(*c.Memory, 0); err != nil {
 			r.problem("sleep_memory", "%q: %v (as \"100g\", or \"50%%\" of the host's memory)", *c.Memory, err)
 		}
 	}
+	p.at = r.at
 	for name, rule := range c.Users {
-		p.Users[name] = r.rule("users", name, rule, p.Overbook)
+		checked := r.rule("users", name, rule, p.Overbook)
+		if r.sections[name] == "" {
+			p.Users[name] = checked
+		}
 	}
 	for name, rule := range c.Groups {
 		p.Groups[name] = r.rule("groups", name, rule, p.Overbook)
@@ -161,25 +170,28 @@ type reader struct {
 	file       string
 	at         map[string]unstable.Position // position of each key, by its path: names joined with zero bytes
 	wrong      map[int]bool                 // lines that are not TOML; nothing else is said of them
+	sections   map[string]string            // names of users that stand for sections whose first line is wrong, with its text
 	incomplete map[string]bool              // tables of which a part was taken out, by path
 	problems   []Problem
 }
 
-// newReader returns a reader that knows where the keys of a valid text are.
-func newReader(file string, text []byte) *reader {
-	r := &reader{file: file, at: map[string]unstable.Position{}, incomplete: map[string]bool{}}
-	r.locate(text)
-	return r
+func newReader(file string) *reader {
+	return &reader{file: file, at: map[string]unstable.Position{}, incomplete: map[string]bool{}, sections: map[string]string{}}
 }
 
 func (r *reader) err() error {
 	if len(r.problems) == 0 {
 		return nil
 	}
-	slices.SortFunc(r.problems, func(a, b Problem) int {
+	e := &ConfigError{r.file, r.problems}
+	e.sort()
+	return e
+}
+
+func (e *ConfigError) sort() {
+	slices.SortFunc(e.Problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Text, b.Text))
 	})
-	return &ConfigError{r.file, r.problems}
 }
 
 func (r *reader) problem(path, format string, args ...any) {
@@ -187,7 +199,11 @@ func (r *reader) problem(path, format string, args ...any) {
 	if r.wrong[at.Line] {
 		return
 	}
-	r.problems = append(r.problems, Problem{at.Line, at.Column, fmt.Sprintf(format, args...)})
+	text := fmt.Sprintf(format, args...)
+	for name, section := range r.sections {
+		text = strings.ReplaceAll(text, "users."+name, section)
+	}
+	r.problems = append(r.problems, Problem{at.Line, at.Column, text})
 }
 
 // position returns the position of a key, or of the nearest key that contains it.
@@ -253,7 +269,8 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	if kind != "" {
 		path, source = kind+"\x00"+name, kind+"."+name
 	}
-	out := &Rule{Source: source, Exempt: t.Exempt, line: r.position(path).Line}
+	out, known := &Rule{Source: source, Exempt: t.Exempt, line: r.position(path).Line}, len(r.problems)
+	defer func() { out.broken = len(r.problems) > known || r.incomplete[path] || r.wrong[out.line] }()
 	out.Default = r.ration(path, t.rationText)
 	if t.Devices != nil {
 		var err error
@@ -277,6 +294,9 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 		inside := path + "\x00largest"
 		out.Largest = r.ration(inside, *t.Largest).Or(out.Default)
 		for _, e := range excesses(out.Default, out.Largest, nil) {
+			if e.key == "memory" && !out.Default.Memory.IsSet() {
+				continue // what the user has is not known
+			}
 			r.problem(inside+"\x00"+e.key, "%s: the largest %s, %s, is less than what the user has, %s", source, e.name, e.most, e.has)
 		}
 	}
@@ -348,14 +368,20 @@ func (r *reader) ration(path string, t rationText) (out limit.Limits) {
 		out.ComputeMax, err = limit.ParseComputeSet("compute_max", v)
 		return err
 	})
-	for d := range limit.MaxDevices {
-		share, most := out.Compute.For(d).Percent(), out.ComputeMax.For(d).Percent()
-		if share != 0 && most != 0 && share > most {
-			r.problem(path+"\x00compute", "a share of %d %%, and a cap of %d %% below it", share, most)
-			break
-		}
+	if err := checkShares(out); err != nil {
+		r.problem(path+"\x00compute", "%v", err)
 	}
 	return out
+}
+
+// checkShares returns an error for a share above the cap of the same device.
+func checkShares(l limit.Limits) error {
+	for d := range limit.MaxDevices {
+		if share, most := l.Compute.For(d).Percent(), l.ComputeMax.For(d).Percent(); most != 0 && share > most {
+			return fmt.Errorf("a share of %d %%, and a cap of %d %% below it", share, most)
+		}
+	}
+	return nil
 }
 
 // unlimited reports whether a device has no limit.
@@ -434,7 +460,7 @@ func planFor(ration limit.Limits, warn func(string)) launch.Plan {
 
 // CheckNames returns an error for users and groups that this machine does not know.
 func (p *Policy) CheckNames(file string) error {
-	r := newReader(file, p.Text)
+	r := &reader{file: file, at: p.at}
 	check := func(kind, name string, err error) {
 		if errors.Is(err, proc.ErrNoUser) || errors.Is(err, errNoGroup) {
 			err = fmt.Errorf("no such %s on this machine", strings.TrimSuffix(kind, "s"))

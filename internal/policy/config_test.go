@@ -1,8 +1,12 @@
 package policy
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +32,10 @@ func TestParseProblems(t *testing.T) {
 			`2:1: memory = 8: a unit and quotes are missing (as memory = "8g")`, `3:1: compute = 30: a unit and quotes are missing (as compute = "30%")`,
 			`4:1: exempt = "no": true or false is needed, without quotes`, "5:1: everybody.color: no such key (compute, compute_max, devices, exempt, largest, max_priority, memory, priority, projects, sleep_after, when_full)",
 			`7:1: memory="lots": not a size`, "9:1: staff = 3: a section is needed (as [groups.staff], and below it memory", "10:8: users.bob: no memory"}},
-		{"[everybody]\nmemory = 1g\n[users.anna\nmemory = \"lots\"\n[users.bob]\nmemory = \"more\"\n", []string{"2:11: strings must be quoted", "3:12: ", `6:1: memory="more": not a size`}},
+		{"[everybody]\nmemory = 1g\n[users.anna\nmemory = \"lots\"\n[users.bob]\nmemory = \"more\"\n", []string{"2:11: strings must be quoted", "3:12: ", `4:1: memory="lots": not a size`, `6:1: memory="more": not a size`}},
+		{head + "projects = [\"a\",\n[users.anna]\nmemory = \"lots\"\n[groups.staff]\nmemry = \"1g\"\n", []string{"3:1: its value does not end", `5:1: memory="lots": not a size`, "7:1: groups.staff.memry: no such key"}},
+		{"[everybody]\nmemory = \"\"\"8g\n[users.anna]\nmemory = \"lots\"\n", []string{"2:1: its value does not end", `4:1: memory="lots": not a size`}},
+		{head + "[users.anna]\nmemory = \"1g\"\nprojects = [\n\"a\"]\n[users.anna]\nwhen_full = \"never\"\ncolour = 1\n", []string{"7:2: table anna already exists", "8:1: users.anna: when_full = ", "9:1: users.anna.colour: no such key"}},
 		{"missing = 3\neverybody = \"8g\"\n", []string{`1:1: missing = 3: text in quotes is needed (as missing = "closed")`, `2:1: everybody = "8g": a section is needed (as [everybody]`}},
 		{head + "largest = true\ncompute = [1]\n[[users]]\n", []string{"3:1: largest = true: a section is needed (as [everybody.largest]", `4:1: everybody.compute: text in quotes is needed (as compute = "30%")`, "5:3: users: a section is needed"}},
 		{head + "color = \"red\"\n", []string{"3:1: everybody.color: no such key"}},
@@ -75,6 +82,54 @@ func TestParseProblems(t *testing.T) {
 		}
 		expect.True(t, slices.EqualFunc(got, c.want, strings.HasPrefix), c.text, "\ngot", got, c.want)
 	}
+}
+
+// All problems of a file are reported at once: of its form, of names, and of what this machine has.
+func TestCheckReportsAll(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.toml")
+	expect.OK(t, os.WriteFile(file, []byte("[everybody]\nmemory = \"lots\"\n[users.there-is-no-such-user]\nmemory = \"1g\"\n[groups.there-is-no-such-group]\nmemory = \"1g\"\n"), 0o600))
+	_, err := Check(file)
+	var wrong *ConfigError
+	expect.Must(t, errors.As(err, &wrong), err)
+	var lines []int
+	for _, p := range wrong.Problems {
+		lines = append(lines, p.Line)
+	}
+	expect.True(t, slices.Equal(lines, []int{2, 3, 5}), err)
+}
+
+// What a user asked for counts for the limits that the user named. The rule sets the others, also when it changes, and those
+// that the user may not have any more.
+func TestRationOfAsked(t *testing.T) {
+	for _, c := range []struct{ rule, asked, want string }{
+		{"compute_max = \"40%\"\nlargest.memory = \"4g\"", "memory=4g", "memory=4g compute=unset compute_max=40%"},
+		{"compute_max = \"30%\"\nlargest.memory = \"4g\"", "memory=4g", "memory=4g compute=unset compute_max=30%"},
+		{"largest.memory = \"3g\"\nmax_priority = \"high\"", "memory=4g priority=high", "memory=2g compute=unset compute_max=unset priority=high"},
+		{"largest.memory = \"4g\"", "memory=4g priority=high", "memory=4g compute=unset compute_max=unset"},
+		{"largest.compute = \"50%\"\ncompute_max = \"30%\"", "compute=40%", "memory=2g compute=unset compute_max=30%"},
+		{"devices = 2", "memory=1g", "memory=1g compute=unset compute_max=unset devices=2"},
+		{"priority = \"low\"", "", "memory=2g compute=unset compute_max=unset priority=low"},
+	} {
+		p, err := Parse("f", []byte("[everybody]\nmemory = \"2g\"\n"+c.rule))
+		expect.OK(t, err)
+		asked, err := limit.ParseLimits(c.asked)
+		expect.OK(t, err)
+		expect.Equal(t, p.Everybody.ration(asked, nil).String(), c.want, c.rule, c.asked)
+	}
+}
+
+// ration policy show has every key that a rule can set.
+func TestRulesShowEveryKey(t *testing.T) {
+	p, err := Parse("f", []byte("sleep_memory = \"30%\"\n[everybody]\nexempt = true\n[users.anna]\nmemory = \"1g\"\ncompute = \"11%\"\ncompute_max = \"12%\"\ndevices = 3\npriority = \"low\"\nmax_priority = \"high\"\nprojects = [\"vision\"]\nwhen_full = \"wait\"\nsleep_after = \"90m\"\nlargest = { memory = \"4g\" }\n"))
+	expect.OK(t, err)
+	text, err := json.Marshal(p.Rules())
+	expect.OK(t, err)
+	shown := map[string]string{"memory": `"memory":"1g"`, "compute": `"compute":"11%"`, "compute_max": `"compute_max":"12%"`, "devices": `"devices":"3"`, "priority": `"priority":"low"`, "max_priority": `"priority":"high"`,
+		"projects": `"projects":["vision"]`, "when_full": `"when_full":"wait"`, "sleep_after": `"sleep_after":"1h30m"`, "largest": `"memory":"4g"`, "exempt": `"exempt":true`}
+	for key := range fieldsOf(reflect.TypeFor[ruleText]()) {
+		expect.True(t, shown[key] != "" && strings.Contains(string(text), shown[key]), key, "is not shown in", string(text))
+	}
+	expect.Equal(t, p.Memory, "30%")
 }
 
 // A user gets no more than the largest, of each.

@@ -86,9 +86,13 @@ func (r *reader) parse(text []byte) (tree map[string]any, parsed []byte) {
 			line, column = bad.Position()
 		}
 		line = min(max(line, 1), len(lines))
+		text := strings.TrimPrefix(err.Error(), "toml: ")
+		if begin := unclosed(lines, line); begin > 0 {
+			line, column, text = begin, 1, "its value does not end (a quote or a bracket is missing)"
+		}
 		again := r.wrong[line]
 		if !again {
-			r.problems = append(r.problems, Problem{line, max(column, 1), strings.TrimPrefix(err.Error(), "toml: ")})
+			r.problems = append(r.problems, Problem{line, max(column, 1), text})
 			r.wrong[line] = true
 		}
 		key, _, assigns := strings.Cut(lines[line-1], "=")
@@ -97,6 +101,10 @@ func (r *reader) parse(text []byte) (tree map[string]any, parsed []byte) {
 			return map[string]any{}, nil
 		case again:
 			lines[line-1] = ""
+		case isRule(lines[line-1]):
+			name := fmt.Sprintf("%s%d", skipped, line)
+			r.sections[name], r.incomplete[join("users", name)] = strings.Trim(strings.TrimSpace(lines[line-1]), "[]"), true
+			lines[line-1] = fmt.Sprintf("[users.%s]", name) // so that the keys below it are checked
 		case strings.HasPrefix(strings.TrimSpace(lines[line-1]), "["):
 			// The keys below it belong to no other section.
 			lines[line-1] = fmt.Sprintf("[%s%d]", skipped, line)
@@ -106,6 +114,29 @@ func (r *reader) parse(text []byte) (tree map[string]any, parsed []byte) {
 			lines[line-1] = ""
 		}
 	}
+}
+
+// isRule reports whether a line begins a section of a rule, perhaps with an error.
+func isRule(line string) bool {
+	line = strings.TrimSpace(line)
+	return strings.HasPrefix(line, "[users") || strings.HasPrefix(line, "[groups") || strings.HasPrefix(line, "[everybody")
+}
+
+// unclosed returns the line with a value that does not end, if that is why the parser failed at a later line, which is
+// valid alone; otherwise 0. Lines count from 1.
+func unclosed(lines []string, failed int) int {
+	valid := func(lines ...string) bool {
+		return toml.Unmarshal([]byte(strings.Join(lines, "\n")), &map[string]any{}) == nil
+	}
+	if !valid(lines[failed-1]) || valid(lines[:failed-1]...) {
+		return 0
+	}
+	for i := failed - 1; i > 0; i-- {
+		if !valid(lines[i-1]) {
+			return i
+		}
+	}
+	return 0
 }
 
 // checkForm compares a value with the type that it is for. It records a problem for each part that does not fit,

@@ -36,13 +36,23 @@ func InForce() (*Policy, error) {
 // Check reads a file and checks it for this machine.
 func Check(file string) (*Policy, error) {
 	p, err := Read(file)
-	if err != nil {
+	if p == nil {
 		return nil, err
 	}
-	if err := p.CheckNames(file); err != nil {
-		return nil, err
+	var all ConfigError
+	for _, err := range []error{err, p.CheckNames(file), p.checkCapacity(file)} {
+		var wrong *ConfigError
+		if errors.As(err, &wrong) {
+			all = ConfigError{file, append(all.Problems, wrong.Problems...)}
+		} else if err != nil {
+			return nil, err
+		}
 	}
-	return p, p.checkCapacity(file)
+	if len(all.Problems) > 0 {
+		all.sort()
+		return nil, &all
+	}
+	return p, nil
 }
 
 // Trusted returns an error for a file that users other than root can write.

@@ -16,6 +16,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
 )
@@ -39,6 +40,7 @@ type rations struct {
 	driver  *gpu.Driver // nil if there is none; missing says why
 	missing error
 	warn    func(string)
+	note    func(uid int, text string) // writes to the log; may be nil
 
 	asleep map[string]bool // jobs that sleep, by the path of their region (lookForSleepers); nil if that is not known
 	unread bool            // it was not known, and would have counted
@@ -154,17 +156,13 @@ func (r *rations) ruleOf(uid int) (*Rule, error) {
 	return rule, err
 }
 
-// rationOf returns the ration of a user: the ration that the user asked for, or that of the rule.
+// rationOf returns the ration of a user: what the user asked for, and for the rest that of the rule.
 func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error) {
 	if rule, err = r.ruleOf(uid); err != nil {
 		return ration, nil, err
 	}
-	ration = rule.Default
-	if asked, err := readAsked(uid); err == nil && rule.allows(asked, r.totals()) == nil {
-		asked.Devices = rule.Default.Devices
-		ration = asked
-	}
-	return ration, rule, nil
+	asked, _ := readAsked(uid)
+	return rule.ration(asked, r.totals()), rule, nil
 }
 
 // give sets a user's job to a ration, less the limits of the user's runs. It creates the job if
@@ -241,7 +239,11 @@ func (r *rations) create(uid int, ration limit.Limits, limits region.Limits, why
 	if rule, err := r.ruleOf(uid); err == nil && len(rule.Projects) == 1 {
 		plan.Labels = map[string]string{job.Project: rule.Projects[0]}
 	}
-	return plan.CreateForUser(uid, limits)
+	err := plan.CreateForUser(uid, limits)
+	if err == nil {
+		r.say(uid, "%s has a ration: %s", proc.UserName(uid), r.rationText(limits))
+	}
+	return err
 }
 
 // exempt lets a user's programs run without a job, and removes the limits of a job that exists.
@@ -335,6 +337,32 @@ func (rule *Rule) allows(asked limit.Limits, totals []limit.Size) error {
 	return rule.allowsPriority(asked.Priority)
 }
 
+// ration returns the ration of a user that has asked for some limits. The rule sets those that the user has not asked for,
+// and those that the user may not have any more.
+func (rule *Rule) ration(asked limit.Limits, totals []limit.Size) limit.Limits {
+	if rule.Exempt {
+		return rule.Default
+	}
+	asked.Devices = rule.Default.Devices
+	for _, e := range excesses(asked.Or(rule.Default), rule.Largest, totals) {
+		switch e.key {
+		case "memory":
+			asked.Memory = rule.Default.Memory
+		case "compute":
+			asked.Compute = rule.Default.Compute
+		case "compute_max":
+			asked.ComputeMax = rule.Default.ComputeMax
+		}
+	}
+	if checkShares(asked.Or(rule.Default)) != nil {
+		asked.Compute, asked.ComputeMax = rule.Default.Compute, rule.Default.ComputeMax
+	}
+	if rule.allowsPriority(asked.Priority) != nil {
+		asked.Priority = 0
+	}
+	return asked.Or(rule.Default)
+}
+
 // allowsPriority returns an error for a priority above the rule's highest.
 func (rule *Rule) allowsPriority(asked limit.Priority) error {
 	if !asked.Above(rule.Largest.Priority) {
@@ -344,12 +372,12 @@ func (rule *Rule) allowsPriority(asked limit.Priority) error {
 		ErrTooMuch, asked, cmp.Or(rule.Largest.Priority, limit.PriorityNormal), rule.Source, ConfigFile)
 }
 
-// askedName is the file, in the folder of a user's job, with the ration that the user asked for.
+// askedName is the file, in the folder of a user's job, with the limits that the user asked for.
 const askedName = "asked"
 
 func askedPath(uid int) string { return filepath.Join(folderOf(uid), askedName) }
 
-// keepAsked records the ration that a user asked for; nothing if text is empty.
+// keepAsked records the limits that a user asked for; nothing if text is empty.
 func keepAsked(uid int, text []byte) error {
 	if len(text) == 0 {
 		return nil
@@ -360,7 +388,7 @@ func keepAsked(uid int, text []byte) error {
 	return nil
 }
 
-// readAsked returns the ration that a user asked for and got.
+// readAsked returns the limits that a user asked for and got.
 func readAsked(uid int) (limit.Limits, error) {
 	text, err := os.ReadFile(askedPath(uid))
 	if err != nil {
@@ -369,22 +397,29 @@ func readAsked(uid int) (limit.Limits, error) {
 	return limit.ParseLimits(string(text))
 }
 
-// ask gives a user the ration that the user asks for. The rule sets the parts that the user did not
-// ask for.
+// ask gives a user the limits that the user asks for, beside those that the user has asked for earlier. Without any it
+// returns the user to the ration of the rule.
 func (r *rations) ask(uid int, asked limit.Limits) error {
 	rule, err := r.ruleOf(uid)
 	if err != nil {
 		return err
 	}
-	asked = asked.Or(rule.Default)
-	asked.Devices = rule.Default.Devices
-	if err := rule.allows(asked, r.totals()); err != nil {
+	asked.Devices = 0
+	if err := rule.allows(asked.Or(rule.Default), r.totals()); err != nil {
 		return err
 	}
-	if err := r.checkTurn(uid, r.grows(uid, asked)); err != nil {
+	if asked.IsSet() {
+		earlier, _ := readAsked(uid)
+		asked = asked.Or(earlier)
+	}
+	if err := checkShares(asked.Or(rule.Default)); err != nil {
+		return fmt.Errorf("%w: %w", ErrTooMuch, err)
+	}
+	ration := rule.ration(asked, r.totals())
+	if err := r.checkTurn(uid, r.grows(uid, ration)); err != nil {
 		return err
 	}
-	if err := r.give(uid, asked, rule, 0); err != nil {
+	if err := r.give(uid, ration, rule, 0); err != nil {
 		return err
 	}
 	return keepAsked(uid, []byte(asked.String()+"\n"))

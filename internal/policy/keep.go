@@ -221,7 +221,7 @@ func (k *keeper) reload() {
 		return
 	}
 	k.policy = p
-	k.log.Info("in force", "file", ConfigFile, "users", len(out.Users))
+	k.log.Info("the policy is in force", "file", ConfigFile, "users", len(out.Users))
 }
 
 // serve answers requests until the listener is closed. It continues after any other error, such as
@@ -429,9 +429,8 @@ func (k *keeper) awaitEnd(uid int, run job.Job) {
 	case err != nil:
 		k.log.Error("the ration of a run could not be given back", "run", run.Name, "error", err)
 	default:
-		if k.mayLog(uid) {
-			k.log.Info("a run has ended", "uid", uid, "run", run.Name)
-		}
+		_, name, _ := job.RunOf(run.Name)
+		k.note(uid, "run "+runTitle(uid, name)+" has ended, and its part is the user's again")
 	}
 }
 
@@ -483,6 +482,7 @@ func (k *keeper) open() (r *rations, done func(), err error) {
 		k.turn.unlock()
 		return nil, nil, err
 	}
+	r.note = k.note
 	return r, func() {
 		r.close()
 		_ = lock.Close()

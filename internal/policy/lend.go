@@ -11,6 +11,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/job"
+	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/machine"
 )
@@ -147,11 +148,11 @@ func (r *rations) yielding(keep map[int]bool) []int {
 }
 
 // takeBack takes back the ration of a user: all of the job if it has no process, otherwise as lend does.
-func takeBack(uid int) error {
+func takeBack(uid int) (evicted bool, err error) {
 	if job.CheckRemovable(jobOf(uid), true) == nil {
-		return evict(uid)
+		return true, evict(uid)
 	}
-	return lend(uid)
+	return false, lend(uid)
 }
 
 // wake gives a job whose ration is lent its ration back, so that it can wake. The client may wait for that. held is a
@@ -166,6 +167,9 @@ func (r *rations) wake(uid int, waits bool) (held *os.File, err error) {
 			err = r.ensureOrWait(&mustWait{uid: uid, at: at})
 		} else {
 			err = r.ensureNow(uid, at)
+		}
+		if err == nil {
+			r.say(uid, "the job of %s has its ration again, to wake", proc.UserName(uid))
 		}
 	}
 	if err != nil {

@@ -47,7 +47,7 @@ func ReadNotify(file string) (rules []notify.Rule, text []byte, err error) {
 	if len(text) > maxConfig {
 		return nil, nil, fmt.Errorf("%s: %d bytes (it may have %d)", file, len(text), maxConfig)
 	}
-	r := newReader(file, nil)
+	r := newReader(file)
 	rules = r.notifyRules(r.decode(text).Notify)
 	return rules, text, r.err()
 }

@@ -190,9 +190,7 @@ func (k *keeper) handleRun(r *rations, uid int, name string, words []string) (an
 	if err != nil {
 		return "", nil, err
 	}
-	if k.mayLog(uid) {
-		k.log.Info("a run has its ration", "uid", uid, "run", name, "ration", ration.String())
-	}
+	k.noteRun(uid, name, ration)
 	go k.awaitEnd(uid, runOf(uid, name))
 	return fmt.Sprintf("ok %d\n", created), held, nil
 }

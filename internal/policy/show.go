@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
 	"ration/internal/abi"
 	"ration/internal/job"
@@ -13,32 +15,65 @@ import (
 
 // Standing is the ration of a user.
 type Standing struct {
-	UID     int           `json:"uid"`
-	User    string        `json:"user"`
-	Rule    string        `json:"rule"`            // users.anna, groups.students, everybody or root; empty if it is unknown
-	Error   string        `json:"error,omitempty"` // why the rule is unknown
-	Exempt  bool          `json:"exempt"`          // not rationed
-	Ration  limit.Limits  `json:"ration"`
-	Largest limit.Limits  `json:"largest"`
-	Asked   *limit.Limits `json:"asked,omitempty"` // the ration that the user asked for and got
-	Job     string        `json:"job,omitempty"`   // path of the region; empty if there is none
-	Limits  []DeviceLimit `json:"limits,omitempty"`
-	GPUs    []int         `json:"gpus,omitempty"`   // devices that the job sees; empty if it sees all
-	Placed  string        `json:"placed,omitempty"` // why the job is on these devices
+	UID   int    `json:"uid"`
+	User  string `json:"user"`
+	Rule  string `json:"rule"`            // users.anna, groups.students, everybody or root; empty if it is unknown
+	Error string `json:"error,omitempty"` // why the rule is unknown
+	Terms
+	Asked      *limit.Limits `json:"asked,omitempty"` // the ration that the user has because of `ration policy ask`; not set if it asked for nothing
+	Job        string        `json:"job,omitempty"`   // path of the region; empty if there is none
+	Limits     []DeviceLimit `json:"limits,omitempty"`
+	RationLent bool          `json:"ration_lent,omitempty"` // the job sleeps, and its ration is lent
+	GPUs       []int         `json:"gpus,omitempty"`        // devices that the job sees; empty if it sees all
+	Placed     string        `json:"placed,omitempty"`      // why the job is on these devices
 }
 
 // RuleText is a rule of the file.
 type RuleText struct {
-	Rule    string       `json:"rule"` // users.anna, groups.students, everybody
-	Exempt  bool         `json:"exempt"`
-	Ration  limit.Limits `json:"ration"`
-	Largest limit.Limits `json:"largest"` // the most that its users may ask for
+	Rule string `json:"rule"` // users.anna, groups.students, everybody
+	Terms
+}
+
+// Terms are what a rule says.
+type Terms struct {
+	Exempt     bool         `json:"exempt"` // not rationed
+	Ration     limit.Limits `json:"ration"`
+	Largest    limit.Limits `json:"largest"`               // the most that the users may ask for
+	WhenFull   string       `json:"when_full,omitempty"`   // wait or refuse; empty if exempt
+	SleepAfter string       `json:"sleep_after,omitempty"` // empty if jobs do not fall asleep by themselves
+	Projects   []string     `json:"projects,omitempty"`    // that jobs may be accounted to; empty if each label is a claim
+}
+
+func (rule *Rule) terms() Terms {
+	t := Terms{Exempt: rule.Exempt, Ration: rule.Default, Largest: rule.Largest, Projects: rule.Projects}
+	switch {
+	case rule.Exempt:
+	case rule.Waits:
+		t.WhenFull = WhenFullWait
+	default:
+		t.WhenFull = WhenFullRefuse
+	}
+	if rule.SleepAfter > 0 {
+		t.SleepAfter = shortSpan(rule.SleepAfter)
+	}
+	return t
+}
+
+// shortSpan formats a duration as the file does: 30m, not 30m0s.
+func shortSpan(d time.Duration) string {
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
 }
 
 // Rules returns all rules in the order in which they apply: users', groups' as in the file, everybody's.
 func (p *Policy) Rules() (out []RuleText) {
 	for _, r := range slices.Concat(byLine(p.Users), byLine(p.Groups), []*Rule{p.Everybody}) {
-		out = append(out, RuleText{r.Source, r.Exempt, r.Default, r.Largest})
+		out = append(out, RuleText{r.Source, r.terms()})
 	}
 	return out
 }
@@ -46,14 +81,15 @@ func (p *Policy) Rules() (out []RuleText) {
 // DeviceLimit is the limit of a user's job on a device.
 type DeviceLimit struct {
 	Device     int    `json:"device"`
-	Memory     uint64 `json:"memory"` // bytes; 0 for no limit
+	Limited    bool   `json:"limited"` // in memory
+	Memory     uint64 `json:"memory"`  // bytes; 0 without a limit, and also if runs have the whole ration
 	Compute    int    `json:"compute"`
 	ComputeMax int    `json:"compute_max"`
 }
 
 // Show returns the ration of a user.
 func (p *Policy) Show(uid int) Standing {
-	out := Standing{UID: uid, User: proc.UserName(uid), Rule: "root", Exempt: true}
+	out := Standing{UID: uid, User: proc.UserName(uid), Rule: "root", Terms: Terms{Exempt: true}}
 	rule, err := p.For(uid)
 	switch {
 	case err != nil:
@@ -61,10 +97,11 @@ func (p *Policy) Show(uid int) Standing {
 	case rule == nil:
 		return out
 	default:
-		out.Rule, out.Exempt, out.Ration, out.Largest = rule.Source, rule.Exempt, rule.Default, rule.Largest
+		out.Rule, out.Terms = rule.Source, rule.terms()
 	}
-	if asked, err := readAsked(uid); err == nil {
-		out.Asked = &asked
+	if asked, err := readAsked(uid); err == nil && asked.IsSet() && rule != nil {
+		has := rule.ration(asked, nil)
+		out.Asked = &has
 	}
 	path := job.OfUserPath(uid)
 	if _, err := os.Lstat(filepath.Join(filepath.Dir(path), job.CreatedName)); err != nil {
@@ -75,6 +112,7 @@ func (p *Policy) Show(uid int) Standing {
 	if err != nil {
 		return out
 	}
+	out.RationLent = lent(uid)
 	if at := has.Visible(); at.Count() < abi.Devices {
 		out.GPUs, out.Placed = at.Devices(), job.InfoOf(jobOf(uid)).Placed
 	}
@@ -83,7 +121,7 @@ func (p *Policy) Show(uid int) Standing {
 			continue
 		}
 		on := DeviceLimit{Device: d, Compute: int(has.Compute[d]), ComputeMax: int(has.ComputeMax[d])}
-		if has.Memory[d].Limited() {
+		if on.Limited = has.Memory[d].Limited(); on.Limited {
 			on.Memory = has.Memory[d].Bytes()
 		}
 		if has.Memory[d].Limited() || on.Compute != 0 || on.ComputeMax != 0 {

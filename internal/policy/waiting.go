@@ -95,7 +95,7 @@ func (r *rations) ensureOrWait(m *mustWait) error {
 
 // mustWait returns m with what its user waits for.
 func (r *rations) mustWait(m *mustWait, why string) *mustWait {
-	return &mustWait{uid: m.uid, at: m.at, asked: m.asked, wants: r.wants(m.uid), wakes: lent(m.uid), why: why}
+	return &mustWait{uid: m.uid, at: m.at, asked: m.asked, wants: r.wants(m.uid, m.at), wakes: lent(m.uid), why: why}
 }
 
 // maxWhy bounds the users that whyFull names.
@@ -190,18 +190,17 @@ type heldError struct{ error }
 
 func (e heldError) Unwrap() error { return e.error }
 
-// wants returns the memory of a user's ration, as in job.Waiting.
-func (r *rations) wants(uid int) map[int]uint64 {
+// wants returns the memory of a user's ration, as in job.Waiting: on the devices of at, or on those of the user's job, or
+// else on any.
+func (r *rations) wants(uid int, at region.Place) map[int]uint64 {
 	out := map[int]uint64{}
-	ration, _, err := r.rationOf(uid)
+	limits, want, err := r.wholeRation(uid)
 	if err != nil {
 		return out
 	}
-	limits, err := r.limitsOf(ration)
-	if err != nil {
-		return out
+	if at != 0 {
+		limits, want = limits.Restrict(at), 0
 	}
-	want := r.wanted(ration)
 	for d := range min(len(r.totals()), abi.Devices) {
 		if bytes := limits.Memory[d].Bytes(); bytes > 0 && want > 0 {
 			out[-want] = max(out[-want], bytes)
@@ -247,6 +246,7 @@ func (k *keeper) enter(m *mustWait, pid int) *waitingUser {
 	if w == nil {
 		w = &waitingUser{left: make(chan struct{}), ended: make(chan struct{})}
 		k.queue.users[m.uid] = w
+		k.noteWaits(m)
 		go k.awaitRoom(w, m, pid)
 	}
 	w.clients++
@@ -267,6 +267,7 @@ func (k *keeper) leave(uid int, w *waitingUser) {
 // the clients have their promises.
 func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int) {
 	of := job.Waiting{Job: job.OfUser(m.uid), UID: m.uid, PID: pid, Wants: m.wants, Wakes: m.wakes}
+	began := time.Now()
 	ticket, err := job.Enqueue(of)
 	var held *os.File
 	for err == nil {
@@ -277,6 +278,7 @@ func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int) {
 		ticket, err = job.Enqueue(of)
 	}
 	w.err = err
+	k.noteWaited(m, began, err)
 	close(w.ended)
 	if ticket != nil {
 		ticket.Leave() // after the job is made, which then holds its room

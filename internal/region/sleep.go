@@ -107,6 +107,12 @@ func (r *Region) Sleep() (abi.Sleep, error) {
 	return look(r, func() abi.Sleep { return abi.Sleep(atomic.LoadUint64(&r.m.Header.Sleep)) })
 }
 
+// SleepTime returns when the state of Sleep last changed, in Unix nanoseconds; 0 if it never has. A caller reads Sleep
+// first.
+func (r *Region) SleepTime() (int64, error) {
+	return look(r, func() int64 { return int64(atomic.LoadUint64(&r.m.Header.Slept)) })
+}
+
 // SetSleep changes the state, and wakes those that wait for a change. A job that begins to fall asleep is counted.
 func (r *Region) SetSleep(state int, manual bool) error {
 	_, err := look(r, func() bool {
@@ -115,6 +121,8 @@ func (r *Region) SetSleep(state int, manual bool) error {
 		if state == abi.Falling {
 			count++
 		}
+		// Before the state: a reader that sees the new state does not see an older time. Pairs with SleepTime.
+		atomic.StoreUint64(&r.m.Header.Slept, uint64(time.Now().UnixNano()))
 		atomic.StoreUint64(&r.m.Header.Sleep, uint64(abi.MakeSleep(state, manual, count)))
 		futexWake(&r.m.Header.Sleep)
 		return true

@@ -143,6 +143,9 @@ func (m *Model) owners() (names []string) {
 	for _, o := range m.sample.Outside {
 		names = append(names, o.User)
 	}
+	for _, d := range m.sample.Denied { // a user without a job, because there was no room
+		names = append(names, d.User)
+	}
 	slices.Sort(names)
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
 }

@@ -84,6 +84,9 @@ func (m *Model) jobColumns() []column[jobRow] {
 		{title: "USED", right: true, sort: "bytes", text: func(r jobRow) string { return humanfmt.Short(r.dev.Used) },
 			style: badIf(func(r jobRow) bool { return r.dev.Over() > 0 || r.dev.Limited && r.dev.Used > r.dev.Limit }, &plain)},
 		{title: "LIMIT", right: true, text: func(r jobRow) string {
+			if r.job.RationLent {
+				return "lent"
+			}
 			if !r.dev.Limited {
 				return "none"
 			}
@@ -103,9 +106,19 @@ func (m *Model) jobColumns() []column[jobRow] {
 		{title: "PEAK", right: true, drop: 7, text: func(r jobRow) string { return humanfmt.Short(r.dev.Peak) }, style: faint},
 		{title: "PROC", right: true, drop: 8, text: once(func(j *machine.Job) string { return fmt.Sprint(j.ProcessCount()) }), style: faint},
 		{title: "AGE", right: true, drop: 9, sort: "age", text: once(func(j *machine.Job) string { return m.since(j.Created) }), style: faint},
-		{title: "REFUSED", right: true, drop: 3, text: func(r jobRow) string { return humanfmt.Count(r.dev.Refused) },
-			style: badIf(func(r jobRow) bool { return r.dev.Refused > 0 }, &m.theme.faint)},
+		{title: "REFUSED", right: true, drop: 3, text: func(r jobRow) string { return humanfmt.Count(m.refused(r)) },
+			style: badIf(func(r jobRow) bool { return m.refused(r) > 0 }, &m.theme.faint)},
 	}
+}
+
+// refused returns the refused requests of a row. The rations that the policy refused to a user are in the first row of the
+// user's job.
+func (m *Model) refused(r jobRow) uint64 {
+	n := r.dev.Refused
+	if r.first && r.job.Path == job.OfUserPath(r.job.UID) {
+		n += machine.DeniedCount(m.sample.Denied, func(d *machine.Denied) bool { return d.UID == r.job.UID })
+	}
+	return n
 }
 
 // stateWord returns a job's state: whether it sleeps, or should and cannot, or otherwise whether it runs.
@@ -113,7 +126,7 @@ func stateWord(j *machine.Job) string {
 	if j.Sleep == "" && j.CannotSleep != "" && j.State != machine.Ended {
 		return "cannot sleep"
 	}
-	return cmp.Or(j.Sleep, j.State)
+	return node.StateWords(j)
 }
 
 // nameWidth is the width for a job's name.

@@ -88,6 +88,7 @@ func (m *Model) users() []userRow {
 				}
 			}
 		}
+		u.refused += machine.DeniedCount(m.sample.Denied, func(d *machine.Denied) bool { return u.name == "" || d.User == u.name })
 		for _, o := range m.sample.Outside {
 			if u.name == "" || o.User == u.name {
 				u.outside += o.Used

@@ -12,6 +12,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"ration/check/expect"
+	"ration/internal/job"
 	"ration/internal/node"
 	"ration/machine"
 )
@@ -367,6 +368,17 @@ func TestDenied(t *testing.T) {
 		strings.HasSuffix(events[0].text, m.theme.times+"3"), events[0].text)
 	expect.True(t, strings.HasPrefix(events[1].text, "the policy refused carl a ration: no room for 9 GiB on GPU 1") && events[1].refusal, events[1].text)
 	expect.True(t, strings.Contains(text(m.Frame()), "the policy refused ben a ration"), text(m.Frame()))
+	// They count, also those of a user without a job.
+	refused := map[string]uint64{}
+	for _, u := range m.users() {
+		refused[u.name] = u.refused
+	}
+	expect.True(t, refused["ben"] == 7 && refused["carl"] == 1 && refused[""] == 8, refused)
+	ben := machine.Job{Path: job.OfUserPath(4002), UID: 4002, Devices: []machine.Device{{Refused: 2}}}
+	row := jobRow{job: &ben, dev: node.DeviceRange{Device: ben.Devices[0]}, first: true}
+	expect.Equal(t, m.refused(row), uint64(9))
+	row.first = false
+	expect.Equal(t, m.refused(row), uint64(2))
 	m.user = "carl"
 	expect.True(t, len(m.events()) == 1 && strings.Contains(m.events()[0].text, "carl"), m.events())
 }

@@ -2,11 +2,14 @@ package web
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"ration/check/expect"
 	"ration/check/webtest"
+	"ration/internal/job"
 	"ration/internal/usage"
 	"ration/machine"
 )
@@ -31,6 +34,29 @@ func TestJobsThatSleep(t *testing.T) {
 	stuck.CannotSleep = ""
 	_, text, _ = serve(t, m, nil).ask(http.MethodGet, "", nil, nil)
 	expect.True(t, strings.Contains(text, "<p>Sleeps after 10 min without work on the GPU.</p>") && !strings.Contains(text, ">cannot sleep<"), "a job that may fall asleep")
+}
+
+// A job whose ration is lent says so, and since when it sleeps. Rations that the policy refused count: those of all users on
+// top, and a user's own with the job of that user, also when the job has not changed.
+func TestPolicyOnThePage(t *testing.T) {
+	m := webtest.Machine(1, 1, 1)
+	j := &m.Jobs[0]
+	j.Owner, j.UID, j.Name, j.Path = "ada", 4711, "ada", job.OfUserPath(4711)
+	j.Sleep, j.RationLent, j.SleepSince = machine.Asleep, true, time.Date(2026, 11, 17, 9, 8, 7, 0, time.UTC)
+	for i := range j.Devices {
+		j.Devices[i].Limit, j.Devices[i].Refused = 0, 0
+	}
+	m.Denied = []machine.Denied{{UID: 4711, User: "ada", Count: 1}, {UID: 4711, User: "ada", Count: 3}, {UID: 4712, User: "bob", Count: 4}}
+	_, text, _ := serve(t, m, nil).ask(http.MethodGet, "", nil, nil)
+	for _, want := range []string{`<span class="state-word">asleep, ration lent</span>`, "its ration is lent to others, and it wakes when there is room for it.</p>", "2026-11-17T09:08:07Z", `<span class="bad">3 refusals</span>`} {
+		expect.True(t, strings.Contains(text, want), "there is no", want)
+	}
+	h := newHub(Options{})
+	figures := h.top(m, h.holdingsOf(m)).Figures
+	expect.True(t, slices.Contains(figures, figure{"7", "refusals"}), figures)
+	drawn := drawnJob{job: *j, denied: deniedTo(m, j)}
+	m.Denied = append(m.Denied, machine.Denied{UID: 4711, User: "ada", Count: 4})
+	expect.True(t, drawn.same(j, drawn.style, false, 3) && !drawn.same(j, drawn.style, false, deniedTo(m, j)), "it is not drawn again")
 }
 
 // A report has a column for time asleep only if a job slept.

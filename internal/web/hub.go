@@ -29,6 +29,7 @@ type drawnJob struct {
 	job       machine.Job
 	style     style
 	mayChange bool
+	denied    uint64 // as deniedTo
 }
 
 // hub draws the machine when it changes, once for all viewers.
@@ -106,8 +107,8 @@ func render(name string, data any) string {
 }
 
 // same reports whether a job would be drawn the same again.
-func (d *drawnJob) same(j *machine.Job, of style, mayChange bool) bool {
-	if d.style != of || d.mayChange != mayChange {
+func (d *drawnJob) same(j *machine.Job, of style, mayChange bool, denied uint64) bool {
+	if d.style != of || d.mayChange != mayChange || d.denied != denied {
 		return false
 	}
 	return j.Same(&d.job)

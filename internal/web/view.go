@@ -114,7 +114,7 @@ func (h *hub) top(m *machine.Machine, u *holdings) topView {
 	for _, g := range m.Devices {
 		used, total, rations = used+g.Used, total+g.Total, rations+min(g.Rations, ^rations)
 	}
-	live, processes, refused := 0, 0, uint64(0)
+	live, processes, refused := 0, 0, machine.DeniedCount(m.Denied, func(*machine.Denied) bool { return true })
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
 		if j.State == machine.Ended {

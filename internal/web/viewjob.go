@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"ration/internal/humanfmt"
+	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -155,8 +156,8 @@ func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists ma
 		lists[in] = append(lists[in], id)
 		of, may := h.colours.style(h.holder(j)), h.mayChange(j)
 		before, known := h.jobs[id]
-		if !known || !before.same(j, of, may) {
-			before = drawnJob{*j, of, may}
+		if denied := deniedTo(m, j); !known || !before.same(j, of, may, denied) {
+			before = drawnJob{*j, of, may, denied}
 			fragments[id] = render("job", h.job(m, j, of, may))
 		}
 		drawn[id] = before
@@ -179,7 +180,7 @@ func (h *hub) mayChange(j *machine.Job) bool {
 }
 
 func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) jobView {
-	v := jobView{ID: elementID(j.ID()), Holder: h.holder(j), Class: of.Class(), Pattern: of.Pattern(), Name: jobName(j), State: j.State, StateWord: cmp.Or(j.Sleep, j.State),
+	v := jobView{ID: elementID(j.ID()), Holder: h.holder(j), Class: of.Class(), Pattern: of.Pattern(), Name: jobName(j), State: j.State, StateWord: node.StateWords(j),
 		Error: termtext.Printable(j.Error), Command: termtext.Printable(strings.Join(j.Command, " ")), Path: termtext.Printable(j.Path),
 		MayChange: mayChange, Form: h.opts.form, Damaged: j.Damaged}
 	if h.opts.Viewer == "" {
@@ -192,16 +193,15 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) 
 		v.Ending = endingOf(j.Exit)
 	}
 	if j.Sleep != "" {
-		v.State = "sleeping"
-	} else { // since when a job sleeps is not known
-		v.Since, v.SinceWhen = clock(begin)
+		v.State, begin = "sleeping", j.SleepSince
 	}
+	v.Since, v.SinceWhen = clock(begin)
 	v.Sleep, v.CannotSleep = sleepSentence(j), j.CannotSleep != "" && j.Sleep == ""
 	v.Sort = sortKeys{Since: begin.Unix(), Used: j.Held(), Share: -1}
 	if begin.IsZero() {
 		v.Sort.Since = 0
 	}
-	var refused uint64
+	refused := deniedTo(m, j)
 	var used []node.DeviceRange
 	for _, d := range node.DeviceRanges(j.Devices) {
 		line := h.line(m, &d)
@@ -245,6 +245,14 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) 
 	h.addRows(&v, m, j)
 	h.addSaid(&v, j)
 	return v
+}
+
+// deniedTo returns how many rations the policy refused to the user of a job, if it is the job of all programs of the user.
+func deniedTo(m *machine.Machine, j *machine.Job) uint64 {
+	if j.Path != job.OfUserPath(j.UID) {
+		return 0
+	}
+	return machine.DeniedCount(m.Denied, func(d *machine.Denied) bool { return d.UID == j.UID })
 }
 
 // sleepSentence says what is known of a job's sleep. It has no time in it that passes: a job that does not change is not drawn again.

@@ -333,10 +333,11 @@ struct ration_header {
 	uint64_t pad18[6];
 	uint64_t sleep;
 	uint64_t wanted;
-	uint64_t pad21[6];
+	uint64_t slept;
+	uint64_t pad22[5];
 	uint64_t wait_next;
 	struct ration_waiter waiters[64];
-	uint64_t pad24[199];
+	uint64_t pad25[199];
 };
 _Static_assert(sizeof(struct ration_header) == 4096, "header");
 _Static_assert(offsetof(struct ration_header, magic) == 0, "header.magic");
@@ -360,10 +361,11 @@ _Static_assert(offsetof(struct ration_header, nvml_pids) == 328, "header.nvml_pi
 _Static_assert(offsetof(struct ration_header, pad18) == 336, "header.pad18");
 _Static_assert(offsetof(struct ration_header, sleep) == 384, "header.sleep");
 _Static_assert(offsetof(struct ration_header, wanted) == 392, "header.wanted");
-_Static_assert(offsetof(struct ration_header, pad21) == 400, "header.pad21");
+_Static_assert(offsetof(struct ration_header, slept) == 400, "header.slept");
+_Static_assert(offsetof(struct ration_header, pad22) == 408, "header.pad22");
 _Static_assert(offsetof(struct ration_header, wait_next) == 448, "header.wait_next");
 _Static_assert(offsetof(struct ration_header, waiters) == 456, "header.waiters");
-_Static_assert(offsetof(struct ration_header, pad24) == 2504, "header.pad24");
+_Static_assert(offsetof(struct ration_header, pad25) == 2504, "header.pad25");
 
 struct ration_device_limits {
 	uint64_t memory;

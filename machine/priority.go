@@ -1,0 +1,100 @@
+package machine
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/region"
+)
+
+// readPriority finds out whether the job's priority has an effect on its processes, as far as its region says.
+func (j *Job) readPriority(r *region.Region) error {
+	for _, p := range j.Processes {
+		for _, h := range p.Holdings {
+			if j.Priority == "" || p.State == Dead || h.Context == 0 {
+				continue
+			}
+			c, err := r.ProcessCompute(h.Device, p.Slot)
+			if err != nil {
+				return err
+			}
+			switch state := c.Slice.State(); {
+			case p.mps:
+				j.NoPriority = fmt.Sprintf("pid %d is a client of MPS, where time slices have no effect", p.PID)
+			case state == abi.SliceNone:
+				j.NoPriority = fmt.Sprintf("pid %d was started while the job had normal priority (start it again)", p.PID)
+			case state != abi.SliceReady && state != abi.SliceKept:
+				j.NoPriority = fmt.Sprintf("pid %d: %s", p.PID, c.NotEnforced())
+			}
+			if j.NoPriority != "" {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// addPriorities finds the jobs whose priority has no effect because of other jobs: there is none that it is for, or a process
+// slows down the locks by which they know of each other. That is looked for only once, because it may take a second. The
+// machine has the jobs of all users.
+func (m *Machine) addPriorities(once bool) {
+	suspended := everyPriority
+	if once && slices.ContainsFunc(m.Jobs, func(j Job) bool { return j.hasPriority() }) {
+		suspended = prioritiesSuspended(job.PriorityFlood)
+	}
+	for i := range m.Jobs {
+		j := &m.Jobs[i]
+		if !j.hasPriority() || j.NoPriority != "" {
+			continue
+		}
+		opposite := map[string]string{"high": "low", "low": "high"}[j.Priority]
+		beside := slices.ContainsFunc(m.Jobs, func(other Job) bool {
+			return other.Priority == opposite && other.hasPriority() && sharesDevice(j, &other)
+		})
+		switch {
+		case suspended != everyPriority:
+			j.NoPriority = suspended
+		case !beside:
+			j.NoPriority = fmt.Sprintf("no job of %s priority uses a GPU with it", opposite)
+		}
+	}
+}
+
+// everyPriority is the result of prioritiesSuspended if none is.
+const everyPriority = "-"
+
+// prioritiesSuspended returns why no priority has an effect now, or everyPriority.
+func prioritiesSuspended(flood func(path string) (pid, locks int, err error)) string {
+	for _, path := range []string{filepath.Join(job.RootFolder, job.PriorityFile), job.SharedPriorityFile} {
+		if pid, locks, err := flood(path); err == nil && pid != 0 {
+			return fmt.Sprintf("priorities are suspended while pid %d holds %d locks on %s", pid, locks, path)
+		}
+	}
+	return everyPriority
+}
+
+// hasPriority reports whether the job has a priority and uses a device.
+func (j *Job) hasPriority() bool {
+	return j.Priority != "" && j.State == Running && j.Sleep == "" && slices.ContainsFunc(j.Devices, func(d Device) bool { return d.Used > 0 })
+}
+
+// sharesDevice reports whether two jobs hold memory of the same device.
+func sharesDevice(a, b *Job) bool {
+	return slices.ContainsFunc(a.Devices, func(d Device) bool {
+		return d.Used > 0 && d.UUID != "" && slices.ContainsFunc(b.Devices, func(e Device) bool { return e.Used > 0 && e.UUID == d.UUID })
+	})
+}
+
+// PrioritySentence says which priority the job has, and why it has no effect now. It is empty for normal priority.
+func (j *Job) PrioritySentence() string {
+	switch {
+	case j.Priority == "":
+		return ""
+	case j.NoPriority == "":
+		return j.Priority + " priority"
+	}
+	return j.Priority + " priority, without effect now: " + j.NoPriority
+}
