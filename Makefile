@@ -289,9 +289,12 @@ e2e-sched: build/staticcheck ## a Kubernetes control plane places pods on simula
 	$(call lint-module,check/kube)
 	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./simnode ./sched ./helm
 
-e2e-node: all plugin ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
+e2e-node: export SOURCE_DATE_EPOCH ?= 0
+e2e-node: all staged-image ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
 	@scripts/need busybox ip libseccomp-dev
-	programs=$$(check/kube/binaries/build -node) && cd check/kube && RATION_E2E_PROGRAMS=$$programs RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./node
+	go run ./deploy/image e2e "$$(git rev-parse HEAD)" build/image/e2e.oci.tar "$$(cat build/image/$(HOST).root)"
+	programs=$$(check/kube/binaries/build -node) && cd check/kube && RATION_E2E_PROGRAMS=$$programs RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin \
+		RATION_E2E_IMAGE=$(CURDIR)/build/image/e2e.oci.tar $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./node
 
 # How much e2e-scale asks for, as -nodes=1000 -claims=20000.
 SCALE ?=
