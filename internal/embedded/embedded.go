@@ -47,21 +47,27 @@ type content struct {
 	files map[string][]byte // by name
 }
 
-// ids has the hashes of the binary's own bundles, by name, once they are known: a program that makes
-// many jobs does not compute them for each.
-var ids sync.Map
+// contents has the binary's own bundles, by name, once they were read: a program that makes many jobs
+// does not copy and hash them for each.
+var contents sync.Map
 
 // read reads a bundle from the binary.
 func (b Bundle) read() (content, error) {
-	from := b.from
-	if from == nil {
-		from = embedded
+	if b.from != nil {
+		return b.readFrom(b.from)
 	}
+	if known, ok := contents.Load(b.Name); ok {
+		return known.(content), nil
+	}
+	c, err := b.readFrom(embedded)
+	if err == nil {
+		contents.Store(b.Name, c)
+	}
+	return c, err
+}
+
+func (b Bundle) readFrom(from fs.FS) (content, error) {
 	c := content{files: make(map[string][]byte)}
-	known, _ := ids.Load(b.Name)
-	if c.id, _ = known.(string); b.from != nil {
-		c.id = ""
-	}
 	sum := sha256.New()
 	for _, name := range b.files {
 		data, err := fs.ReadFile(from, path.Join("files", name))
@@ -72,17 +78,10 @@ func (b Bundle) read() (content, error) {
 			return content{}, fmt.Errorf("looking for %s: %w", name, err)
 		}
 		c.files[name] = data
-		if c.id == "" {
-			fmt.Fprintf(sum, "%s %d\n", name, len(data))
-			sum.Write(data)
-		}
+		fmt.Fprintf(sum, "%s %d\n", name, len(data))
+		sum.Write(data)
 	}
-	if c.id == "" {
-		c.id = hex.EncodeToString(sum.Sum(nil))[:16]
-		if b.from == nil {
-			ids.Store(b.Name, c.id)
-		}
-	}
+	c.id = hex.EncodeToString(sum.Sum(nil))[:16]
 	return c, nil
 }
 

@@ -74,6 +74,36 @@ func TestUnpackSkipsUnusableCopies(t *testing.T) {
 	}
 }
 
+// A file that was compared once is compared again when it has changed.
+func TestComparedAgain(t *testing.T) {
+	defer func(before time.Duration) { settledAfter = before }(settledAfter)
+	settledAfter = -time.Hour // also a file that changed just now
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "r", "lib"))
+	first := unpack(t, bundle())
+	expect.Equal(t, unpack(t, bundle()), first, "unpacked again, to")
+	path := filepath.Join(first, "x.so")
+	now := func() fileState {
+		var st unix.Stat_t
+		expect.OK(t, unix.Stat(path, &st))
+		return stateOf(&st)
+	}
+	for before := now(); now() == before; { // until the kernel's clock has advanced
+		expect.OK(t, os.WriteFile(path, []byte("a LIBRARY"), 0o755))
+	}
+	expect.True(t, unpack(t, bundle()) != first, "used the unusable copy")
+}
+
+// A file that changed within the last second may have changed since it was compared.
+func TestComparedWhenSettled(t *testing.T) {
+	t.Setenv(EnvFolder, filepath.Join(t.TempDir(), "r", "lib"))
+	first := unpack(t, bundle())
+	unpack(t, bundle())
+	compared.Range(func(key, _ any) bool {
+		expect.True(t, !strings.HasPrefix(key.(comparison).path, first), key)
+		return true
+	})
+}
+
 func TestUnpackRefuses(t *testing.T) {
 	for name, plant := range map[string]func(dir string) error{
 		"a link":             func(dir string) error { return os.Symlink(t.TempDir(), dir) },

@@ -26,7 +26,7 @@ func Replace(path string, content []byte, mode os.FileMode) error {
 	if err := f.Place(); err != nil {
 		return err
 	}
-	return f.Sync()
+	return syncFolder(f.dir)
 }
 
 // Staged is the new content of a file, beside it. Close removes it, unless it is in place.
@@ -59,7 +59,8 @@ func Stage(path string, content []byte, mode os.FileMode) (_ *Staged, err error)
 	return s, errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 }
 
-// Place replaces the file. Other processes see the new content from then on.
+// Place replaces the file. Other processes see the new content from then on. After a crash of the machine the old content
+// may be back.
 func (s *Staged) Place() error {
 	err := unix.Renameat(s.dir, s.name, s.dir, s.base)
 	if err == nil {
@@ -67,9 +68,6 @@ func (s *Staged) Place() error {
 	}
 	return err
 }
-
-// Sync returns when the file stays replaced if the machine crashes.
-func (s *Staged) Sync() error { return syncFolder(s.dir) }
 
 // Close frees what the content needs.
 func (s *Staged) Close() {

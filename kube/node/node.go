@@ -21,7 +21,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	stdslices "slices"
 	"strings"
 	"sync/atomic"
 
@@ -61,11 +60,13 @@ type Node struct {
 	// Reached is called at each point at which a test may kill the process.
 	Reached func(point string)
 
-	now atomic.Pointer[devices] // nil as long as there are those of the start
+	now     atomic.Pointer[devices]                  // nil as long as there are those of the start
+	decoded atomic.Pointer[map[string]decodedRecord] // what Records found last, by UID; nil before
+	booking bookingQueue
 }
 
-// Points at which a process may be killed, in the order of Prepare and Unprepare. Everything before
-// a point is on disk.
+// Points at which a process may be killed, in the order of Prepare and Unprepare. Every process sees
+// everything before a point.
 const (
 	PointRecorded    = "recorded"     // the record says that the claim is being prepared
 	PointJob         = "job made"     // after each job
@@ -161,32 +162,8 @@ func (n *Node) book(l *claimLock, p claim.Plan) (*Record, error) {
 	if err := n.reserve(l, r, staged.Place); err != nil {
 		return nil, err
 	}
-	if err := staged.Sync(); err != nil {
-		return nil, r.wrap(err)
-	}
 	n.reached(PointRecorded)
 	return r, nil
-}
-
-// reserve puts a record in place, if its claim fits beside the others. It waits for no disk meanwhile: all claims of a
-// node wait for each other here.
-func (n *Node) reserve(l *claimLock, r *Record, place func() error) error {
-	release, err := l.reserve()
-	if err != nil {
-		return err
-	}
-	defer release()
-	others, err := n.others(r.Plan.UID)
-	if err == nil {
-		err = n.checkRoom(r.Plan, r.Extra, others)
-	}
-	if err == nil {
-		err = checkContainers(r.Plan, others)
-	}
-	if err == nil {
-		err = r.wrap(place())
-	}
-	return err
 }
 
 // cdiDevices returns the devices of a claim, as reported to the kubelet.
@@ -398,10 +375,4 @@ func (n *Node) checkRoom(p claim.Plan, extra map[string]uint64, records []*Recor
 		}
 	}
 	return nil
-}
-
-// others returns the records of all claims but one.
-func (n *Node) others(uid string) ([]*Record, error) {
-	records, err := n.Records()
-	return stdslices.DeleteFunc(records, func(r *Record) bool { return r.Plan.UID == uid }), err
 }

@@ -53,6 +53,32 @@ func TestClaimsInParallel(t *testing.T) {
 	n.Reached = nil
 }
 
+// Claims that are booked together are booked one after the other: each beside those before it, and beside the record of one
+// that was refused but has one already.
+func TestBookedTogether(t *testing.T) {
+	n := newNode(t)
+	size := n.GPUs[0].Capacity() / 2 / gib * gib
+	record := func(i int, memory uint64) *Record {
+		p := n.plan(fmt.Sprintf("6b0e6a3c-8d53-4a76-9d0e-%012d", i), memory)
+		p.Rations[0].Shares[0].Compute = 0
+		return &Record{Plan: p}
+	}
+	l, err := n.lock(uid)
+	expect.OK(t, err)
+	defer l.unlock()
+	expect.OK(t, n.write(record(0, size)))
+	var batch []*booking
+	for i, memory := range []uint64{n.GPUs[0].Capacity() + 1, 2 * gib, size, size - 2*gib, 2 * gib} {
+		r := record(i, memory)
+		batch = append(batch, &booking{record: r, place: func() error { return n.write(r) }})
+	}
+	n.bookAll(l, batch)
+	for i, want := range []bool{false, true, false, true, false} {
+		b := batch[i]
+		expect.True(t, b.done && (b.err == nil) == want && (want || errors.Is(b.err, ErrOverbooked)), i, b.err)
+	}
+}
+
 // A burst of claims is prepared as far as the device goes, to the byte. Half of the callers are
 // another process' as far as the locks are concerned: they have a Node of their own. Each claim is
 // requested twice, and a sweep runs beside them.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -72,11 +73,21 @@ func (n *Node) read(uid string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	return n.decode(uid, text)
+}
+
+func (n *Node) decode(uid string, text []byte) (*Record, error) {
 	var r Record
 	if err := json.Unmarshal(text, &r); err != nil || r.Version != recordVersion || r.Plan.UID != uid {
 		return nil, fmt.Errorf("%s: %w (was it written by another version?)", n.recordFile(uid), ErrRecord)
 	}
 	return &r, nil
+}
+
+// decodedRecord is a record with the text that it was decoded from.
+type decodedRecord struct {
+	text   []byte
+	record *Record
 }
 
 func (n *Node) write(r *Record) error {
@@ -85,10 +96,11 @@ func (n *Node) write(r *Record) error {
 		return err
 	}
 	defer staged.Close()
-	return r.wrap(errors.Join(staged.Place(), staged.Sync()))
+	return r.wrap(staged.Place())
 }
 
-// stage writes a record beside its place.
+// stage writes a record beside its place. The caller does not wait for the rename to be on disk: after a crash of the
+// machine there are no jobs, so a record that was lost is not missed.
 func (n *Node) stage(r *Record) (*safepath.Staged, error) {
 	r.Version, r.Nonce = recordVersion, rand.Text()
 	text, err := json.Marshal(r)
@@ -114,18 +126,33 @@ func (n *Node) Record(uid string) (*Record, error) {
 	return n.read(uid)
 }
 
-// Records returns all valid records.
+// Records returns all valid records. The caller must not change them: on a full node each claim reads those of all
+// others, and a text that was decoded before is not decoded again.
 func (n *Node) Records() (out []*Record, err error) {
 	uids, err := n.recorded()
+	before, now := n.decoded.Load(), make(map[string]decodedRecord, len(uids))
 	for _, uid := range uids {
-		r, e := n.read(uid)
-		switch {
-		case e == nil:
-			out = append(out, r)
-		case !errors.Is(e, os.ErrNotExist) && !errors.Is(e, ErrRecord):
-			err = errors.Join(err, e)
+		text, e := os.ReadFile(n.recordFile(uid))
+		if errors.Is(e, os.ErrNotExist) {
+			continue
 		}
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		d := decodedRecord{text: text}
+		if before != nil && bytes.Equal((*before)[uid].text, text) {
+			d.record = (*before)[uid].record
+		}
+		if d.record == nil {
+			if d.record, e = n.decode(uid, text); e != nil {
+				continue // it is of another version
+			}
+		}
+		now[uid] = d
+		out = append(out, d.record)
 	}
+	n.decoded.Store(&now)
 	return out, err
 }
 

@@ -113,9 +113,9 @@ func (n *Node) bookExtra(l *claimLock, r *Record, extra map[string]uint64) (chan
 		return false, err
 	}
 	defer release()
-	others, err := n.others(r.Plan.UID)
+	records, err := n.Records()
 	if err == nil {
-		err = n.checkRoom(r.Plan, most, others)
+		err = n.checkRoom(r.Plan, most, without(records, r.Plan.UID))
 	}
 	if err != nil {
 		return false, err

@@ -2,6 +2,8 @@ package plugin
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -23,7 +25,12 @@ func BenchmarkBurst(b *testing.B) {
 	const pods = 110
 	c := newCluster(b)
 	n := c.config.Node
-	n.FakeGPU, n.Driver = "", &gpu.Driver{} // a container engine sets up the real one, not the plugin
+	n.FakeGPU, n.Driver = "", &gpu.Driver{}    // a container engine sets up the real one, not the plugin
+	run, err := os.MkdirTemp("/dev/shm", "rk") // a node has jobs and specs below /run, in memory, and records on a disk
+	expect.OK(b, err)
+	b.Cleanup(func() { _ = os.RemoveAll(run) })
+	b.Setenv("RATION_DIR", filepath.Join(run, "jobs"))
+	n.CDI = filepath.Join(run, "cdi")
 	for _, g := range n.GPUs {
 		n.Driver.Devices = append(n.Driver.Devices, gpu.Device{Index: g.Index, UUID: g.UUID, Name: g.Model, Total: limit.Size(g.Memory)})
 	}

@@ -78,20 +78,34 @@ func request(memory, compute string, count int64) *resourceapi.ResourceClaim {
 // place allocates a claim on the first node that can, and checks that no device is handed out twice.
 func (s *scheduler) place(claim *resourceapi.ResourceClaim) (results []resourceapi.DeviceRequestAllocationResult) {
 	s.t.Helper()
-	a, err := structured.NewAllocator(context.Background(), structured.Features{ConsumableCapacity: true}, s.state, s.classes, s.slices, s.cache)
+	results = s.allocate(claim, structured.Features{ConsumableCapacity: true})
+	for _, r := range results {
+		s.book(r, 1)
+	}
+	return results
+}
+
+// allocate allocates a claim on the first node that can, with features of the scheduler.
+func (s *scheduler) allocate(claim *resourceapi.ResourceClaim, features structured.Features) []resourceapi.DeviceRequestAllocationResult {
+	s.t.Helper()
+	a, err := structured.NewAllocator(context.Background(), features, s.state, s.classes, s.slices, s.cache)
 	expect.OK(s.t, err)
 	for _, node := range s.nodes {
 		found, err := a.Allocate(context.Background(), node, []*resourceapi.ResourceClaim{claim})
 		expect.OK(s.t, err)
 		if len(found) == 1 {
-			results = found[0].Devices.Results
-			break
+			return found[0].Devices.Results
 		}
 	}
-	for _, r := range results {
-		s.book(r, 1)
-	}
-	return results
+	return nil
+}
+
+// A scheduler that does not know of shared devices, as KAI before 2026-08, hands out a whole device without an amount. The plugin
+// prepares no such claim (TestFailsClosed of check/kube/node).
+func TestAllocateWithoutTheFeature(t *testing.T) {
+	s := newScheduler(t, Options{}, 1, 1, 80*gib)
+	got := s.allocate(request("10Gi", "", 1), structured.Features{})
+	expect.True(t, len(got) == 1 && got[0].ShareID == nil && len(got[0].ConsumedCapacity) == 0, got)
 }
 
 // book adds what a result has of its device to what is handed out, or with -1 takes it away.

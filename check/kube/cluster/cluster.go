@@ -44,6 +44,9 @@ const (
 	defaultRequestsPerSec = 200
 )
 
+// ServiceAddress is where pods look for the API server, on port 443. Nothing here leads there by itself: Forward does.
+const ServiceAddress = "10.0.0.1"
+
 // Components lists the parts of a Cluster in the order in which they start.
 var Components = []string{etcd, APIServer, Scheduler, ControllerManager}
 
@@ -189,7 +192,7 @@ func (c *Cluster) StartControllerManager(ctx context.Context, args ...string) er
 		}
 		return c.run(ctx, ControllerManager, append([]string{"--kubeconfig=" + kubeconfig, "--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(ports[0]),
 			"--leader-elect=false", "--service-account-private-key-file=" + c.keys.serviceAccounts, "--use-service-account-credentials=true",
-			"--kube-api-qps=" + rate, "--kube-api-burst=" + rate,
+			"--kube-api-qps=" + rate, "--kube-api-burst=" + rate, "--root-ca-file=" + c.keys.cert,
 			"--tls-cert-file=" + c.keys.cert, "--tls-private-key-file=" + c.keys.key}, args...), "https://"+address(ports[0])+"/healthz")
 	})
 }

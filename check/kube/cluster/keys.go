@@ -56,7 +56,7 @@ func makeKeys(folder string, users map[string]string) (*keys, error) {
 		files[path] = text
 		return path
 	}
-	cert, key, err := clientcert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"localhost"})
+	cert, key, err := clientcert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP(ServiceAddress)}, []string{"localhost"})
 	if err != nil {
 		return nil, fmt.Errorf("making a certificate: %w", err)
 	}

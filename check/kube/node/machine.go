@@ -35,7 +35,7 @@ func Check() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: only root can start containers as the kubelet does (sudo make e2e-node)", ErrCannot)
 	}
-	for _, name := range []string{"busybox", "ip"} {
+	for _, name := range []string{"busybox", "ip", "flock"} {
 		if _, err := exec.LookPath(name); err != nil {
 			return fmt.Errorf("%w: %w (make e2e-node installs it)", ErrCannot, err)
 		}
@@ -45,8 +45,10 @@ func Check() error {
 			return fmt.Errorf("%w: %w", ErrCannot, err)
 		}
 	}
-	if _, err := os.Stat(os.Getenv(PluginVariable)); err != nil {
-		return fmt.Errorf("%w: %s does not name the plugin: %w (make e2e-node builds it)", ErrCannot, PluginVariable, err)
+	for variable, what := range map[string]string{PluginVariable: "the plugin", ImageVariable: "the archive of its image"} {
+		if _, err := os.Stat(os.Getenv(variable)); err != nil {
+			return fmt.Errorf("%w: %s does not name %s: %w (make e2e-node builds it)", ErrCannot, variable, what, err)
+		}
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return nil
@@ -105,7 +107,7 @@ func Furnish() error {
 	}
 	try("leaving the mounts of the machine", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	try("mounting /proc", unix.Mount("proc", "/proc", "proc", 0, ""))
-	for _, folder := range []string{"/run", "/var/lib/kubelet", "/var/log"} {
+	for _, folder := range []string{"/run", "/var/lib/kubelet", "/var/lib/ration", "/var/log"} {
 		try("making "+folder, os.MkdirAll(folder, 0o755))
 		try("mounting "+folder, unix.Mount("e2e", folder, "tmpfs", 0, "mode=755"))
 	}
@@ -129,9 +131,10 @@ func Furnish() error {
 }
 
 // loopback gives the machine an address to reach itself that is not a loopback address, because the
-// kubelet requires one.
+// kubelet requires one, and the address at which pods look for the API server.
 func loopback() error {
-	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"addr", "add", Address + "/32", "dev", "lo"}} {
+	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"addr", "add", Address + "/32", "dev", "lo"},
+		{"addr", "add", cluster.ServiceAddress + "/32", "dev", "lo"}} {
 		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
 		}

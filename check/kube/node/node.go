@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -68,6 +69,7 @@ disabled_plugins = ['io.containerd.nri.v1.nri']
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = ['%[7]s']
     conf_dir = '%[7]s'
+    use_internal_loopback = true
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = 'io.containerd.runc.v2'
     runtime_path = '%[5]s'
@@ -75,11 +77,6 @@ disabled_plugins = ['io.containerd.nri.v1.nri']
       BinaryName = '%[6]s'
       Root = '%[1]s/runc'
       SystemdCgroup = false
-`
-
-// networkText is a network for containerd, without which the kubelet does not report the node as ready. All pods
-// of the tests are in the node's network, so that its plugin is never executed.
-const networkText = `{"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "never-executed"}]}
 `
 
 const kubeletText = `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -126,19 +123,14 @@ func Start(ctx context.Context, kubeconfig string) (*Node, error) {
 
 func (n *Node) startContainerd(ctx context.Context) error {
 	var paths []string
-	for _, name := range Programs[:4] {
+	for _, name := range Programs[:3] {
 		path, err := cluster.Program(name)
 		if err != nil {
 			return err
 		}
 		paths = append(paths, path)
 	}
-	for _, folder := range []string{containerdFolder, cniFolder} {
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			return err
-		}
-	}
-	if err := os.WriteFile(filepath.Join(cniFolder, "none.conflist"), []byte(networkText), 0o644); err != nil {
+	if err := errors.Join(os.MkdirAll(containerdFolder, 0o755), writeNetwork()); err != nil {
 		return err
 	}
 	config := filepath.Join(Folder, "containerd.toml")
@@ -153,13 +145,20 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	if _, err := image.Write(tar); err != nil {
 		return err
 	}
-	return n.await(ctx, "containerd", func() error {
-		out, err := exec.CommandContext(ctx, paths[3], "-a", containerdSocket, "-n", "k8s.io", "images", "import", tar).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+	return n.await(ctx, "containerd", func() error { return Import(ctx, tar) })
+}
+
+// Import gives containerd an image, from an archive.
+func Import(ctx context.Context, tar string) error {
+	ctr, err := cluster.Program("ctr")
+	if err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, ctr, "-a", containerdSocket, "-n", "k8s.io", "images", "import", tar).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("importing %s: %w: %s", tar, err, out)
+	}
+	return nil
 }
 
 // files returns those of the image: busybox, and what a program needs that is linked with glibc.

@@ -11,8 +11,11 @@ import (
 
 const pluginName = "ration-kubelet-plugin"
 
-// PluginVariable names the plugin's program.
-const PluginVariable = "RATION_E2E_PLUGIN"
+// PluginVariable names the plugin's program, and ImageVariable the archive of its image.
+const (
+	PluginVariable = "RATION_E2E_PLUGIN"
+	ImageVariable  = "RATION_E2E_IMAGE"
+)
 
 // FakeGPU is the stand-in machine of the node. A container sees those of its devices that its claim has.
 const FakeGPU = "h100x2"
