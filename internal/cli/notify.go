@@ -55,11 +55,11 @@ user got no ration), over-limit (the driver counts more for a job than its
 limit), near-limit (a job holds 95 % of its limit), idle (a job holds memory
 and has done nothing for a while), gpu-failed.
 
-A problem is reported when it begins. If it happens again within ten minutes, it is
-only counted. A user's jobs cause at most 20 notifications in ten minutes. Each
-section sends at most 10 at once, and then one in ten seconds. A URL that does
-not answer is tried six times. The log, on standard error, says what was not
-sent.
+A problem is reported when it begins. If it happens again within ten minutes, it
+is only counted. A user's jobs cause at most 20 notifications in ten minutes.
+Each section sends at most 10 at once, and then one in ten seconds. A URL that
+does not answer is tried six times. The log, on standard error, says what was
+not sent.
 
 Run as root, it runs commands, requests and sendmail as user nobody, without an
 environment, for at most 30 seconds. It needs a running agent (ration agent).

@@ -155,6 +155,8 @@ func startSleeperAs(t *testing.T, uid uint32, mib int, environ []string, args ..
 // childOf waits for a child of a process that runs as a user.
 func childOf(t *testing.T, parent, uid int) int {
 	t.Helper()
+	before, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", parent))
+	expect.OK(t, err)
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		list, _ := filepath.Glob("/proc/[0-9]*")
 		for _, dir := range list {
@@ -162,7 +164,8 @@ func childOf(t *testing.T, parent, uid int) int {
 			if stat, err := proc.ReadStat(pid); err != nil || stat.Parent != parent {
 				continue
 			}
-			if name, _ := os.Readlink(dir + "/exe"); name == "" {
+			// Before it executes its program it has its parent's memory and files.
+			if name, _ := os.ReadFile(dir + "/cmdline"); len(name) == 0 || string(name) == string(before) {
 				continue
 			}
 			if owner, _, _, err := proc.Owner(pid); err == nil && owner == uid {
