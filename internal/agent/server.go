@@ -203,8 +203,8 @@ var portAgain = 5 * time.Second
 // servePublic serves the data that every user may see. Any user of the machine can take the port
 // before the agent does. Then l is nil: the agent works without the port, and retries it.
 func (a *Agent) servePublic(ctx context.Context, server *http.Server, l net.Listener) error {
-	for told := false; l == nil; told = true {
-		if !told {
+	for logged := false; l == nil; logged = true {
+		if !logged {
 			a.opts.Log.Error("metrics are not served: another process has the address (end it, or name another address with --listen)", "address", a.opts.Listen)
 		}
 		select {

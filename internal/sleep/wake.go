@@ -187,15 +187,15 @@ const lookAgain = 5 * time.Second
 // neither awake nor asleep, it brings it back; and a job without processes has nothing to sleep with. It returns when the
 // job's sleep number count is over, or the job has ended. wanted is the region's count before that sleep.
 func WaitToWake(r *region.Region, j job.Job, count, wanted uint64) error {
-	told := false
+	reported := false
 	for pause := (job.Backoff{First: askFirst, Last: lookAgain}); ; {
 		word, err := r.Sleep()
 		if err != nil || word.State() == abi.Awake || word.Count() != count {
 			return err
 		}
-		if word.State() == abi.Asleep && !told {
+		if word.State() == abi.Asleep && !reported {
 			job.QueueChanged() // the process that put it to sleep may have been killed before
-			told = true
+			reported = true
 		}
 		now, err := r.Wanted()
 		if err != nil {

@@ -61,18 +61,18 @@ func (p *Plugin) tellOutside(ctx context.Context, before outsiders, now time.Tim
 			continue // it has ended
 		}
 		key := outsider{pid, started}
-		told, again := before[key]
+		reported, again := before[key]
 		confirmed[pid] = again
-		if again && !told {
+		if again && !reported {
 			text := fmt.Sprintf("Process %d (on the node) holds %d MiB of GPU memory without the ration's library, so its limit does not hold "+
 				"(is the program static, or was /etc/ld.so.preload changed?)", pid, bytes>>20)
 			if err := p.tell(ctx, namespace, []claim.Pod{pod}, ReasonOutside, text, now); err != nil {
 				klog.FromContext(ctx).Error(err, "Reporting a process outside its ration", "pid", pid, "pod", klog.KRef(namespace, pod.Name))
 			} else {
-				told = true
+				reported = true
 			}
 		}
-		found[key] = told
+		found[key] = reported
 	}
 	p.gpus.setOutside(outsideOf(users, confirmed))
 	return found, nil

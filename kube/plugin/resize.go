@@ -80,10 +80,10 @@ func (p *Plugin) resizeSoon() {
 // resizeWhenAsked resizes claims when the annotations have changed and when a claim with one was prepared. What was not possible
 // is tried again.
 func (p *Plugin) resizeWhenAsked(ctx context.Context) {
-	told := map[string]string{}
+	lastEvents := map[string]string{}
 	for {
 		var again <-chan time.Time
-		if sizes := p.sizes.Load(); sizes != nil && p.resizeAll(ctx, *sizes, told) {
+		if sizes := p.sizes.Load(); sizes != nil && p.resizeAll(ctx, *sizes, lastEvents) {
 			again = time.After(resizeRetry)
 		}
 		select {
@@ -95,9 +95,9 @@ func (p *Plugin) resizeWhenAsked(ctx context.Context) {
 	}
 }
 
-// resizeAll resizes all claims once. told has the last event of each claim. It reports whether something was not
+// resizeAll resizes all claims once. lastEvents has the last event of each claim. It reports whether something was not
 // possible.
-func (p *Plugin) resizeAll(ctx context.Context, sizes, told map[string]string) (again bool) {
+func (p *Plugin) resizeAll(ctx context.Context, sizes, lastEvents map[string]string) (again bool) {
 	records, err := p.Node.Records()
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Looking for claims to resize")
@@ -109,17 +109,17 @@ func (p *Plugin) resizeAll(ctx context.Context, sizes, told map[string]string) (
 		if r.Created == nil {
 			continue // it is being prepared, and this is called again then
 		}
-		again = p.resizeOne(ctx, r.Plan, sizes[r.Plan.UID], told) || again
+		again = p.resizeOne(ctx, r.Plan, sizes[r.Plan.UID], lastEvents) || again
 	}
-	for uid := range told {
+	for uid := range lastEvents {
 		if !there[uid] {
-			delete(told, uid)
+			delete(lastEvents, uid)
 		}
 	}
 	return again
 }
 
-func (p *Plugin) resizeOne(ctx context.Context, c claim.Plan, size string, told map[string]string) (again bool) {
+func (p *Plugin) resizeOne(ctx context.Context, c claim.Plan, size string, lastEvents map[string]string) (again bool) {
 	changed, err := false, error(nil)
 	bytes, err := parseSize(size)
 	if err == nil {
@@ -140,14 +140,14 @@ func (p *Plugin) resizeOne(ctx context.Context, c claim.Plan, size string, told 
 	case changed:
 		reason, text = ReasonResized, fmt.Sprintf("Claim %s has what it asked for again", c.Name)
 	}
-	if text == "" || told[c.UID] == text || p.EventsPeriod == 0 { // without events it has no right to create them
+	if text == "" || lastEvents[c.UID] == text || p.EventsPeriod == 0 { // without events it has no right to create them
 		return err != nil
 	}
 	if e := p.tell(ctx, c.Namespace, c.Pods, reason, text, time.Now()); e != nil {
 		klog.FromContext(ctx).Error(e, "Telling of a resize", "claim", klog.KRef(c.Namespace, c.Name))
 		return true
 	}
-	told[c.UID] = text
+	lastEvents[c.UID] = text
 	klog.FromContext(ctx).Info("Resized", "claim", klog.KRef(c.Namespace, c.Name), "event", text)
 	return err != nil
 }

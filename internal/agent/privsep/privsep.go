@@ -117,7 +117,7 @@ func checkPath(path string, root bool) error {
 	case !filepath.IsAbs(path) || filepath.Clean(path) != path:
 		return fmt.Errorf("%w: %q is not a whole path", ErrRefused, path)
 	case filepath.Base(path) != job.RegionName:
-		return fmt.Errorf("%w: %q is does not have the file name of a region", ErrRefused, path)
+		return fmt.Errorf("%w: %q does not have the file name of a region", ErrRefused, path)
 	case root && filepath.Dir(filepath.Dir(path)) != job.RootFolder:
 		return fmt.Errorf("%w: %q is not in root's folder of jobs", ErrRefused, path)
 	}
