@@ -240,9 +240,13 @@ static CUresult copy_fill(CUdeviceptr p, uint64_t pitch, unsigned value, unsigne
 	if (p % element != 0 || (height > 1 && pitch < width * element))
 		return CUDA_ERROR_INVALID_VALUE;
 	TRY(copy_device_end(p, (height - 1) * pitch + width * element, &e));
-	for (uint64_t y = 0; e.real != NULL && y < height; y++)
-		for (uint64_t x = 0; x < width; x++) /* little-endian: the low bytes of the value */
-			memcpy((char *)e.real + y * pitch + x * element, &value, element);
+	for (uint64_t y = 0; e.real != NULL && y < height; y++) {
+		char *line = (char *)e.real + y * pitch;
+		if (element == 1)
+			memset(line, (int)value, width);
+		for (uint64_t x = 0; element > 1 && x < width; x++) /* little-endian: the low bytes of the value */
+			memcpy(line + x * element, &value, element);
+	}
 	return CUDA_SUCCESS;
 }
 
