@@ -129,12 +129,14 @@ build/promtool build/prometheus:
 	@mkdir -p build
 	@if command -v $(@F) >/dev/null; then ln -sf "$$(command -v $(@F))" $@; else scripts/promtool build; fi
 
+# Tests that run beside each other wait most of the time.
+GOTEST     := RATION_TEST_MADE=1 scripts/gotest -parallel $(shell expr 2 '*' $(CORES))
 TOOLS      := spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq musl-gcc systemd-analyze
 test: ## everything that runs without a GPU, with the long walks shortened: start here
 	@scripts/need $(TOOLS)
 	@$(MAKE_QUIET) build/promtool build/prometheus
 	@scripts/steps 'make $@' 'build=$(MAKE_QUIET) all gpu-bundle' 'generated=$(MAKE_QUIET) generated' 'vet=$(MAKE_QUIET) vet' \
-		'models=models/run --quick' 'go=RATION_TEST_MADE=1 scripts/gotest -short ./...' \
+		'models=models/run --quick' 'go=$(GOTEST) -short ./...' \
 		'python=$(MAKE_QUIET) test-python' $(foreach dir,$(NATIVE),'$(subst /,-,$(dir))=$(MAKE_QUIET) -j$(CORES) -C $(dir) test SHORT=1')
 
 test-python: ## the Python package with stand-in GPUs, and its types if there is mypy
@@ -147,7 +149,7 @@ test-python: ## the Python package with stand-in GPUs, and its types if there is
 SLOW := ./check/processes ./internal/cli ./internal/region
 test-slow: native ## what make test shortens: lint, kills at every point, chaos, all commands as two users, the order of locks, all models
 	@scripts/need $(TOOLS)
-	@scripts/steps 'make $@' 'lint=$(MAKE_QUIET) lint' 'go-slow=RATION_TEST_MADE=1 scripts/gotest $(SLOW)' \
+	@scripts/steps 'make $@' 'lint=$(MAKE_QUIET) lint' 'go-slow=$(GOTEST) $(SLOW)' \
 		'lock-order=$(MAKE_QUIET) -j$(CORES) -C shim test-lockdebug' 'models-all=models/run' 'models-full=models/run --full'
 
 # What was there must be what make generate writes.

@@ -152,6 +152,7 @@ func TestSilentAgent(t *testing.T) {
 
 // Who follows an agent that falls silent is told so, and goes on without it.
 func TestSilentStream(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	folder := agentFolder(t)
 	line := `{"kind": "end", "path": "/gone", "job": "gone", "text": "job gone has ended"}` + "\n"

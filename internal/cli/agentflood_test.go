@@ -51,6 +51,7 @@ func writeSparse(t *testing.T, path string, text []byte) {
 // A user has 2,000 jobs, and opens and closes their regions without a pause, more than 240 times a second. Root's
 // agent keeps to its memory, far below what its unit allows, and goes on.
 func TestHostileOpens(t *testing.T) {
+	slow(t)
 	const (
 		user, jobs = 64001, 2000
 		most       = 384 << 10 // KiB; MemoryMax of the unit is 512 MiB

@@ -88,6 +88,7 @@ func TestSleepAfter(t *testing.T) {
 
 // With --wake manual a call does not wake the job.
 func TestSleepAfterManual(t *testing.T) {
+	slow(t)
 	idleMachine(t)
 	p := startSleeper(t, 500, "--mem", "4g", "--name", "naps", "--sleep-after", "1s", "--wake", "manual")
 	waitSleep(t, "naps", machine.Asleep)
@@ -116,6 +117,7 @@ func TestSleepAfterShared(t *testing.T) {
 
 // A job that should sleep and cannot says why, and stays awake.
 func TestSleepAfterCannot(t *testing.T) {
+	slow(t)
 	idleMachine(t)
 	t.Setenv("FAKEGPU_CHECKPOINT", "")
 	p := startSleeper(t, 100, "--mem", "1g", "--name", "stays", "--sleep-after", "1s")

@@ -99,6 +99,7 @@ func TestLane(t *testing.T) {
 
 // A helper is killed at each step that has to do with the lane, and the next one finishes its work.
 func TestLaneKilledAtEachStep(t *testing.T) {
+	slow(t)
 	laneMachine(t)
 	first := startLane(t, 20, "--mem", "100m", "--name", "pair")
 	second := startLane(t, 10, "--join", "--name", "pair")

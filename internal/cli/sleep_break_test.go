@@ -78,6 +78,7 @@ func TestWakeWhileFallingTakesItsTurn(t *testing.T) {
 
 // The process that waited to wake a job does not wake it from a later sleep that only ration wake may end.
 func TestManualAfterAuto(t *testing.T) {
+	slow(t)
 	sleepMachine(t, "0")
 	p := startSleeper(t, 100, "--mem", "1g", "--name", "nb")
 	mustRation(t, "sleep", "nb")

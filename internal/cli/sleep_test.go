@@ -201,6 +201,7 @@ func TestSleepAndWake(t *testing.T) {
 
 // What cannot sleep stays awake, and says why.
 func TestCannotSleep(t *testing.T) {
+	slow(t)
 	jobs := sleepMachine(t, "0")
 	p := startSleeper(t, 100, "--mem", "1g", "--name", "stays")
 	_, d := readSleeper(t, "stays")

@@ -106,6 +106,7 @@ func TestLimitLoweredWhileItWaitsToWake(t *testing.T) {
 
 // A job has limits on two GPUs and memory on one of them. It wakes when both have room for its limits.
 func TestWakeNeedsAllItsLimits(t *testing.T) {
+	slow(t)
 	jobs := sleepMachine(t, "0")
 	t.Setenv("FAKEGPU", "smallx2:8g")
 	p := startSleeper(t, 100, "--mem", "5g", "--name", "two")

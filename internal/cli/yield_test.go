@@ -71,6 +71,7 @@ func TestYield(t *testing.T) {
 // A job that has just woken is not put to sleep again by what was found before: neither by a process that reads its file
 // now, nor by one that has read it before.
 func TestJustWoken(t *testing.T) {
+	slow(t)
 	jobs, _ := idleMachine(t)
 	p := startSleeper(t, 100, "--mem", "1g", "--name", "woken", "--sleep-after", "150s")
 	waitUnused(t, true, "woken")
