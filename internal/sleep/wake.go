@@ -211,7 +211,7 @@ func WaitToWake(r *region.Region, j job.Job, count, wanted uint64) error {
 			}
 			continue
 		}
-		if word.Manual() != 0 && len(all) > 0 {
+		if word.Manual() != 0 {
 			_, err = wake(r, false, &calls{})
 		} else {
 			_, err = WakeInTurn(r, j, launch.Wait{Tell: func(string) {}})
