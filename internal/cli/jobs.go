@@ -130,9 +130,14 @@ func checkAll(m *machine.Machine, j *machine.Job, argument string) error {
 // noJobOf says which part of USER/NAME does not exist.
 func noJobOf(argument string, err error) error {
 	user, name, ofUser := splitUser(argument)
-	switch {
-	case !errors.Is(err, job.ErrNoJob):
+	if !errors.Is(err, job.ErrNoJob) {
 		return err
+	}
+	if q := lookUpQueued(argument); q != nil {
+		q.Close()
+		return fmt.Errorf("%s: %w yet (its command waits for room: ration queue)", argument, job.ErrNoJob)
+	}
+	switch {
 	case !ofUser:
 		if _, waits := job.WaitingFor(argument); waits {
 			return fmt.Errorf("%s: %w yet (a program of that user waits for its ration: ration queue)", argument, job.ErrNoJob)

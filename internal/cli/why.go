@@ -184,7 +184,7 @@ func deniedTo(names []string) []machine.Denied {
 // waitingAs returns the commands and users that wait for room and have one of the names, or all.
 func waitingAs(m *machine.Machine, names []string) []machine.Waiting {
 	return slices.DeleteFunc(slices.Concat([]machine.Waiting{}, m.Waiting), func(w machine.Waiting) bool {
-		return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return w.Job != "" && (name == w.Job || name == w.Owner+"/"+w.Job) })
+		return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return isName(name, w.Job, w.Owner) })
 	})
 }
 
@@ -234,8 +234,13 @@ func removedJobs(there []machine.Job, names []string) (out []machine.Job, err er
 }
 
 // isNamed reports whether an event belongs to a job with that name.
-func isNamed(e *machine.Event, name string) bool {
-	return name == e.Path || name == e.Job || e.Job != "" && name == e.Owner+"/"+e.Job
+func isNamed(e *machine.Event, argument string) bool {
+	return argument == e.Path || isName(argument, e.Job, e.Owner)
+}
+
+// isName reports whether an argument names a job of an owner. A run of a policy has the owner in its name.
+func isName(argument, name, owner string) bool {
+	return name != "" && (argument == name || argument == owner+"/"+name || name == owner+"/"+argument)
 }
 
 // readJobs reads the named jobs, or all jobs. An unreadable job is an error if it was named, and a
