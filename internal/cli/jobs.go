@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ration/internal/humanfmt"
 	"ration/internal/job"
@@ -223,6 +226,26 @@ func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (
 		return j, withNotAll(noJobOf(argument, err), &m)
 	}
 	return job.Job{Path: m.Jobs[i].Path}, checkAll(&m, &m.Jobs[i], argument)
+}
+
+// nameOf returns the name by which ration ps shows a job that an argument names; "" for a region at a path.
+func nameOf(argument string, j job.Job) string {
+	if _, is := job.PolicyUser(j.Path); is {
+		return job.ShownName("", j.Path)
+	}
+	name := j.Name
+	if _, own, ofUser := splitUser(argument); name == "" && ofUser && j.Path != argument {
+		name = own
+	}
+	if name == "" && !strings.Contains(argument, "/") {
+		name = argument
+	}
+	// Under a policy it is the record of a command that is counted in a job of its user: a run, or the job of all programs.
+	var st unix.Stat_t
+	if of, is := job.PolicyUser(job.InfoOf(j).Region); name != "" && is && unix.Lstat(filepath.Dir(j.Path), &st) == nil && int(st.Uid) == of {
+		return proc.UserName(of) + "/" + name
+	}
+	return name
 }
 
 // lookUpQueued returns the command in a queue that will make the job which an argument names, or nil. For root the

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -133,13 +134,8 @@ const (
 	PolicyLock   = "policy.lock"
 )
 
-// Title returns the job's name, or its path if it has no name.
-func (j Job) Title() string {
-	if j.Name != "" {
-		return j.Name
-	}
-	return j.Path
-}
+// Title returns the name by which people know the job, or its path if it has none.
+func (j Job) Title() string { return cmp.Or(ShownName(j.Name, j.Path), j.Path) }
 
 // FindFolder is like Find, and also finds a job that has a folder but no region: it has none yet, or it is the record
 // of a command whose region is root's, under a policy.
