@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/agent"
-	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -214,7 +214,7 @@ func (p *eventPrinter) print(e machine.Event) {
 		p.err = err
 		return
 	}
-	title := job.Job{Name: e.Job, Path: e.Path}.Title()
+	title := cmp.Or(e.Job, e.Path)
 	text := e.Text
 	if e.Denied == nil && (e.Kind == machine.RequestRefused || e.Kind == machine.ProcessDied) {
 		text = title + ": " + text

@@ -47,6 +47,8 @@ jobs.
   IDLE      the part of HELD in which the job did no work on the device
   RESERVED  limits over time, while their jobs had not ended
   PEAK      most memory that one job held on one device
+  REFUSED   requests for memory, and rations that a policy refused to users
+  DIED      processes that ended without returning their memory
   ASLEEP    hours for which jobs slept, on each device of which they had memory
             put aside; there if a job slept. They held and reserved nothing then
 

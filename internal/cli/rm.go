@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -120,7 +121,7 @@ func (a *app) removeJobs(jobs []job.Job, shown []string, remove func(job.Job) (l
 	}
 	return a.printReport(out, len(kept) == 0, func() {
 		for _, r := range out.Removed {
-			a.out.printf("removed %s\n", termtext.Printable(job.Job{Name: r.Job, Path: r.Path}.Title()))
+			a.out.printf("removed %s\n", termtext.Printable(cmp.Or(r.Job, r.Path)))
 			if r.Left != "" {
 				a.warn(r.Left)
 			}
