@@ -256,9 +256,9 @@ func lookUpQueued(argument string) *job.Queued {
 	case !ofUser && strings.Contains(argument, "/"):
 		return nil
 	case !ofUser:
-		return job.FindQueued(job.Folder(), argument)
+		return findQueued(argument)
 	case node.IsUser(user)(os.Geteuid(), proc.UserName(os.Geteuid())):
-		return job.FindQueued(job.Folder(), name)
+		return findQueued(name)
 	case !job.AllUsers():
 		return nil
 	}
@@ -274,6 +274,16 @@ func lookUpQueued(argument string) *job.Queued {
 	case <-time.After(userTimeout):
 		return nil // jobOfUser says so
 	}
+}
+
+// findQueued returns the command in a queue of this user that will make the job of that name, or nil.
+func findQueued(name string) *job.Queued {
+	for _, folder := range append([]string{job.Folder()}, job.OtherFolders()...) {
+		if q := job.FindQueued(folder, name); q != nil {
+			return q
+		}
+	}
+	return nil
 }
 
 // recorded returns the record of a command under a policy that an argument of root names, USER/NAME. How the command

@@ -79,10 +79,10 @@ Root sees the jobs of all users, also those that a process has locked in any
 other place, such as a container; of a job with very many processes those that
 hold most; with JOB, all of them. A user whose folder does not respond within
 two seconds is named, and does not affect the others. A plain name is root's
-own job, or else
-the only one of that name which runs. Others see their own: those in
-$XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID. ` + job.EnvFolder + ` names
-another folder, also to root, and ` + job.EnvRegion + `
+own job, or else the only one of that name which runs. Others see their own, of
+all their logins: those in $XDG_RUNTIME_DIR/ration, /run/user/UID/ration,
+${TMPDIR:-/tmp}/ration-UID and ~/.local/state/ration. ` + job.EnvFolder + ` names one
+folder instead, also to root, and ` + job.EnvRegion + `
 one more region.
 
 The memory of dead processes is first returned to the job, if you may write its
