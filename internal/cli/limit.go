@@ -195,6 +195,10 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 	if err != nil {
 		return err
 	}
+	// The record of a run has a copy of its region, which limits nothing.
+	if _, of := job.PolicyUser(job.InfoOf(j).Region); of && (priority != 0 || wait != 0 || change.IsSet()) {
+		return statusError{fmt.Errorf("changing the limit of %s: it has ended", nameOf(args[0], j)), ExitFailed}
+	}
 	if priority != 0 || wait != 0 {
 		if change.IsSet() || f.device != allDevices {
 			return usageError("--priority and --wait-alloc: they are the whole job's (change other limits by a command of their own)")
