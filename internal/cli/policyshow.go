@@ -94,8 +94,11 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 		{title: "USER", text: func(u policy.Standing) string { return u.User }},
 		{title: "RULE", text: func(u policy.Standing) string { return cmp.Or(u.Rule, "unknown") }},
 	}
-	columns = append(columns, termColumns(func(u policy.Standing) policy.Terms { return u.Terms })...)
-	printTable(a.out, append(columns, column[policy.Standing]{title: "ASKED",
+	// A narrow terminal cuts the last columns: those of the rule, which the first table has too.
+	const ration = 3 // MEMORY, SHARE and CAP
+	terms := termColumns(func(u policy.Standing) policy.Terms { return u.Terms })
+	columns = append(columns, terms[:ration]...)
+	columns = append(columns, column[policy.Standing]{title: "ASKED",
 		text: func(u policy.Standing) string {
 			if u.Asked == nil {
 				return "-"
@@ -117,7 +120,8 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 				return "lent"
 			}
 			return limitsText(u.Limits)
-		}}), s.Users)
+		}})
+	printTable(a.out, append(columns, terms[ration:]...), s.Users)
 	for _, u := range s.Users {
 		if u.Error != "" {
 			a.out.printf("%s %s\n", a.out.style(bold, "!"), a.out.wrap(termtext.Printable(u.User+": "+u.Error), 2))

@@ -231,7 +231,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	case f.User != "" || len(f.Filters) > 0:
 		a.out.printf("No job matches. (`ration ps` shows all.)\n")
 	case job.PolicyInForce() && os.Geteuid() != 0:
-		a.out.printf("You have no job. (Your first CUDA program makes it; `ration policy show %s` says how much it gets.)\n", oneWord(proc.UserName(os.Geteuid())))
+		a.out.paragraph(plain, 0, "You have no job. (Your first CUDA program makes it; `ration policy show %s` says how much it gets.)", oneWord(proc.UserName(os.Geteuid())))
 	default:
 		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", m.Folder)
 	}

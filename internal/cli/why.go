@@ -299,7 +299,9 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 	if f := refusals[0]; a.out.tty && f.Held+f.Asked <= uint64(limit.TiB) {
 		needed := (f.Held + f.Asked + uint64(limit.MiB) - 1) / uint64(limit.MiB) * uint64(limit.MiB)
 		command := fmt.Sprintf("ration limit %s %s --device %d", f.job.Title(), limit.Size(needed).Exact(), f.Device)
-		if _, ofPolicy := job.PolicyUser(f.job.Path); ofPolicy && !job.AllUsers() {
+		if f.job.State == machine.Ended {
+			command = fmt.Sprintf("ration run --mem %s", limit.Size(needed).Exact())
+		} else if _, ofPolicy := job.PolicyUser(f.job.Path); ofPolicy && !job.AllUsers() {
 			command = fmt.Sprintf("ration policy ask --mem %s, if your rule allows that (ration policy show)", limit.Size(needed).Exact())
 			if _, _, run := job.RunOf(filepath.Base(filepath.Dir(f.job.Path))); run {
 				command = fmt.Sprintf("ration run --mem %s", limit.Size(needed).Exact())
