@@ -128,7 +128,11 @@ func (a *app) runWhy(names []string, count int) error {
 		return a.out.printJSON(out)
 	}
 	if up := policy.ServiceUp(); up != nil && !*up {
-		a.out.printf("%s\n", a.out.wrap("The service of this machine's policy does not run, so users without a job are refused CUDA (root starts it: systemctl start ration-policy, or ration policy keep).", 0))
+		without := "are refused CUDA"
+		if p, err := policy.InForce(); err == nil && p.Missing == policy.MissingOpen {
+			without = "have no limit"
+		}
+		a.out.paragraph(plain, 0, "The service of this machine's policy does not run, so users without a job %s (root starts it: systemctl start ration-policy, or ration policy keep).", without)
 	}
 	for _, w := range out.Waiting {
 		a.printAt(w.Since, fmt.Sprintf("%s waits for %s since then, place %d in the queue", w.Title(), w.WantsText(), w.Place))
