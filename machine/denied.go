@@ -101,6 +101,9 @@ func DeniedSentence(d *Denied) string {
 // sentence returns what happened, and what the user can do.
 func (d *Denied) sentence() (text, remedy string) {
 	text = d.Text
+	if job.AllUsers() { // the user was told it in these words
+		text = strings.ReplaceAll(text, " your ", " "+d.User+"'s ")
+	}
 	if i := strings.LastIndex(text, " ("); i >= 0 && strings.HasSuffix(text, ")") {
 		text, remedy = text[:i], strings.TrimSuffix(text[i+2:], ")")
 	}

@@ -41,3 +41,17 @@ func TestDeniedOwnIsNoFinding(t *testing.T) {
 	expect.Equal(t, remedy, "try again later")
 	expect.Equal(t, len(recentlyDenied([]Denied{at(1, true, "too much")}, now)), 0)
 }
+
+// What the user was told is root's to read as well: in other words.
+func TestDeniedForRoot(t *testing.T) {
+	d := Denied{User: "ada", Own: true, Text: "no ration for this run: your other programs hold 2 GiB, and your ration has 1 GiB (end some)"}
+	for folder, want := range map[string]string{"": "ada's", t.TempDir(): "your"} { // root with one folder of jobs is as others
+		t.Setenv(job.EnvFolder, folder)
+		if folder == "" && !job.AllUsers() {
+			continue // not root
+		}
+		text, remedy := d.sentence()
+		expect.Equal(t, text, "the policy refused ada a ration: no ration for this run: "+want+" other programs hold 2 GiB, and "+want+" ration has 1 GiB")
+		expect.Equal(t, remedy, "end some")
+	}
+}

@@ -202,7 +202,7 @@ func (m *Machine) addRations() {
 			d := &j.Devices[n]
 			at := m.DeviceOf(d)
 			switch {
-			case at < 0:
+			case at < 0, d.Limited && d.Limit == 0: // it may not use this device, and has nothing of it
 			case d.Limited:
 				m.Devices[at].Rations += min(d.Limit, ^m.Devices[at].Rations) // saturates: a job may claim any limit
 				m.Devices[at].Jobs++

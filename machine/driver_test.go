@@ -52,6 +52,7 @@ func TestRations(t *testing.T) {
 		{Name: "c", State: Ended, Devices: []Device{{Device: 0, Limited: true, Limit: 9 * gib}}},
 		{Name: "d", State: Idle, Devices: []Device{{Device: 1, Used: 1}, {Device: 0, UUID: "GPU-elsewhere", Limited: true, Limit: gib}}},
 		{Name: "e", State: Idle, Devices: []Device{{Device: 0, Limited: true, Limit: ^uint64(0)}}}, // a tenant's own
+		{Name: "f", State: Idle, Devices: []Device{{Device: 0, Limited: true}, {Device: 1, Limited: true, Used: 1}}}, // not for this job
 	}}
 	m.addDriver(answerOf(twoDevices()), nil)
 	if g := m.Devices[1]; g.Rations != 8*gib || g.Jobs != 2 || g.Unlimited != 1 || g.Used != 2*gib || *g.Temperature != 41 || g.Power != nil {

@@ -123,7 +123,11 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 			continue
 		}
 		e := j.event(JobEnded, now)
-		e.Text = fmt.Sprintf("job %s has ended, and was removed", j.Title())
+		what := "job " + j.Title()
+		if j.Title() == j.Owner { // as where it starts
+			what = j.withOwner()
+		}
+		e.Text = what + " has ended, and was removed"
 		out = append(out, e)
 	}
 	out = append(out, deniedSince(before.Denied, after.Denied)...)

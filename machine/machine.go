@@ -270,7 +270,7 @@ func (j *Job) Aside() (bytes uint64) {
 }
 
 // Title returns the job's name, or its path if it has no name.
-func (j *Job) Title() string { return job.Job{Name: j.Name, Path: j.Path}.Title() }
+func (j *Job) Title() string { return cmp.Or(j.Name, j.Path) }
 
 // Device is a job's use of one device. Sizes are bytes.
 type Device struct {

@@ -9,6 +9,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/safepath"
 	"ration/internal/termtext"
 )
 
@@ -54,21 +55,28 @@ func (u *userScan) readOnce() userResult {
 				records = append(records, record)
 			}
 		}
+		out.cut = u.readFolders(job.OtherFolders(), p, add)
 	default:
-		for _, folder := range u.paths() {
-			all := job.EachIn(folder, func(found job.Job, dir int) bool {
-				if u.quota.isSpent() || u.isOver() {
-					return false
-				}
-				j, err := readRegionAt(dir, job.RegionName, found.Path, p, true)
-				add(found.Name, j, err)
-				return true
-			})
-			out.cut = out.cut || !all
-		}
+		out.cut = u.readFolders(u.paths(), p, add)
 	}
 	out.jobs, out.records = u.partial, records
 	return out
+}
+
+// readFolders calls add for each job in folders. It reports whether there are more than were read.
+func (u *userScan) readFolders(folders []string, p safepath.Budget, add func(name string, j Job, err error)) (cut bool) {
+	for _, folder := range folders {
+		all := job.EachIn(folder, func(found job.Job, dir int) bool {
+			if u.quota.isSpent() || u.isOver() {
+				return false
+			}
+			j, err := readRegionAt(dir, job.RegionName, found.Path, p, true)
+			add(found.Name, j, err)
+			return true
+		})
+		cut = cut || !all
+	}
+	return cut
 }
 
 // readLocked reads a region that was found by its lock. shown is false if the file is not a region.

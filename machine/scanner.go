@@ -376,7 +376,7 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 			fixed = append(fixed, path)
 		}
 	}
-	own.setPaths(func() []string { return []string{folder} }, fixed)
+	own.setPaths(func() []string { return append([]string{folder}, job.OtherFolders()...) }, fixed)
 	if !s.allUsers() || now.Sub(s.found) < findAge {
 		return false
 	}

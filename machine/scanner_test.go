@@ -405,3 +405,29 @@ func TestScannerNoticesOperatorsLimit(t *testing.T) {
 		t.Errorf("%v, %+v", changed, m.Jobs[0].Devices)
 	}
 }
+
+// The same for limits that were made after the region was first seen, as a policy does, which makes the region's mount first.
+func TestScannerNoticesLimitsMadeLater(t *testing.T) {
+	r, _ := scannerAt(t)
+	_, s := member(t, "kept")
+	mustScan(t, r)
+	path, err := job.RegionPath("kept")
+	expect.OK(t, err)
+	var limits region.Limits
+	limits.Memory[0] = abi.MakeLimit(1 << 30)
+	expect.OK(t, region.WriteLimitsFile(path, limits))
+	operators, err := region.OpenOperatorLimits(path)
+	expect.OK(t, err)
+	scan := func(want uint64) {
+		t.Helper()
+		forgetRest(r)
+		r.users[ownUser].state.jobs[path].due = time.Time{}
+		m, changed := mustScan(t, r)
+		expect.True(t, changed && len(m.Jobs[0].Devices) > 0 && m.Jobs[0].Devices[0].Limit == want, changed, m.Jobs[0].Devices)
+	}
+	expect.OK(t, s.Charge(0, abi.Data, 1<<20)) // a change that the region shows
+	scan(1 << 30)
+	mustScan(t, r) // nothing is left to notice
+	expect.OK(t, operators.SetLimit(0, abi.MakeLimit(1<<29)))
+	scan(1 << 29)
+}

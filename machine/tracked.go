@@ -238,6 +238,9 @@ func (t *tracked) readAll(p safepath.Budget) {
 	t.has = t.quota.cut(&j, t.has)
 	j.version = reads.Add(1)
 	t.job, t.known, t.read = j, true, p.Now()
+	if t.pulse != nil {
+		t.pulse.FindLimits(t.dir, t.region) // which may be younger than the region
+	}
 	t.due = dueAfter(t.due, t.read, threadTime()-began)
 	t.shown = t.name == "" || j.State == Running || !job.EndedOrNotBegun(err)
 	t.ended, t.created = t.shown && j.State == Ended, j.Created

@@ -149,7 +149,7 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 	for _, w := range was {
 		// A command makes its job before it leaves the queue, and a job that sleeps is awake or about to be.
 		started := slices.ContainsFunc(after.Jobs, func(j Job) bool {
-			return j.Path == w.Path && (j.Created.After(w.Since) || w.Wakes && j.Sleep != Asleep && j.State != Ended)
+			return j.ID().Path == w.Path && (j.Created.After(w.Since) || w.Wakes && j.Sleep != Asleep && j.State != Ended)
 		})
 		waited := humanfmt.Span(now.Sub(w.Since).Truncate(time.Second))
 		switch {

@@ -115,11 +115,11 @@ func booked(j *machine.Job, m *machine.Machine) map[int]machine.GPU {
 			continue
 		}
 		g := m.Devices[of]
-		if known := &m.Jobs[at].Devices[was]; known.Limited && known.UUID == d.UUID {
+		if known := &m.Jobs[at].Devices[was]; known.Limited && known.Limit > 0 && known.UUID == d.UUID {
 			g.Rations -= min(known.Limit, g.Rations)
 			g.Jobs--
 		}
-		if d.Limited {
+		if d.Limited && d.Limit > 0 {
 			g.Rations += min(d.Limit, ^g.Rations)
 			g.Jobs++
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/agent"
-	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -38,9 +38,10 @@ its limit), jobs that have become idle, commands that wait for room (wait, admit
 when it started, leave when it gave up), and jobs that have fallen asleep, have
 woken, or should sleep and cannot, as far as they are still known.
 With --follow, print new events until it is interrupted, and no earlier ones.
---since also limits or extends that: it is a time ago (10m, 2h), or a time
-(2026-01-31, 2026-01-31 15:04, 2026-01-31T15:04:05Z); all is everything that is
-known. With JOBs, which are names or paths of regions, print only their events.
+--since also limits or extends that: it is a time ago (10m, 7d), a day (today,
+yesterday, monday: the latest one), or a time (2026-01-31, 2026-01-31 15:04,
+2026-01-31T15:04:05Z); all is everything that is known. With JOBs, which are
+names or paths of regions, print only their events.
 
 A region keeps its latest 256 refusals and 64 deaths. Only an agent (ration
 agent) also has events of removed jobs, and ends of jobs that no launcher saw.
@@ -102,15 +103,7 @@ func (f eventsFlags) parseSince(now time.Time) (time.Time, error) {
 	case f.since == "" || f.since == "all":
 		return time.Time{}, nil
 	}
-	if ago, err := time.ParseDuration(f.since); err == nil && ago >= 0 {
-		return now.Add(-ago), nil
-	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"} {
-		if t, err := time.ParseInLocation(layout, f.since, now.Location()); err == nil {
-			return t, nil
-		}
-	}
-	return time.Time{}, usageError("--since %q: not a time (use 10m, 2h, 2026-01-31, or 2026-01-31T15:04:05Z)", f.since)
+	return parseTime("--since", f.since, now)
 }
 
 // eventPrinter prints each event once.
@@ -207,7 +200,7 @@ func (p *eventPrinter) print(e machine.Event) {
 	if p.err != nil || !p.seen.Add(e.ID()) {
 		return
 	}
-	named := len(p.names) == 0 || slices.Contains(p.names, e.Path) || e.Job != "" && slices.Contains(p.names, e.Job)
+	named := len(p.names) == 0 || slices.ContainsFunc(p.names, func(name string) bool { return isNamed(&e, name) })
 	if !named || !e.Time.IsZero() && e.Time.Before(p.f.from) || len(p.f.kinds) > 0 && !slices.Contains(p.f.kinds, e.Kind) {
 		return
 	}
@@ -221,7 +214,7 @@ func (p *eventPrinter) print(e machine.Event) {
 		p.err = err
 		return
 	}
-	title := job.Job{Name: e.Job, Path: e.Path}.Title()
+	title := cmp.Or(e.Job, e.Path)
 	text := e.Text
 	if e.Denied == nil && (e.Kind == machine.RequestRefused || e.Kind == machine.ProcessDied) {
 		text = title + ": " + text

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ration/internal/humanfmt"
 	"ration/internal/job"
@@ -130,9 +133,14 @@ func checkAll(m *machine.Machine, j *machine.Job, argument string) error {
 // noJobOf says which part of USER/NAME does not exist.
 func noJobOf(argument string, err error) error {
 	user, name, ofUser := splitUser(argument)
-	switch {
-	case !errors.Is(err, job.ErrNoJob):
+	if !errors.Is(err, job.ErrNoJob) {
 		return err
+	}
+	if q := lookUpQueued(argument); q != nil {
+		q.Close()
+		return fmt.Errorf("%s: %w yet (its command waits for room: ration queue)", argument, job.ErrNoJob)
+	}
+	switch {
 	case !ofUser:
 		if _, waits := job.WaitingFor(argument); waits {
 			return fmt.Errorf("%s: %w yet (a program of that user waits for its ration: ration queue)", argument, job.ErrNoJob)
@@ -220,6 +228,26 @@ func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (
 	return job.Job{Path: m.Jobs[i].Path}, checkAll(&m, &m.Jobs[i], argument)
 }
 
+// nameOf returns the name by which ration ps shows a job that an argument names; "" for a region at a path.
+func nameOf(argument string, j job.Job) string {
+	if _, is := job.PolicyUser(j.Path); is {
+		return job.ShownName("", j.Path)
+	}
+	name := j.Name
+	if _, own, ofUser := splitUser(argument); name == "" && ofUser && j.Path != argument {
+		name = own
+	}
+	if name == "" && !strings.Contains(argument, "/") {
+		name = argument
+	}
+	// Under a policy it is the record of a command that is counted in a job of its user: a run, or the job of all programs.
+	var st unix.Stat_t
+	if of, is := job.PolicyUser(job.InfoOf(j).Region); name != "" && is && unix.Lstat(filepath.Dir(j.Path), &st) == nil && int(st.Uid) == of {
+		return proc.UserName(of) + "/" + name
+	}
+	return name
+}
+
 // lookUpQueued returns the command in a queue that will make the job which an argument names, or nil. For root the
 // queues of other users are searched for USER/NAME only. The caller closes it.
 func lookUpQueued(argument string) *job.Queued {
@@ -228,9 +256,9 @@ func lookUpQueued(argument string) *job.Queued {
 	case !ofUser && strings.Contains(argument, "/"):
 		return nil
 	case !ofUser:
-		return job.FindQueued(job.Folder(), argument)
+		return findQueued(argument)
 	case node.IsUser(user)(os.Geteuid(), proc.UserName(os.Geteuid())):
-		return job.FindQueued(job.Folder(), name)
+		return findQueued(name)
 	case !job.AllUsers():
 		return nil
 	}
@@ -246,6 +274,16 @@ func lookUpQueued(argument string) *job.Queued {
 	case <-time.After(userTimeout):
 		return nil // jobOfUser says so
 	}
+}
+
+// findQueued returns the command in a queue of this user that will make the job of that name, or nil.
+func findQueued(name string) *job.Queued {
+	for _, folder := range append([]string{job.Folder()}, job.OtherFolders()...) {
+		if q := job.FindQueued(folder, name); q != nil {
+			return q
+		}
+	}
+	return nil
 }
 
 // recorded returns the record of a command under a policy that an argument of root names, USER/NAME. How the command

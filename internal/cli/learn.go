@@ -66,7 +66,7 @@ func (a *app) runLearn(tasks, quick bool) error {
 		return fmt.Errorf("finding this program: %w", err)
 	}
 	if err := scenario.Learn(exe, screen); errors.Is(err, scenario.ErrLeft) {
-		a.out.printf("You left. Nothing of the lesson goes on; ration learn --tasks begins with the tasks.\n")
+		a.out.paragraph(plain, 0, "You left. Nothing of the lesson goes on; ration learn --tasks begins with the tasks.")
 	} else if err != nil {
 		return err
 	}

@@ -146,9 +146,8 @@ for the one that --device names, or as listed: 0=10g,1=20g.
 A change applies to every request from then on. If the job holds more than its
 new limit, it keeps that, and gets no more until it has freed enough. If the new
 limit is less than half of what the job holds, the command asks first, and
-without a terminal refuses; --yes answers for you. If an
-agent runs (ration agent), the command warns if the limits of all jobs together
-exceed a device.
+without a terminal refuses; --yes answers for you. If an agent runs (ration
+agent), the command warns if the limits of all jobs together exceed a device.
 
 --compute and --compute-max change the job's share of a device's time and its
 cap, as in ration run; none removes one. They do not apply to a process that
@@ -195,6 +194,10 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 	j, err := lookUpJob(args[0], job.Find)
 	if err != nil {
 		return err
+	}
+	// The record of a run has a copy of its region, which limits nothing.
+	if _, of := job.PolicyUser(job.InfoOf(j).Region); of && (priority != 0 || wait != 0 || change.IsSet()) {
+		return statusError{fmt.Errorf("changing the limit of %s: it has ended", nameOf(args[0], j)), ExitFailed}
 	}
 	if priority != 0 || wait != 0 {
 		if change.IsSet() || f.device != allDevices {

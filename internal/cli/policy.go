@@ -271,7 +271,8 @@ func newPolicyApplyCommand(a *app) *cobra.Command {
 		Long: `Put ` + policy.ConfigFile + `, which has changed, in force, in place of
 the current policy. Limits of running jobs change at once; programs keep what
 they hold beyond a new limit. A file with an error is refused as a whole, and
-the current policy stays. ` + policyService + ` does the same when the file changes.
+the current policy stays. ` + policyService + ` does the same when the file
+changes.
 
 Jobs of the users given here are made as well.
 

@@ -3,11 +3,15 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"ration/internal/humanfmt"
+	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/node"
 	"ration/internal/policy"
 	"ration/internal/region"
 	"ration/internal/termtext"
@@ -30,9 +34,9 @@ func newPolicyShowCommand(a *app) *cobra.Command {
 		Short: "Show the policy in force, and the rations of users",
 		Long: `Show the policy in force: the rules of users, of groups and for everybody, in
 the order in which they apply, with all that they set; and for each user the
-rule that applies, the ration, and the limits of the user's job. Without arguments these are the users
-that the policy names, and those that have a job. With arguments only those
-users are shown; --json always has the rules.
+rule that applies, the ration, and the limits of the user's job. Without
+arguments these are the users that the policy names, and those that have a job.
+With arguments only those users are shown; --json always has the rules.
 
 Exit status: 0, or 1 if no policy is in force.`,
 		Example: "  ration policy show\n  ration policy show anna --json",
@@ -90,8 +94,11 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 		{title: "USER", text: func(u policy.Standing) string { return u.User }},
 		{title: "RULE", text: func(u policy.Standing) string { return cmp.Or(u.Rule, "unknown") }},
 	}
-	columns = append(columns, termColumns(func(u policy.Standing) policy.Terms { return u.Terms })...)
-	printTable(a.out, append(columns, column[policy.Standing]{title: "ASKED",
+	// A narrow terminal cuts the last columns: those of the rule, which the first table has too.
+	const ration = 3 // MEMORY, SHARE and CAP
+	terms := termColumns(func(u policy.Standing) policy.Terms { return u.Terms })
+	columns = append(columns, terms[:ration]...)
+	columns = append(columns, column[policy.Standing]{title: "ASKED",
 		text: func(u policy.Standing) string {
 			if u.Asked == nil {
 				return "-"
@@ -113,7 +120,8 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 				return "lent"
 			}
 			return limitsText(u.Limits)
-		}}), s.Users)
+		}})
+	printTable(a.out, append(columns, terms[ration:]...), s.Users)
 	for _, u := range s.Users {
 		if u.Error != "" {
 			a.out.printf("%s %s\n", a.out.style(bold, "!"), a.out.wrap(termtext.Printable(u.User+": "+u.Error), 2))
@@ -236,14 +244,35 @@ rations of others.`,
 			if err := policy.Ask(r); err != nil {
 				return err
 			}
-			a.out.printf("You have it.\n")
-			return nil
+			return a.printStanding(func() {
+				a.out.printf("You have it.\n")
+				a.noteHeld()
+			})
 		},
 	}
 	f.addMemory(cmd.Flags())
 	f.addCompute(cmd.Flags())
 	f.addPriority(cmd.Flags())
 	return cmd
+}
+
+// printStanding prints this user's ration as JSON, or calls text.
+func (a *app) printStanding(text func()) error {
+	p, err := policy.InForce()
+	if err != nil {
+		return err
+	}
+	return a.print(p.Show(os.Getuid()), text)
+}
+
+// noteHeld says it if this user's programs hold more than their ration.
+func (a *app) noteHeld() {
+	j := node.ReadJob(job.Job{Path: job.OfUserPath(os.Getuid())}, node.Options{ReadOnly: true})
+	for _, d := range j.Devices {
+		if d.Limited && d.Used > d.Limit {
+			a.out.paragraph(plain, 2, "Your programs hold %s of GPU %d. Nothing is taken away; requests are refused until %s were returned.", humanfmt.Bytes(d.Used), d.Device, humanfmt.Bytes(d.Used-d.Limit))
+		}
+	}
 }
 
 func newPolicyMoveCommand(a *app) *cobra.Command {
@@ -272,8 +301,7 @@ is no room.`,
 			if err != nil {
 				return err
 			}
-			a.out.printf("Your ration is on %v.\n", at)
-			return nil
+			return a.printStanding(func() { a.out.printf("Your ration is on %v.\n", at) })
 		},
 	}
 }

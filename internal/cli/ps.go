@@ -14,6 +14,7 @@ import (
 	"ration/internal/agent"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/node"
 	"ration/internal/proc"
 	"ration/internal/termtext"
@@ -79,10 +80,10 @@ Root sees the jobs of all users, also those that a process has locked in any
 other place, such as a container; of a job with very many processes those that
 hold most; with JOB, all of them. A user whose folder does not respond within
 two seconds is named, and does not affect the others. A plain name is root's
-own job, or else
-the only one of that name which runs. Others see their own: those in
-$XDG_RUNTIME_DIR/ration or ${TMPDIR:-/tmp}/ration-UID. ` + job.EnvFolder + ` names
-another folder, also to root, and ` + job.EnvRegion + `
+own job, or else the only one of that name which runs. Others see their own, of
+all their logins: those in $XDG_RUNTIME_DIR/ration, /run/user/UID/ration,
+${TMPDIR:-/tmp}/ration-UID and ~/.local/state/ration. ` + job.EnvFolder + ` names one
+folder instead, also to root, and ` + job.EnvRegion + `
 one more region.
 
 The memory of dead processes is first returned to the job, if you may write its
@@ -230,8 +231,8 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		a.out.printf("No job of user %s is shown: only root sees other users' jobs.\n", oneWord(f.User))
 	case f.User != "" || len(f.Filters) > 0:
 		a.out.printf("No job matches. (`ration ps` shows all.)\n")
-	case job.PolicyInForce() && os.Geteuid() != 0:
-		a.out.printf("You have no job. (Your first CUDA program makes it; `ration policy show %s` says how much it gets.)\n", oneWord(proc.UserName(os.Geteuid())))
+	case launch.Ruled():
+		a.out.paragraph(plain, 0, "You have no job. (Your first CUDA program makes it; `ration policy show %s` says how much it gets.)", oneWord(proc.UserName(os.Geteuid())))
 	default:
 		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", m.Folder)
 	}

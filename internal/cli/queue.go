@@ -29,6 +29,10 @@ order in which they will start. Each user has a queue, root too. Root sees all
 of them, others their own. To take a command out of the queue: Ctrl-C, or ration
 stop JOB.
 
+Under a policy the users that wait for a ration are shown as well, and jobs that
+wait to wake; they have one queue together. A command of a user without a ration
+is in both: the ration comes first.
+
 Exit status: 0, also if none waits.`,
 		Example: "  ration queue\n  ration queue --json",
 		Args:    noArgs,

@@ -9,6 +9,7 @@ import (
 	"ration/internal/fleet"
 	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/policy"
 	"ration/internal/sleep"
 	"ration/internal/usage"
 	"ration/machine"
@@ -115,7 +116,7 @@ var outputs = map[string]any{
 	"bench": bench.Measurement{}, "create": Created{}, "demo": scenario.DemoReport{}, "doctor": doctor.Report{}, "events": machine.Event{}, "fleet": fleet.State{}, "inspect": Inspection{},
 	"library": Library{}, "limit": ShownLimits{}, "notify": Notified{}, "ps": machine.Machine{}, "queue": Queue{}, "rm": Removals{}, "run": launch.Summary{}, "schema": Schemas{}, "selftest": scenario.SelftestReport{}, "signal": Stopped{}, "sleep": Slept{}, "stop": Stopped{}, "wake": Slept{},
 	"report": usage.Report{}, "version": Version{}, "wait": Waited{}, "web": Page{}, "why": Why{},
-	"policy apply": PolicyApplied{}, "policy check": PolicyChecked{}, "policy disable": PolicyEnded{}, "policy enable": PolicyApplied{}, "policy enable" + dryRun: PolicyPlanned{}, "policy show": PolicyShown{},
+	"policy apply": PolicyApplied{}, "policy ask": policy.Standing{}, "policy check": PolicyChecked{}, "policy disable": PolicyEnded{}, "policy enable": PolicyApplied{}, "policy enable" + dryRun: PolicyPlanned{}, "policy move": policy.Standing{}, "policy show": PolicyShown{},
 }
 
 // pages are the docs pages about a command.

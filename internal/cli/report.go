@@ -47,6 +47,8 @@ jobs.
   IDLE      the part of HELD in which the job did no work on the device
   RESERVED  limits over time, while their jobs had not ended
   PEAK      most memory that one job held on one device
+  REFUSED   requests for memory, and rations that a policy refused to users
+  DIED      processes that ended without returning their memory
   ASLEEP    hours for which jobs slept, on each device of which they had memory
             put aside; there if a job slept. They held and reserved nothing then
 
@@ -274,11 +276,13 @@ func (a *app) showReport(r usage.Report) {
 		printTable(a.out, reportColumns(r.By, gpuNames()), r.Lines)
 		if len(r.Lines) > 1 {
 			t := r.Total
-			a.out.printf("\nTogether %s of the GPUs' time; %s held, %s of it idle; %s reserved.\n", t.Hours(), humanfmt.GiBHours(t.Held), t.IdlePart(), humanfmt.GiBHours(t.Reserved))
+			a.out.printf("\n")
+			a.out.paragraph(plain, 0, "Together %s of the GPUs' time; %s held, %s of it idle; %s reserved.", t.Hours(), humanfmt.GiBHours(t.Held), t.IdlePart(), humanfmt.GiBHours(t.Reserved))
 		}
 	}
 	if all := r.To.Sub(r.From).Seconds(); r.Watched < 0.999*all {
-		a.out.printf("\nAn agent watched %s of these %s; what happened in the rest is not known.\n",
+		a.out.printf("\n")
+		a.out.paragraph(plain, 0, "An agent watched %s of these %s; what happened in the rest is not known.",
 			humanfmt.Span(time.Duration(r.Watched*float64(time.Second))), humanfmt.Span(r.To.Sub(r.From)))
 	}
 }

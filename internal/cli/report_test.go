@@ -1,7 +1,11 @@
 package cli
 
 import (
+	"bytes"
+	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"ration/check/expect"
 	"ration/internal/usage"
@@ -12,4 +16,18 @@ func TestNamesOfGPUs(t *testing.T) {
 	lines := []usage.Line{{GPU: "GPU-a"}, {GPU: "GPU-gone"}}
 	nameGPUs(lines, map[string]string{"GPU-a": "0 NVIDIA H200"})
 	expect.True(t, lines[0].GPU == "0 NVIDIA H200" && lines[1].GPU == "GPU-gone", lines)
+}
+
+// No line of a report is longer than a terminal is wide, and no word is cut in two.
+func TestReportFitsTerminal(t *testing.T) {
+	var text bytes.Buffer
+	a := &app{out: terminal{Writer: &text, tty: true, width: 80, writeErr: new(error)}}
+	now := time.Now()
+	a.showReport(usage.Report{From: now.AddDate(0, 0, -7), To: now, Watched: 3600, By: usage.ByUser,
+		Lines: []usage.Line{{User: "ada", Held: 1 << 50, Refused: 7, Asleep: 1}, {User: "bob"}}, Total: usage.Line{Held: 1 << 50, Reserved: 1 << 50}})
+	for line := range strings.Lines(text.String()) {
+		expect.True(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) <= 80, line)
+	}
+	words := strings.Join(strings.Fields(text.String()), " ")
+	expect.True(t, strings.Contains(words, " of it idle; ") && strings.Contains(words, "what happened in the rest is not known."), words)
 }

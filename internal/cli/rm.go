@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -78,27 +81,38 @@ func (a *app) runRm(f rmFlags, names []string) error {
 	if err != nil {
 		return err
 	}
-	if f.force {
-		return a.removeJobs(jobs, job.ForceRemove)
+	shown := make([]string, len(jobs))
+	for i := range jobs {
+		j := &jobs[i]
+		shown[i] = nameOf(names[i], *j)
+		if _, is := job.PolicyUser(j.Path); is && j.Name == "" {
+			if !job.AllUsers() {
+				return statusError{fmt.Errorf("removing %s: the machine's policy made it, and only root can remove it (ration stop ends its processes)", shown[i]), ExitFailed}
+			}
+			j.Name = filepath.Base(filepath.Dir(j.Path)) // a job of root's
+		}
 	}
-	return a.removeJobs(jobs, func(j job.Job) ([]region.Process, error) { return nil, job.Remove(j, false) })
+	if f.force {
+		return a.removeJobs(jobs, shown, job.ForceRemove)
+	}
+	return a.removeJobs(jobs, shown, func(j job.Job) ([]region.Process, error) { return nil, job.Remove(j, false) })
 }
 
-// removeJobs removes the jobs that it can, and reports the others.
-func (a *app) removeJobs(jobs []job.Job, remove func(job.Job) (left []region.Process, err error)) error {
+// removeJobs removes the jobs that it can, and reports the others. shown are their names.
+func (a *app) removeJobs(jobs []job.Job, shown []string, remove func(job.Job) (left []region.Process, err error)) error {
 	out := Removals{Removed: []Removal{}, Kept: []Removal{}}
 	var kept []error
-	for _, j := range jobs {
+	for i, j := range jobs {
 		left, err := remove(j)
 		if err == nil {
-			r := Removal{Job: j.Name, Path: j.Path}
+			r := Removal{Job: shown[i], Path: j.Path}
 			if len(left) > 0 {
 				r.Left = job.LeftText(j, left)
 			}
 			out.Removed = append(out.Removed, r)
 			continue
 		}
-		r := Removal{Job: j.Name, Path: j.Path, Error: err.Error()}
+		r := Removal{Job: shown[i], Path: j.Path, Error: err.Error()}
 		var living *job.LivingError
 		if errors.As(err, &living) {
 			r.Living = livingIn(j)
@@ -107,7 +121,7 @@ func (a *app) removeJobs(jobs []job.Job, remove func(job.Job) (left []region.Pro
 	}
 	return a.printReport(out, len(kept) == 0, func() {
 		for _, r := range out.Removed {
-			a.out.printf("removed %s\n", termtext.Printable(job.Job{Name: r.Job, Path: r.Path}.Title()))
+			a.out.printf("removed %s\n", termtext.Printable(cmp.Or(r.Job, r.Path)))
 			if r.Left != "" {
 				a.warn(r.Left)
 			}
@@ -129,14 +143,15 @@ func (a *app) removeStale() error {
 		return statusError{err, ExitOpen}
 	}
 	var stale []job.Job
+	var shown []string
 	for _, j := range jobs { // jobs without a name are listed only because the environment names them
 		if j.Name != "" && job.Ended(j, time.Now()) {
-			stale = append(stale, j)
+			stale, shown = append(stale, j), append(shown, nameOf(j.Name, j))
 		}
 	}
 	if len(stale) == 0 && !a.json {
 		a.out.printf("Nothing to remove: no job in %s has ended.\n", job.Folder())
 		return nil
 	}
-	return a.removeJobs(stale, func(j job.Job) ([]region.Process, error) { return nil, job.Remove(j, true) })
+	return a.removeJobs(stale, shown, func(j job.Job) ([]region.Process, error) { return nil, job.Remove(j, true) })
 }

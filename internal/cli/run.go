@@ -14,6 +14,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
+	"ration/internal/policy"
 	"ration/internal/sleep"
 )
 
@@ -184,6 +185,7 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	if err := f.readSettings(cmd); err != nil {
 		return err
 	}
+	f.plan.RationOn = rationOn
 	if err := f.readWait(a.warn); err != nil {
 		return err
 	}
@@ -255,6 +257,15 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 		plan.Warn(text)
 	}
 	return nil
+}
+
+// rationOn is launch.Plan.RationOn by the policy in force.
+func rationOn() int {
+	p, err := policy.InForce()
+	if err != nil {
+		return 0
+	}
+	return p.OnDevices(os.Getuid())
 }
 
 // readWait completes the plan from --wait.

@@ -153,7 +153,7 @@ func (a *app) eachSleeper(names []string, state string, again []string, most tim
 			errs = append(errs, fmt.Errorf("%s: %w", names[i], err))
 			continue
 		}
-		shown := Slept{Job: j.Name, Path: j.Path, State: state, Changed: out.Changed, Processes: out.Processes, Memory: []SleptMemory{}, Seconds: out.Took.Seconds()}
+		shown := Slept{Job: nameOf(names[i], j), Path: j.Path, State: state, Changed: out.Changed, Processes: out.Processes, Memory: []SleptMemory{}, Seconds: out.Took.Seconds()}
 		sum := uint64(0)
 		for d, bytes := range out.Bytes {
 			if bytes > 0 {

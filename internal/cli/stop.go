@@ -131,7 +131,7 @@ func (a *app) eachStopped(names []string, yes bool, verb string, stop func(job.J
 	var errs []error
 	for i, j := range jobs {
 		done, err := stop(j)
-		out := Stopped{Job: j.Name, Path: j.Path, Signalled: pidsOf(done.Asked), Killed: done.Killed, Left: pidsOf(done.Left)}
+		out := Stopped{Job: nameOf(names[i], j), Path: j.Path, Signalled: pidsOf(done.Asked), Killed: done.Killed, Left: pidsOf(done.Left)}
 		printErr := a.print(out, func() { a.out.printf("%s\n", stoppedText(names[i], done)) })
 		errs = append(errs, printErr, cmp.Or(err, leftError(names[i], done)))
 	}

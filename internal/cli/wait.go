@@ -94,7 +94,7 @@ func (a *app) runWait(f waitFlags, names []string) error {
 			j = record
 		}
 		report := func(end *job.End, launched bool, err error) {
-			r := result{i: i, Waited: Waited{Job: j.Name, Path: j.Path}}
+			r := result{i: i, Waited: Waited{Job: nameOf(names[i], j), Path: j.Path}}
 			r.err, r.Unknown = err, err == nil && launched && end == nil
 			if end != nil {
 				r.Exit, r.Ended = &machine.Exit{Status: end.Status, Signal: end.Signal}, time.Unix(0, end.Ended).UTC()

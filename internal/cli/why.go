@@ -128,7 +128,11 @@ func (a *app) runWhy(names []string, count int) error {
 		return a.out.printJSON(out)
 	}
 	if up := policy.ServiceUp(); up != nil && !*up {
-		a.out.printf("%s\n", a.out.wrap("The service of this machine's policy does not run, so users without a job are refused CUDA (root starts it: systemctl start ration-policy, or ration policy keep).", 0))
+		without := "are refused CUDA"
+		if p, err := policy.InForce(); err == nil && p.Missing == policy.MissingOpen {
+			without = "have no limit"
+		}
+		a.out.paragraph(plain, 0, "The service of this machine's policy does not run, so users without a job %s (root starts it: systemctl start ration-policy, or ration policy keep).", without)
 	}
 	for _, w := range out.Waiting {
 		a.printAt(w.Since, fmt.Sprintf("%s waits for %s since then, place %d in the queue", w.Title(), w.WantsText(), w.Place))
@@ -184,7 +188,7 @@ func deniedTo(names []string) []machine.Denied {
 // waitingAs returns the commands and users that wait for room and have one of the names, or all.
 func waitingAs(m *machine.Machine, names []string) []machine.Waiting {
 	return slices.DeleteFunc(slices.Concat([]machine.Waiting{}, m.Waiting), func(w machine.Waiting) bool {
-		return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return w.Job != "" && (name == w.Job || name == w.Owner+"/"+w.Job) })
+		return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return isName(name, w.Job, w.Owner) })
 	})
 }
 
@@ -234,8 +238,13 @@ func removedJobs(there []machine.Job, names []string) (out []machine.Job, err er
 }
 
 // isNamed reports whether an event belongs to a job with that name.
-func isNamed(e *machine.Event, name string) bool {
-	return name == e.Path || name == e.Job || e.Job != "" && name == e.Owner+"/"+e.Job
+func isNamed(e *machine.Event, argument string) bool {
+	return argument == e.Path || isName(argument, e.Job, e.Owner)
+}
+
+// isName reports whether an argument names a job of an owner. A run of a policy has the owner in its name.
+func isName(argument, name, owner string) bool {
+	return name != "" && (argument == name || argument == owner+"/"+name || name == owner+"/"+argument)
 }
 
 // readJobs reads the named jobs, or all jobs. An unreadable job is an error if it was named, and a
@@ -294,7 +303,9 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 	if f := refusals[0]; a.out.tty && f.Held+f.Asked <= uint64(limit.TiB) {
 		needed := (f.Held + f.Asked + uint64(limit.MiB) - 1) / uint64(limit.MiB) * uint64(limit.MiB)
 		command := fmt.Sprintf("ration limit %s %s --device %d", f.job.Title(), limit.Size(needed).Exact(), f.Device)
-		if _, ofPolicy := job.PolicyUser(f.job.Path); ofPolicy && !job.AllUsers() {
+		if f.job.State == machine.Ended {
+			command = fmt.Sprintf("ration run --mem %s", limit.Size(needed).Exact())
+		} else if _, ofPolicy := job.PolicyUser(f.job.Path); ofPolicy && !job.AllUsers() {
 			command = fmt.Sprintf("ration policy ask --mem %s, if your rule allows that (ration policy show)", limit.Size(needed).Exact())
 			if _, _, run := job.RunOf(filepath.Base(filepath.Dir(f.job.Path))); run {
 				command = fmt.Sprintf("ration run --mem %s", limit.Size(needed).Exact())

@@ -34,38 +34,43 @@ func (c *checker) checkPolicy() {
 	preloaded := policy.Preloaded()
 	switch {
 	case errors.Is(err, policy.ErrDisabled) && preloaded:
-		c.warn("policy", "ration policy disable takes it out", "none is in force, and every program loads %s", policy.Library)
+		c.warn("policy", forRoot("ration policy disable, which takes it out"), "none is in force, and every program loads %s", policy.Library)
 		return
 	case errors.Is(err, policy.ErrDisabled):
 		return // no policy, as on most machines
 	case err != nil:
-		c.fail("policy", "ration policy enable writes it again", "%v", err)
+		c.fail("policy", forRoot("ration policy enable, which writes it again"), "%v", err)
 		return
 	case !preloaded:
-		c.fail("policy", "ration policy enable puts it there", "one is in force, but no program loads %s: no user is limited", policy.Library)
+		c.fail("policy", forRoot("ration policy enable, which puts it there"), "one is in force, but no program loads %s: no user is limited", policy.Library)
 		return
 	}
 	if _, err := os.Stat(policy.Library); err != nil {
-		c.fail("policy", "ration policy enable puts it there", "%v: no user is limited, and each program prints a warning", err)
+		c.fail("policy", forRoot("ration policy enable, which puts it there"), "%v: no user is limited, and each program prints a warning", err)
 		return
 	}
-	if now, err := policy.Read(policy.ConfigFile); err != nil {
+	text, err := os.ReadFile(policy.ConfigFile)
+	if err == nil && string(text) != string(p.Text) { // as ration policy apply would take it
+		_, err = policy.Check(policy.ConfigFile)
+	}
+	if err != nil {
 		first, rest, more := strings.Cut(err.Error(), "\n")
 		if more {
 			first += fmt.Sprintf(" (and %d more)", 1+strings.Count(rest, "\n"))
 		}
-		c.warn("policy", "ration policy check shows all errors; mend them, then ration policy apply", "the policy in force stays, because the file has an error: %s", first)
-	} else if string(now.Text) != string(p.Text) {
-		c.warn("policy", "ration policy apply", "%s differs from the policy in force", policy.ConfigFile)
+		c.warn("policy", forRoot("ration policy check, which shows all errors, and when they are mended ration policy apply"), "the policy in force stays, because the file has an error: %s", first)
+	} else if string(text) != string(p.Text) {
+		c.warn("policy", forRoot("ration policy apply"), "%s differs from the policy in force", policy.ConfigFile)
 	}
 	unit := keeperUnit()
 	fix := "systemctl enable --now ration-policy"
 	switch {
 	case !hasSystemd():
-		fix = "run ration policy keep, now and after each boot"
+		fix = "ration policy keep, now and after each boot"
 	case unit["LoadState"] == "masked":
 		fix = "systemctl unmask ration-policy, and " + fix
 	}
+	fix = forRoot(fix)
 	conn, err := net.DialTimeout("unix", policy.Socket, time.Second)
 	if err != nil {
 		c.warn("policy", fix, "%v; users without a job get none", launch.ErrNoService)
@@ -88,4 +93,12 @@ func (c *checker) checkPolicy() {
 	default:
 		c.pass("policy", "in force; %s of memory for %s, by %s", s.Ration.Memory, proc.UserName(uid), s.Rule)
 	}
+}
+
+// forRoot returns what root must run, as the reader can have it done.
+func forRoot(command string) string {
+	if os.Getuid() == 0 {
+		return "run " + command
+	}
+	return "have root run " + command
 }

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -45,6 +46,11 @@ func Find(nameOrPath string) (Job, error) {
 	}
 	if j, is := recordedIn(nameOrPath); is {
 		return j, nil
+	}
+	for _, folder := range OtherFolders() {
+		if path := filepath.Join(folder, nameOrPath, RegionName); exists(path) {
+			return Job{Path: path}, nil
+		}
 	}
 	hint := "there is none in " + Folder()
 	if len(names) > 0 {
@@ -133,21 +139,30 @@ const (
 	PolicyLock   = "policy.lock"
 )
 
-// Title returns the job's name, or its path if it has no name.
-func (j Job) Title() string {
-	if j.Name != "" {
-		return j.Name
-	}
-	return j.Path
-}
+// Title returns the name by which people know the job, or its path if it has none.
+func (j Job) Title() string { return cmp.Or(ShownName(j.Name, j.Path), j.Path) }
 
 // FindFolder is like Find, and also finds a job that has a folder but no region: it has none yet, or it is the record
 // of a command whose region is root's, under a policy.
 func FindFolder(nameOrPath string) (Job, error) {
-	if !strings.ContainsRune(nameOrPath, filepath.Separator) && !Reserved(nameOrPath) && checkTrusted(Folder()) == nil {
-		if path, err := RegionPath(nameOrPath); err == nil && exists(filepath.Dir(path)) {
-			return Job{nameOrPath, path}, nil
+	var found []Job
+	if path, err := RegionPath(nameOrPath); err == nil && !Reserved(nameOrPath) {
+		if checkTrusted(Folder()) == nil && exists(filepath.Dir(path)) {
+			found = append(found, Job{nameOrPath, path})
 		}
+		for _, folder := range OtherFolders() {
+			if path := filepath.Join(folder, nameOrPath, RegionName); exists(filepath.Dir(path)) {
+				found = append(found, Job{Path: path})
+			}
+		}
+	}
+	for _, j := range found {
+		if Running(j) {
+			return j, nil
+		}
+	}
+	if len(found) > 0 {
+		return found[0], nil
 	}
 	return Find(nameOrPath)
 }

@@ -61,6 +61,26 @@ func Folder() string {
 	return dir
 }
 
+// OtherFolders returns further folders with jobs of this user: a login sets XDG_RUNTIME_DIR, and cron and su do not. Jobs
+// in them are read, and found by name; new ones are made in Folder. There are none for root, who reads all users' folders,
+// nor where EnvFolder names one folder.
+func OtherFolders() (out []string) {
+	if os.Getenv(EnvFolder) != "" || User() == 0 {
+		return nil
+	}
+	uid := strconv.Itoa(User())
+	all := []string{filepath.Join(SystemPaths.Runtime, uid, "ration"), filepath.Join(SystemPaths.Temp, tempPrefix+uid)}
+	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
+		all = append(all, filepath.Join(home, ".local", "state", "ration"))
+	}
+	for _, dir := range all {
+		if reason, err := UntrustedReason(dir); dir != Folder() && err == nil && reason == "" {
+			out = append(out, dir)
+		}
+	}
+	return out
+}
+
 // AllUsers reports whether this process reads the jobs of all users: root's does, unless EnvFolder names
 // one folder.
 func AllUsers() bool { return User() == 0 && os.Getenv(EnvFolder) == "" }

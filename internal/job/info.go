@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,6 +74,26 @@ func (l *Lock) WriteInfo(info Info) error {
 // WriteEnd records how the command ended.
 func (l *Lock) WriteEnd(status, signal int) error {
 	return l.writeInfo(unix.O_WRONLY|unix.O_APPEND, End{status, signal, time.Now().UnixNano()})
+}
+
+// Relabel replaces the labels of a standing job, which has no command and no end to lose. Its folder is this user's.
+func Relabel(j Job, labels map[string]string) error {
+	info, path := InfoOf(j), filepath.Join(filepath.Dir(j.Path), infoName)
+	if maps.Equal(info.Labels, labels) {
+		return nil
+	}
+	info.Labels = labels
+	line, err := json.Marshal(info)
+	if err == nil {
+		err = os.WriteFile(path+".new", append(line, '\n'), 0o644)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path) // a reader sees one of the two
+	}
+	if err != nil {
+		return fmt.Errorf("labelling job %s: %w", j.Title(), err)
+	}
+	return nil
 }
 
 // ShowInfo lets all users read what was recorded.

@@ -253,6 +253,7 @@ func parseLauncher(text string) (pid int, start uint64, err error) {
 func (l *Lock) removeContents() error {
 	endLimits(l.Folder)
 	unmount(l.Folder)
+	_ = removeRegionOf(l.Folder) // if this fails, removing it below does too
 	entries, err := os.ReadDir(l.Folder)
 	if err != nil {
 		return fmt.Errorf("clearing %s: %w", l.Folder, err)

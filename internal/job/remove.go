@@ -103,8 +103,13 @@ var removal = []func(folder string) error{
 	},
 	func(folder string) error { endLimits(folder); return nil },
 	func(folder string) error { unmount(folder); return nil },
+	func(folder string) error { _ = removeRegionOf(folder); return nil }, // or os.RemoveAll returns the error
 	os.RemoveAll,
 }
+
+// removeRegionOf removes the region of a job's folder. It goes before the file that says what the job is: a region
+// without that file would look like another job, of another name for a run of a policy.
+func removeRegionOf(folder string) error { return os.Remove(filepath.Join(folder, RegionName)) }
 
 // removeFolder removes a job's folder.
 func removeFolder(folder string) error {

@@ -68,6 +68,9 @@ type Plan struct {
 	WakeManual bool
 	SleepFast  bool   // the library moves the command's GPU memory itself when the job sleeps and wakes
 	Placed     string // why the job is on its devices; see job.Info
+	// RationOn returns on how many of the machine's devices this user's ration will be, under a policy, or 0 for all. It may
+	// be nil.
+	RationOn func() int
 
 	standing bool           // made by Create, without a command
 	owner    int            // the only user whose programs are in it (CreateForUser); 0 for all users
@@ -93,6 +96,7 @@ type Job struct {
 	created int64          // when its region was made, in Unix nanoseconds
 	warn    func(string)   // called with warnings for the user
 	costs   []region.Costs // measured sizes of contexts, from earlier jobs
+	signals chan os.Signal // for the command; nil while a signal ends this process
 }
 
 // Counted returns the job that the command is counted in: its own, or under a policy a run or its user's job.

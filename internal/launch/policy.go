@@ -101,16 +101,25 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	return j, p.start(j, RunRequest, nil)
 }
 
-// start records the command and, if it has limits, takes a run. w is as for takeRun.
+// start takes a run, if the command has limits, and records the command. w is as for takeRun. The record is last: a command
+// that is refused, or ended while it waits, leaves none, and does not replace that of an earlier command of this name.
 func (p Plan) start(j *Job, request string, w *waiter) error {
-	if err := p.record(j); err != nil {
-		return err
-	}
 	if p.Settings.Memory.IsSet() {
+		if !p.Join {
+			if err := job.CheckUnused(p.Name); err != nil {
+				return err
+			}
+		}
 		if err := p.takeRun(j, request, w); err != nil {
-			j.Discard()
 			return err
 		}
+	}
+	j.catchSignals() // a signal from now on is the command's, whose end the record has
+	if err := p.record(j); err != nil {
+		if j.run != nil {
+			_ = j.run.Close()
+		}
+		return err
 	}
 	return nil
 }
@@ -127,12 +136,16 @@ func (p Plan) startWhenRoom(j *Job) error {
 	if err != nil {
 		return err
 	}
-	limits = limits.Restrict(rationPlace())
+	at := rationPlace()
+	limits = limits.Restrict(at)
 	wants, err := p.wants(limits, driver, missing)
 	if err != nil {
 		return err
 	}
 	w := p.newWaiter(wants, driver)
+	if p.RationOn != nil && w.devices == 0 && at.Count() == abi.Devices { // the ration has no place yet
+		w.devices = p.RationOn()
+	}
 	if w.devices >= len(wants) {
 		w.devices = 0 // on all that the ration is on
 	}

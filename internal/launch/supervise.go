@@ -32,8 +32,7 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 		j.Discard()
 		return Summary{}, err
 	}
-	signals := make(chan os.Signal, 64)
-	notifySignals(signals)
+	j.catchSignals()
 	var r *recorder
 	if sample { // before the command, whose end may end the limits
 		r = startRecorder(j.region)
@@ -48,7 +47,7 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 		return Summary{}, err
 	}
 	go func() {
-		for s := range signals {
+		for s := range j.signals {
 			if s == unix.SIGINT || s == unix.SIGQUIT {
 				if inForeground() {
 					continue // the terminal sends it to the command too
@@ -66,8 +65,8 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	state, err := child.Wait()
 	cancel()
 	watching.Wait()
-	signal.Stop(signals)
-	close(signals)
+	signal.Stop(j.signals)
+	close(j.signals)
 	var s Summary
 	if r != nil {
 		s = r.stop()
@@ -123,9 +122,14 @@ func (j *Job) inherit() (stop func(), err error) {
 	return func() { stopJob(); stopRun() }, nil
 }
 
-// notifySignals subscribes to the signals to pass on to the command, except for those
-// that this process ignores.
-func notifySignals(to chan os.Signal) {
+// catchSignals subscribes to the signals to pass on to the command, except for those
+// that this process ignores. Those that come before the command has started wait for it.
+func (j *Job) catchSignals() {
+	if j.signals != nil {
+		return
+	}
+	j.signals = make(chan os.Signal, 64)
+	to := j.signals
 	for _, s := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2} {
 		if !signal.Ignored(s) {
 			signal.Notify(to, s)

@@ -269,6 +269,8 @@ func TestWatcher(t *testing.T) {
 	expect.Equal(t, update(0, first, refusal(2), refusal(3)), "refusal0/0 ")
 	expect.Equal(t, update(quiet, first), "", "an agent that starts again sends it again")
 	expect.Equal(t, update(0, refusal(4)), "refusal0/2 ")
+	own := machine.Event{Kind: machine.RequestRefused, Time: now, UID: 1001, Denied: &machine.Denied{Time: now.Add(-1), Device: -1, Own: true}}
+	expect.Equal(t, update(0, own), "", "what a user asked for beyond that user's ration")
 	expect.Equal(t, update(0, machine.Event{Kind: machine.RequestRefused, Time: now, UID: 1001, Denied: &machine.Denied{Time: now, Device: 1}},
 		machine.Event{Kind: machine.ProcessDied, Time: now, Path: job.Path, UID: 1000}, machine.Event{Kind: machine.JobStarted, Time: now}), "policy-refused1/0 death-1/0 ")
 

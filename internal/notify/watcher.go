@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"ration/internal/agent"
@@ -150,10 +151,11 @@ func (w *Watcher) event(e *machine.Event, add func(subject, Notification) bool) 
 	switch e.Kind {
 	case machine.RequestRefused:
 		if e.Denied != nil {
-			of, n.Device = subject{kind: PolicyRefused, uid: e.UID}, e.Denied.Device
-			if !e.Denied.Own {
-				n.Remedy = "give users smaller rations, or allow overbook, in the policy's file"
+			if e.Denied.Own {
+				return // nobody but the user can do anything about it, and it must not hide that there is no room
 			}
+			of, n.Device = subject{kind: PolicyRefused, uid: e.UID}, e.Denied.Device
+			n.Remedy = "give users smaller rations, or allow overbook, in the policy's file"
 		} else if e.Refusal != nil {
 			n.Device = e.Refusal.Device
 			n.Remedy = "ration why says which processes hold the memory"
@@ -192,6 +194,17 @@ func (w *Watcher) findings(m *machine.Machine, start func(subject, Notification)
 	}
 }
 
+// jobOf names a job and its owner. A policy's jobs have the owner in their names.
+func jobOf(j *machine.Job) string {
+	switch {
+	case j.Title() == j.Owner:
+		return "the job of " + j.Owner
+	case strings.HasPrefix(j.Title(), j.Owner+"/"):
+		return "job " + j.Title()
+	}
+	return fmt.Sprintf("job %s of %s", j.Title(), j.Owner)
+}
+
 // nearLimits adds the jobs that hold almost all of their limits. A job stays near its limit until it holds less
 // than farLimit percent.
 func (w *Watcher) nearLimits(m *machine.Machine, lasting map[subject]time.Time, start func(subject, Notification)) {
@@ -207,7 +220,7 @@ func (w *Watcher) nearLimits(m *machine.Machine, lasting map[subject]time.Time, 
 			switch {
 			case percent >= nearLimit:
 				start(of, Notification{User: j.Owner, UID: j.UID, Job: j.Title(), Path: j.Path, Device: m.DeviceOf(d),
-					Text:   fmt.Sprintf("job %s of %s holds %s of its %s on device %d", j.Title(), j.Owner, humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), d.Device),
+					Text:   fmt.Sprintf("%s holds %s of its %s on device %d", jobOf(j), humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), d.Device),
 					Remedy: "its next request may be refused; ration limit changes the limit"})
 			case percent >= farLimit:
 				if again, lasts := w.active[of]; lasts {

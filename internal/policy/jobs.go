@@ -187,6 +187,9 @@ func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place
 		if err := setLimits(uid, limits); err != nil {
 			return err
 		}
+		if err := job.Relabel(jobOf(uid), rule.labels()); err != nil {
+			return err
+		}
 	} else if err := r.create(uid, ration, limits, why); err != nil {
 		return err
 	} else if err := keepAsked(uid, asked); err != nil {
@@ -236,14 +239,22 @@ func (r *rations) create(uid int, ration limit.Limits, limits region.Limits, why
 	}
 	plan := planFor(ration, r.warn)
 	plan.Placed = why
-	if rule, err := r.ruleOf(uid); err == nil && len(rule.Projects) == 1 {
-		plan.Labels = map[string]string{job.Project: rule.Projects[0]}
+	if rule, err := r.ruleOf(uid); err == nil {
+		plan.Labels = rule.labels()
 	}
 	err := plan.CreateForUser(uid, limits)
 	if err == nil {
 		r.say(uid, "%s has a ration: %s", proc.UserName(uid), r.rationText(limits))
 	}
 	return err
+}
+
+// labels returns the labels of the job of all programs of a user: the rule's project, if it has one only.
+func (rule *Rule) labels() map[string]string {
+	if len(rule.Projects) != 1 {
+		return nil
+	}
+	return map[string]string{job.Project: rule.Projects[0]}
 }
 
 // exempt lets a user's programs run without a job, and removes the limits of a job that exists.

@@ -187,7 +187,7 @@ func (k *keeper) reload() {
 	k.turn.lock()
 	defer k.turn.unlock()
 	warn := func(text string) { k.log.Warn(text) }
-	p := k.policy
+	p, file := k.policy, InForceFile
 	now, err := Check(ConfigFile)
 	if err == nil {
 		err = Trusted(ConfigFile)
@@ -197,7 +197,7 @@ func (k *keeper) reload() {
 			k.log.Error("the policy that is in force stays: " + line)
 		}
 	} else {
-		p = now
+		p, file = now, ConfigFile
 	}
 	lock, err := lockJobs()
 	if err != nil {
@@ -221,7 +221,7 @@ func (k *keeper) reload() {
 		return
 	}
 	k.policy = p
-	k.log.Info("the policy is in force", "file", ConfigFile, "users", len(out.Users))
+	k.log.Info("the policy is in force", "file", file, "users", len(out.Users))
 }
 
 // serve answers requests until the listener is closed. It continues after any other error, such as

@@ -45,6 +45,18 @@ func (r *rations) wanted(ration limit.Limits) int {
 	return 1
 }
 
+// OnDevices returns on how many of the machine's devices the ration of a user will be, or 0 for all.
+func (p *Policy) OnDevices(uid int) int {
+	rule, err := p.For(uid)
+	if err != nil || rule == nil {
+		return 0
+	}
+	r := &rations{policy: p}
+	r.driver, r.missing = launch.KnownDevices()
+	defer r.close()
+	return r.wanted(rule.Default)
+}
+
 // candidates returns the devices that limits allow, beside the rations of others. idle are the users that
 // may lose theirs.
 func (r *rations) candidates(limits region.Limits, others []booked, idle []int) (out []launch.Candidate) {

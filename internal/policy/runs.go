@@ -219,6 +219,7 @@ func (r *rations) couldCarve(uid int, words []string) error {
 	if err := errors.Join(err, err2); err != nil {
 		return fmt.Errorf("%w: %w", ErrRun, err)
 	}
+	leaveOut(&limits, asked, whole)
 	return checkRun(&limits, whole)
 }
 
@@ -268,13 +269,18 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err != nil {
 		return nil, 0, err
 	}
+	whole, err := r.limitsOf(ration)
+	if err != nil {
+		return nil, 0, err
+	}
+	leaveOut(&limits, asked, whole)
 	why, err := r.restrictRun(&limits, asked, before)
 	if err != nil {
 		return nil, 0, err
 	}
 	if err := checkRun(&limits, before); err != nil {
 		// Without the user's other runs it would fit.
-		if whole, err2 := r.limitsOf(ration); err2 == nil && checkRun(&limits, whole.Restrict(before.Visible())) == nil {
+		if checkRun(&limits, whole.Restrict(before.Visible())) == nil {
 			err = heldError{err}
 		}
 		return nil, 0, err
@@ -310,6 +316,16 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	}
 	created, _ = ready(run)
 	return f, created, nil
+}
+
+// leaveOut takes devices that the ration is not for out of the limits of a run that does not name them: a plain size is for
+// the devices that the user may use.
+func leaveOut(limits *region.Limits, asked limit.Limits, ration region.Limits) {
+	for d := range abi.Devices {
+		if !asked.Names(d) && ration.Memory[d].Limited() && ration.Memory[d].Bytes() == 0 {
+			limits.Memory[d], limits.Compute[d] = abi.MakeLimit(0), 0
+		}
+	}
 }
 
 // project returns the project that a run is accounted to, or "" for none. asked is what the user has chosen, or "".

@@ -35,11 +35,20 @@ func OpenPulseAt(dir int, name, path string) (*Pulse, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits, err := safepath.OpenAt(dir, name+LimitsSuffix, unix.O_RDONLY, 0)
-	if err != nil {
-		limits = -1
+	p := &Pulse{file: f, limits: -1, path: path}
+	p.FindLimits(dir, name)
+	return p, nil
+}
+
+// FindLimits opens the limits beside the region, unless they are open: they may have been made after the region was
+// opened. The arguments are those of OpenPulseAt. The next Sum differs then.
+func (p *Pulse) FindLimits(dir int, name string) {
+	if p.limits >= 0 {
+		return
 	}
-	return &Pulse{file: f, limits: limits, path: path}, nil
+	if fd, err := safepath.OpenAt(dir, name+LimitsSuffix, unix.O_RDONLY, 0); err == nil {
+		p.limits = fd
+	}
 }
 
 // maxPulseLocks bounds the slots that are queried. With more living processes the whole job is

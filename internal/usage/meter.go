@@ -43,6 +43,7 @@ type counted struct {
 	refused, died uint64
 	used          uint64 // nanoseconds of the device's time
 	inTurn        uint64 // the part of it in turns of its own
+	peak          uint64 // bytes
 }
 
 // counter identifies them. The subject does not: until a process of the job has found out the device's UUID, it
@@ -59,6 +60,7 @@ type Meter struct {
 	at      time.Time // of the last look; zero before the first
 	jobs    map[Subject]held
 	counts  map[counter]counted
+	denied  map[int]uint64   // by UID: rations that a policy had refused at the last look
 	worked  map[Subject]bool // whether it worked in this step, for those of which it is known
 	outside map[string]bool  // by UUID: devices with processes of no job in this step
 	turns   map[Subject]*turns
@@ -96,6 +98,7 @@ func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 			}
 		}
 	}
+	m.noteDenied(mc, now)
 	if m.period.At.IsZero() {
 		m.period.At = now
 	}
@@ -188,7 +191,7 @@ const firstRead = 10 * time.Second
 func (m *Meter) noteCounters(counts map[counter]counted, took map[Subject]uint64, mc *machine.Machine, j *machine.Job, now time.Time) {
 	for n := range j.Devices {
 		d := &j.Devices[n]
-		is := counted{refused: d.Refused}
+		is := counted{refused: d.Refused, peak: d.Peak}
 		if n == 0 { // a process dies once, on whatever devices
 			is.died = j.Died
 		}
@@ -201,10 +204,13 @@ func (m *Meter) noteCounters(counts map[counter]counted, took map[Subject]uint64
 			continue // what happened before was counted by an earlier agent, or by none
 		}
 		more := Sums{Refused: advance(was.refused, is.refused), Died: advance(was.died, is.died)}
+		if capacity, there := capacityOf(mc, d); is.peak > was.peak && there { // between two looks
+			more.Peak = min(is.peak, cmp.Or(capacity, is.peak))
+		}
 		if is.used > was.used {
 			// More than all of the time since the last look is counted later, as far as it is not too much.
 			more.Measured = min(is.used-was.used, uint64(max(0, now.Sub(m.at))))
-			counts[key] = counted{is.refused, is.died, max(was.used+more.Measured, is.used-min(is.used, maxLate)), is.inTurn}
+			counts[key] = counted{is.refused, is.died, max(was.used+more.Measured, is.used-min(is.used, maxLate)), is.inTurn, is.peak}
 			if late := m.unpaid[key]; late > 0 {
 				m.unpaid[key] = late - min(late, more.Measured)
 			}
@@ -220,6 +226,45 @@ func (m *Meter) noteCounters(counts map[counter]counted, took map[Subject]uint64
 			}
 		}
 	}
+}
+
+// noteDenied adds the rations that a policy has refused since the last look, for the jobs of all programs of their users.
+func (m *Meter) noteDenied(mc *machine.Machine, now time.Time) {
+	denied, listed, last := map[int]uint64{}, map[int]uint64{}, map[int]*machine.Denied{}
+	for i := range mc.Denied {
+		d := &mc.Denied[i]
+		denied[d.UID], last[d.UID] = max(denied[d.UID], d.Count), d
+		listed[d.UID]++
+	}
+	for uid, is := range denied {
+		was, known := m.denied[uid]
+		if !known { // also after so long a time that the list had none of this user
+			was = is - min(is, listed[uid])
+		}
+		if more := advance(was, is); more > 0 && !m.at.IsZero() {
+			j, d := jobOfDenied(mc, last[uid])
+			m.add(m.subject(mc, &j, &d, now), Sums{Refused: more})
+		}
+	}
+	m.denied = denied
+}
+
+// jobOfDenied returns the job of a user who was refused a ration, which need not exist, and the device.
+func jobOfDenied(mc *machine.Machine, d *machine.Denied) (j machine.Job, on machine.Device) {
+	j, on = machine.Job{Name: d.User, Owner: d.User, UID: d.UID}, machine.Device{Device: d.Device}
+	for i := range mc.Jobs {
+		if mc.Jobs[i].Path == job.OfUserPath(d.UID) {
+			if j = mc.Jobs[i]; d.Device < 0 && len(j.Devices) > 0 {
+				on = j.Devices[0]
+			}
+		}
+	}
+	for i := range mc.Devices {
+		if mc.Devices[i].Device == on.Device {
+			on.UUID = mc.Devices[i].UUID
+		}
+	}
+	return j, on
 }
 
 // subject returns the account for a job on a device.

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"ration/check/expect"
+	"ration/internal/job"
 	"ration/machine"
 )
 
@@ -313,6 +314,50 @@ func TestMeterCountsOnce(t *testing.T) {
 	late.Look(with("GPU-0", 5), monday.Add(7*time.Second)) // it is older than this agent, which could not read it before
 	late.Look(with("GPU-0", 6), monday.Add(8*time.Second))
 	expect.Equal(t, total(late).Refused, 1)
+}
+
+// What a job held for less than the time between two looks is in its peak, once, and is no more than the device has.
+func TestMeterPeak(t *testing.T) {
+	with := func(peak uint64) *machine.Machine {
+		mc := machineWith(gib, 0, 0, "train")
+		mc.Jobs[0].Devices[0].Peak = peak
+		return mc
+	}
+	m := NewMeter()
+	m.Look(&machine.Machine{}, monday)
+	m.Look(with(5*gib), monday.Add(time.Second))
+	expect.Equal(t, m.Take().Sums[train].Peak, 5*gib)
+	m.Look(with(5*gib), monday.Add(2*time.Second))
+	expect.Equal(t, m.Take().Sums[train].Peak, gib)
+	m.Look(with(500*gib), monday.Add(3*time.Second))
+	expect.Equal(t, m.Take().Sums[train].Peak, 80*gib)
+}
+
+// A ration that a policy refused is a refusal of its user, once, whether or not the user has a job.
+func TestMeterDenied(t *testing.T) {
+	with := func(counts ...uint64) *machine.Machine {
+		mc := &machine.Machine{Devices: []machine.GPU{{Device: 0, UUID: "GPU-0", Total: 80 * gib}}}
+		for _, n := range counts {
+			mc.Denied = append(mc.Denied, machine.Denied{UID: 71234, User: "71234", Count: n})
+		}
+		return mc
+	}
+	them := Subject{UID: 71234, Owner: "71234", Job: "71234", Device: "GPU-0"}
+	m := NewMeter()
+	m.Look(with(1, 2), monday) // before this agent
+	m.Look(with(1, 2, 3, 4), monday.Add(time.Second))
+	m.Look(with(1, 2, 3, 4), monday.Add(2*time.Second))
+	expect.Equal(t, m.Take().Sums[them].Refused, 2)
+	m.Look(with(), monday.Add(3*time.Second)) // the list is bounded
+	m.Look(with(6, 7), monday.Add(4*time.Second))
+	expect.Equal(t, m.Take().Sums[them].Refused, 2)
+	has := with(6, 7, 8)
+	has.Denied[2].Device = -1
+	has.Jobs = []machine.Job{{Name: "71234", Path: job.OfUserPath(71234), Owner: "71234", UID: 71234, Labels: map[string]string{job.Project: "shop"},
+		Devices: []machine.Device{{Device: 0, UUID: "GPU-0"}}}}
+	m.Look(has, monday.Add(5*time.Second))
+	them.Project = "shop"
+	expect.Equal(t, m.Take().Sums[them].Refused, 1)
 }
 
 // Memory is idle only if the device's time is known of all processes, and was none.

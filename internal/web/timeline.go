@@ -1,12 +1,12 @@
 package web
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"ration/internal/humanfmt"
-	"ration/internal/job"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -86,7 +86,7 @@ func (t *timeline) view(m *machine.Machine, owners bool) (out []eventView) {
 	newest, times := t.lines()
 	for _, at := range t.fairly(newest, shownEvents) {
 		e := &t.events[at]
-		v := eventView{Kind: e.Kind, Word: eventWords[e.Kind], Job: termtext.Printable(strings.TrimPrefix(job.Job{Name: e.Job, Path: e.Path}.Title(), e.Owner+"/")), Text: sentence(e.Text), Times: times[at]}
+		v := eventView{Kind: e.Kind, Word: eventWords[e.Kind], Job: termtext.Printable(strings.TrimPrefix(cmp.Or(e.Job, e.Path), e.Owner+"/")), Text: sentence(e.Text), Times: times[at]}
 		if key := e.JobID(); there[key] {
 			v.Href = "#" + elementID(key)
 		}

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"ration/internal/humanfmt"
-	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -39,7 +38,7 @@ func (h *hub) userOf(owner string, uid int) string {
 // the job.
 func (h *hub) holderOf(owner string, uid int, name, path string) string {
 	if h.opts.Viewer != "" {
-		return termtext.Printable(job.Job{Name: name, Path: path}.Title())
+		return termtext.Printable(cmp.Or(name, path))
 	}
 	return h.userOf(owner, uid)
 }

@@ -93,10 +93,10 @@ func withDevices(m *machine.Machine) (*machine.Machine, bool) {
 			if j.LeavesRoom() {
 				continue
 			}
-			if d.Limited {
+			if d.Limited && d.Limit > 0 {
 				g.Rations += min(d.Limit, ^g.Rations)
 				g.Jobs++
-			} else if d.Used > 0 {
+			} else if !d.Limited && d.Used > 0 {
 				g.Unlimited++
 			}
 		}
