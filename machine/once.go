@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -88,6 +89,9 @@ func readLocked(f job.LockedFile) (j Job, shown bool) {
 		}
 		if _, _, _, ended := proc.Owner(f.PIDs[0]); ended != nil || !job.IsRegionPath(path) {
 			return j, false
+		}
+		if errors.Is(err, safepath.ErrMount) && filepath.Dir(filepath.Dir(path)) == job.RootFolder {
+			return j, false // it is in the list of that folder, with its limits
 		}
 		j, _ = unreadable(termtext.Printable(path), fmt.Errorf("reading a region that pid %d has locked: %w", f.PIDs[0], err))
 		j.State, j.file = Running, f.ID

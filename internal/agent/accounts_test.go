@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"ration/check/expect"
+	"ration/internal/job"
 	"ration/internal/usage"
 )
 
@@ -80,4 +82,38 @@ func TestAccountsOfOthers(t *testing.T) {
 			expect.Equal(t, r.Total.Held, 0, query)
 		}
 	}
+}
+
+// The agent ends although its accounts cannot be closed: a report of them is still being read, or the disk does not answer.
+func TestEndsBesideReport(t *testing.T) {
+	was := lastWrite
+	lastWrite = 100 * time.Millisecond
+	t.Cleanup(func() { lastWrite = was })
+	t.Setenv(job.EnvFolder, t.TempDir())
+	a, err := New(Options{Usage: filepath.Join(t.TempDir(), "usage.db"), Log: slog.New(slog.DiscardHandler)})
+	expect.OK(t, err)
+	now := time.Now()
+	expect.OK(t, a.usage.store.Load().Add(usage.Period{At: now, Watched: usage.Step, Sums: map[usage.Subject]usage.Sums{{UID: 1000, Job: "train"}: {Held: 1}}}))
+	reading, read, done := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		first := sync.OnceFunc(func() { close(reading) })
+		_, err := a.usage.store.Load().Report(now.Add(-time.Hour), now.Add(time.Hour), usage.ByUser, func(int) bool {
+			first()
+			<-read
+			return true
+		})
+		done <- err
+	}()
+	<-reading
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- a.Run(ctx, stop) }()
+	select {
+	case err := <-ended:
+		expect.OK(t, err)
+	case <-time.After(20 * time.Second):
+		t.Error("the agent waits for a report")
+	}
+	close(read)
+	expect.OK(t, <-done)
 }

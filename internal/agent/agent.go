@@ -52,6 +52,10 @@ const (
 	maxScans = 4
 )
 
+// lastWrite is how long the agent's end waits for the accounts to be written: users can keep the disk busy. Tests
+// set it.
+var lastWrite = 3 * time.Second
+
 // Options are the settings of an agent.
 type Options struct {
 	Folder     string        // folder of the journal; empty to keep no journal (an agent without a log must not have one)
@@ -162,7 +166,13 @@ func (a *Agent) scanSoon() {
 func (a *Agent) Run(ctx context.Context, ready func()) error {
 	defer a.close()
 	written := make(chan struct{})
-	defer func() { <-written }()
+	defer func() {
+		select {
+		case <-written:
+		case <-time.After(lastWrite):
+			a.opts.Log.Error("the accounts of usage of the last seconds are not written: the disk, or a report, takes too long")
+		}
+	}()
 	counting, stopCounting := context.WithCancel(context.Background())
 	defer stopCounting()
 	go func() {

@@ -23,6 +23,7 @@ import (
 type silentFS struct {
 	device int
 	reads  int
+	mute   bool // it answers nothing but the first question
 }
 
 // maxRefused is how many reads get an error. With the third the kernel keeps the lock on the reader's memory.
@@ -99,6 +100,9 @@ func (s *silentFS) serve() error {
 		const valid = 3600
 		var answer any
 		errno := unix.Errno(0)
+		if s.mute && op != fuseInit {
+			continue
+		}
 		switch op {
 		case fuseRead:
 			if s.reads++; s.reads > maxRefused {

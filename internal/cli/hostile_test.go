@@ -50,6 +50,8 @@ func hostile(args []string) int {
 		return exitWith(attackHurry(args[1], args[2]))
 	case "serve":
 		return exitWith((&silentFS{device: 3}).serve())
+	case "mute":
+		return exitWith((&silentFS{device: 3, mute: true}).serve())
 	case "silent":
 		return exitWith(attackSilent(args[1], args[2], args[3]))
 	}

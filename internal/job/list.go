@@ -9,6 +9,7 @@ import (
 
 	"ration/internal/limit"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // Job names a job, which may have ended.
@@ -59,10 +60,7 @@ func EndedOrNotBegun(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, region.ErrInit)
 }
 
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
+func exists(path string) bool { return safepath.Exists(path) }
 
 // contains reports whether path is the region of one of the jobs.
 func contains(jobs []Job, path string) bool {

@@ -215,6 +215,9 @@ func (f LockedFile) openThrough(pid int) (dir int, name, path string, err error)
 	name = filepath.Base(path)
 	if id, err := identityIn(dir, name); err != nil || id != f.ID {
 		_ = unix.Close(dir)
+		if errors.Is(err, safepath.ErrMount) {
+			return -1, "", path, fmt.Errorf("%s: covered by a %w", path, err)
+		}
 		return -1, "", path, fmt.Errorf("%s: another file is there by now", path)
 	}
 	if err := region.CheckMagic(dir, name); err != nil {

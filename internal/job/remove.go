@@ -65,6 +65,9 @@ func (e *LivingError) Unwrap() error { return ErrLiving }
 // read. It never removes a job with living processes: they would keep using its limit beside the
 // next job of that name.
 func Remove(j Job, force bool) error {
+	if force && AllUsers() && filepath.Dir(filepath.Dir(j.Path)) == RootFolder {
+		_, _ = safepath.Uncover(j.Path) // what follows fails if it could not
+	}
 	if err := CheckRemovable(j, force); err != nil {
 		return err
 	}

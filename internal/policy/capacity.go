@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -16,6 +15,7 @@ import (
 	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // Without overbook = true, the rations of all users together must fit on the devices.
@@ -60,7 +60,7 @@ func (r *rations) removable(keep map[int]bool) (uids []int) {
 		if err != nil || rule == nil || rule.Exempt || strings.HasPrefix(rule.Source, "users.") {
 			continue
 		}
-		if _, err := os.Lstat(job.OfUserPath(uid)); err == nil && job.CheckRemovable(jobOf(uid), true) == nil {
+		if safepath.Exists(job.OfUserPath(uid)) && job.CheckRemovable(jobOf(uid), true) == nil {
 			uids = append(uids, uid)
 		}
 	}

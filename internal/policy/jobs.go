@@ -137,6 +137,9 @@ func (r *rations) ensure(uid int) error { return r.ensureAt(uid, 0) }
 
 // ensureAt is ensure for a job on certain devices, or on any if at is empty.
 func (r *rations) ensureAt(uid int, at region.Place) error {
+	if _, err := uncover(uid); err != nil {
+		return err
+	}
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
 		return err
@@ -438,6 +441,23 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 
 // ownedBy reports whether the region of a user's job belongs to that user.
 func ownedBy(uid int) bool {
+	dir, err := safepath.OpenFolder(folderOf(uid))
+	if err != nil {
+		return false
+	}
+	defer unix.Close(dir)
 	var st unix.Stat_t
-	return unix.Lstat(job.OfUserPath(uid), &st) == nil && st.Uid == uint32(uid)
+	return safepath.StatAt(dir, job.RegionName, &st) == nil && st.Uid == uint32(uid)
+}
+
+// uncover unmounts what a user has mounted over the regions of the user's job and runs. It would hide from root what the
+// job holds, and keep the job for ever. It reports whether there was something.
+func uncover(uid int) (was bool, err error) {
+	for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
+		users, failed := safepath.Uncover(j.Path)
+		if was = was || len(users) > 0; !errors.Is(failed, fs.ErrNotExist) {
+			err = errors.Join(err, failed)
+		}
+	}
+	return was, err
 }

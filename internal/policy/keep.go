@@ -122,6 +122,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	k.reload() // the file may have changed earlier
 	go k.serve(listener)
 	go k.sleepIdle(ctx)
+	go k.uncoverAll(ctx)
 	ready()
 	flush := time.NewTicker(logSpan)
 	defer flush.Stop()
@@ -141,6 +142,32 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 			}
 			if slices.ContainsFunc(events, mayChangeConfig) {
 				k.reload()
+			}
+		}
+	}
+}
+
+// uncoverEvery is how often the service looks for file systems that users have mounted over their regions.
+const uncoverEvery = time.Second
+
+// uncoverAll unmounts them, until the context ends.
+func (k *keeper) uncoverAll(ctx context.Context) {
+	tick := time.NewTicker(uncoverEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, uid := range Users() {
+			was, err := uncover(uid)
+			switch {
+			case (was || err != nil) && !k.mayLog(uid):
+			case err != nil:
+				k.log.Error("the region of a user's job is covered", "user", proc.UserName(uid), "uid", uid, "error", err)
+			case was:
+				k.log.Warn("a user had mounted a file system over the region of a job: it was unmounted", "user", proc.UserName(uid), "uid", uid)
 			}
 		}
 	}

@@ -2,8 +2,10 @@ package safepath
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,15 +29,68 @@ func StatAt(dir int, name string, st *unix.Stat_t) error {
 // empty name is the descriptor itself. It asks only the kernel, not the file system. Kernels before 5.8
 // do not say what is mounted: there it returns nil.
 func checkMount(dir int, name string) error {
-	var st unix.Statx_t
-	const flags, want = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID
-	if unix.Statx(dir, name, flags, want, &st) != nil || st.Mask&want == 0 || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return nil
-	}
-	if user, is := mounts.user(st.Mnt_id); is && user != unix.Geteuid() {
+	if _, is := mountedBy(dir, name); is {
 		return ErrMount
 	}
 	return nil
+}
+
+// mountedBy returns the other user that has mounted a file system whose root is the file.
+func mountedBy(dir int, name string) (user int, is bool) {
+	var st unix.Statx_t
+	if statMount(dir, name, &st) != nil || st.Mask&unix.STATX_MNT_ID == 0 || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return 0, false
+	}
+	user, is = mounts.user(st.Mnt_id)
+	return user, is && user != unix.Geteuid()
+}
+
+// statMount asks the kernel on which mount a file is. It asks for nothing else, not even by a bit for the mount: a file
+// system that does not let root in refuses every question that has a bit.
+func statMount(dir int, name string, st *unix.Statx_t) error {
+	const flags = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	return unix.Statx(dir, name, flags, 0, st)
+}
+
+// Exists reports whether there is a file or a link at a path. If another user has mounted a file system over it, Exists
+// does not ask that.
+func Exists(path string) bool {
+	var st unix.Statx_t
+	err := statMount(unix.AT_FDCWD, path, &st)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // a kernel before 4.11, or a filter that does not know the call
+		_, err = os.Lstat(path)
+	}
+	return err == nil
+}
+
+// maxCovers bounds the file systems that Uncover unmounts: a user may mount new ones meanwhile.
+const maxCovers = 64
+
+// Uncover unmounts what other users have mounted (FUSE) over a file in a folder that only root can change, and returns these
+// users. fusermount lets a user mount over every file that the user can write. Only root can unmount it.
+func Uncover(path string) (users []int, err error) {
+	dir, writer, err := OpenFolderOf(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	name := filepath.Base(path)
+	for range maxCovers {
+		user, is := mountedBy(dir, name)
+		if !is {
+			return users, nil
+		}
+		if writer != 0 {
+			return users, fmt.Errorf("%s: %w (user %d), in a folder that user %d can change", path, ErrMount, user, writer)
+		}
+		// The folder's descriptor leads there, whatever is mounted over the path meanwhile.
+		at := fmt.Sprintf("/proc/self/fd/%d/%s", dir, name)
+		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it was unmounted
+			return users, fmt.Errorf("unmounting a %w, of user %d: %w (umount -l %s)", ErrMount, user, err, path)
+		}
+		users = append(users, user)
+	}
+	return users, fmt.Errorf("%s: %w (user %d mounts it again and again: end that user's processes)", path, ErrMount, users[0])
 }
 
 // mountTable has the mounts of users in this process's mount namespace. The kernel signals its file when

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"testing"
@@ -174,4 +175,33 @@ func TestHostileRandom(t *testing.T) {
 			expect.True(t, s.Device == uuid || s.Device == UnknownDevice || s.Device == "0", s)
 		}
 	}
+}
+
+// A user with very many subordinate users has as many accounts as one user, and none of the sum is lost. Otherwise the
+// file would be full in days, and the oldest hours of all users would go.
+func TestHostileSubordinates(t *testing.T) {
+	const users, first = 3 * maxSubjects, 100_000
+	m := NewMeter()
+	m.account = func(uid int) int {
+		if uid >= first {
+			return 6666
+		}
+		return uid
+	}
+	mc := machineWith(gib, 0, 0, "train")
+	for n := range users {
+		j := mc.Jobs[0]
+		j.Path, j.UID, j.Owner = fmt.Sprint("/", n), first+n, fmt.Sprint(first+n)
+		mc.Jobs = append(mc.Jobs, j)
+	}
+	eve := mc.Jobs[0]
+	eve.Path, eve.UID, eve.Owner = "/eve", 6666, "eve"
+	mc.Jobs = append(mc.Jobs, eve)
+	m.Look(mc, monday)
+	m.Look(mc, monday.Add(time.Second))
+	sums := m.Take().Sums
+	expect.Equal(t, len(sums), 1+maxSubjects+1+1, "ada's, those of eve's users, one for the others, and eve's")
+	expect.Equal(t, sums[train].Held, gib)
+	expect.Equal(t, sums[Subject{UID: 6666, Owner: "eve", Job: OtherJobs, Device: train.Device}].Held, gib)
+	expect.Equal(t, sums[Subject{UID: first + maxSubjects, Owner: fmt.Sprint(first + maxSubjects), Job: OtherJobs, Device: train.Device}].Held, (users-maxSubjects)*gib)
 }

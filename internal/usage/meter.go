@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ration/internal/job"
+	"ration/internal/proc"
 	"ration/machine"
 )
 
@@ -16,8 +17,9 @@ const (
 	// maxGap is the longest time between two looks that counts as watched. After a longer one, as after the
 	// machine was suspended, nobody knows what was held.
 	maxGap = 15 * time.Second
-	// maxSubjects is how many accounts for jobs and devices one user gets in a day. The user's other jobs share
-	// one for each device: the file has a bound, and no user may fill it.
+	// maxSubjects is how many accounts for jobs and devices one user gets in a day, together with its subordinate
+	// users. The user's other jobs share one for each device, and those of all its subordinate users another: the
+	// file has a bound, and no user may fill it.
 	maxSubjects = 512
 	// maxCount bounds how far a job's own counters advance between two looks: the job can write them.
 	maxCount = 1 << 16
@@ -66,13 +68,15 @@ type Meter struct {
 	turns   map[Subject]*turns
 	period  Period
 	day     time.Time
-	members map[int]map[Subject]bool // by UID: subjects with an account of this day
+	members map[int]map[Subject]bool // by proc.Account: subjects with an account of this day
+	others  map[int]Subject          // by proc.Account: the subordinate user in whose account OtherJobs of all of them are
+	account func(uid int) int        // proc.Account, except in tests
 	unpaid  map[counter]uint64       // nanoseconds in which the driver has seen work that the job's counter does not have
 }
 
 // NewMeter returns a meter that has not looked yet.
 func NewMeter() *Meter {
-	return &Meter{jobs: map[Subject]held{}, worked: map[Subject]bool{}, outside: map[string]bool{}, turns: map[Subject]*turns{}, members: map[int]map[Subject]bool{}, period: Period{Sums: map[Subject]Sums{}}}
+	return &Meter{jobs: map[Subject]held{}, worked: map[Subject]bool{}, outside: map[string]bool{}, turns: map[Subject]*turns{}, account: proc.Account, period: Period{Sums: map[Subject]Sums{}}}
 }
 
 // Look counts what was held since the last look, and notes what is held now. If memory changed in between,
@@ -283,15 +287,22 @@ func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, 
 		s.Project = j.Kubernetes.Namespace
 	}
 	if day := now.Truncate(24 * time.Hour); !day.Equal(m.day) {
-		m.day, m.members = day, map[int]map[Subject]bool{}
+		m.day, m.members, m.others = day, map[int]map[Subject]bool{}, map[int]Subject{}
 	}
-	known := m.members[s.UID]
+	account := m.account(s.UID)
+	known := m.members[account]
 	if known == nil {
 		known = map[Subject]bool{}
-		m.members[s.UID] = known
+		m.members[account] = known
 	}
 	if !known[s] && len(known) >= maxSubjects {
 		s.Job, s.Project = OtherJobs, ""
+		if s.UID != account {
+			if _, there := m.others[account]; !there {
+				m.others[account] = s
+			}
+			s.UID, s.Owner = m.others[account].UID, m.others[account].Owner
+		}
 		return s
 	}
 	known[s] = true

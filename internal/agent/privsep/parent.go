@@ -93,10 +93,10 @@ func Run(ctx context.Context, opts Options) error {
 		}
 		answered <- err
 	}()
-	err = attend(ctx, own, opts, ended, cmd.Process.Kill)
+	err = attend(ctx, own, opts, ended, cmd.Process.Signal)
 	log.end()
 	_ = questions.Close()
-	if broken := <-answered; broken != nil {
+	if _, broken := within(killTimeout, answered); broken != nil {
 		return broken
 	}
 	return err
@@ -150,47 +150,72 @@ func start(cmd *exec.Cmd) (ended <-chan error, err error) {
 }
 
 // attend serves a reader's requests until ended has its result.
-func attend(ctx context.Context, own *net.UnixConn, opts Options, ended <-chan error, kill func() error) error {
+func attend(ctx context.Context, own *net.UnixConn, opts Options, ended <-chan error, signal func(os.Signal) error) error {
 	stopping := sync.OnceFunc(opts.Stopping)
 	defer stopping()
 	working, stop := context.WithCancel(context.Background())
-	var broken error
-	over := make(chan struct{})
-	go func() {
-		broken = serve(working, own, opts)
-		close(over)
-	}()
+	served := make(chan error, 1)
+	go func() { served <- serve(working, own, opts) }()
+	over := false
 	defer func() {
 		stop()
 		_ = own.Close()
-		<-over
+		if !over {
+			_, _ = within(killTimeout, served)
+		}
 	}()
 	select {
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
-	case <-over: // the reader has ended, or has closed its end
-		if broken != nil {
-			return endBy(kill, ended, broken)
+	case broken := <-served: // the reader has ended, or has closed its end
+		if over = true; broken != nil {
+			return endBy(signal, ended, broken)
 		}
 	}
 	stopping()
 	_ = own.CloseWrite()
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(endTimeout):
-		return endBy(kill, ended, ErrLate)
-	}
+	return awaitEnd(signal, ended)
 }
 
-// endBy kills the reader and returns why.
-func endBy(kill func() error, ended <-chan error, why error) error {
-	if err := kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+// awaitEnd waits for a reader that was asked to end. If it is late, SIGQUIT makes it log what it was doing.
+func awaitEnd(signal func(os.Signal) error, ended <-chan error) error {
+	if over, err := within(endTimeout, ended); over {
+		return err
+	}
+	_ = signal(unix.SIGQUIT) // fails if it has ended
+	_, _ = within(killTimeout, ended)
+	return endBy(signal, ended, ErrLate)
+}
+
+// endBy kills the reader and returns why. It does not wait for a reader that the kernel cannot end, because a call of
+// it waits for a file system.
+func endBy(signal func(os.Signal) error, ended <-chan error, why error) error {
+	if err := signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return errors.Join(why, err) // the kernel kills it when this process ends
 	}
-	<-ended
+	_, _ = within(killTimeout, ended)
 	return why
+}
+
+// within waits for a result, at most so many seconds. It counts them one by one: if the machine is suspended meanwhile,
+// the reader does not run either, and all of that time counts as one second.
+func within(most time.Duration, result <-chan error) (over bool, err error) {
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	for range most / time.Second {
+		select {
+		case err := <-result:
+			return true, err
+		case <-second.C:
+		}
+	}
+	select {
+	case err := <-result: // both may be there
+		return true, err
+	default:
+		return false, nil
+	}
 }
 
 // serve serves the requests of a connection until the reader closes it or the context ends. It

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -45,7 +46,7 @@ func attended(t *testing.T, reap func(context.Context, []string, int) error) *fa
 	r := &fakeReader{t: t, conn: theirs.(*net.UnixConn), lines: bufio.NewScanner(theirs), ended: make(chan error, 1), result: make(chan error, 1), stop: stop, events: make(chan string, 256)}
 	opts := Options{Reap: reap, Ready: func() { r.events <- "ready" }, Stopping: func() { r.events <- "stopping" }}
 	go func() {
-		r.result <- attend(ctx, own, opts, r.ended, func() error {
+		r.result <- attend(ctx, own, opts, r.ended, func(os.Signal) error {
 			r.killed.Store(true)
 			_ = theirs.Close()
 			r.ended <- nil
@@ -248,6 +249,44 @@ func TestNoAnswerIsTaken(t *testing.T) {
 		expect.Equal(t, <-served, nil)
 		_ = theirs.Close()
 	})
+}
+
+// Whatever keeps a reader from ending, its parent ends: after SIGQUIT, by which the log says what the reader was doing,
+// and SIGKILL, and also if the kernel cannot end it.
+func TestEndIsBounded(t *testing.T) {
+	for name, endsBy := range map[string]os.Signal{"by itself": nil, "by SIGQUIT": unix.SIGQUIT, "by SIGKILL": unix.SIGKILL, "not at all": unix.SIGUSR1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ended := make(chan error, 1)
+				var got []os.Signal
+				signal := func(s os.Signal) error {
+					if got = append(got, s); s == endsBy {
+						ended <- nil
+					}
+					return nil
+				}
+				if endsBy == nil {
+					ended <- nil
+				}
+				began := time.Now()
+				err := awaitEnd(signal, ended)
+				expect.True(t, time.Since(began) <= endTimeout+2*killTimeout, "took", time.Since(began))
+				if endsBy == nil {
+					expect.True(t, err == nil && got == nil, err, got)
+					return
+				}
+				expect.True(t, errors.Is(err, ErrLate) && slices.Equal(got, []os.Signal{unix.SIGQUIT, unix.SIGKILL}), err, got)
+			})
+		})
+	}
+}
+
+// A reader that has ended is not late, also if this process did not run meanwhile.
+func TestEndedIsNotLate(t *testing.T) {
+	ended := make(chan error, 1)
+	ended <- nil
+	over, err := within(0, ended)
+	expect.True(t, over && err == nil, over, err)
 }
 
 // Errors are handed on in part.

@@ -30,7 +30,7 @@
 //	                                and waits for the reader
 //	the parent is killed            the kernel kills the reader (PR_SET_PDEATHSIG)
 //	the reader ends or is killed    the parent ends with the same status
-//	the reader sends something      the parent kills it
+//	the reader sends something      the parent kills it, and does not wait if the kernel cannot end it
 //	else, or does not end in time
 //
 // Both processes have the file with the lock of the agent's folder open. So the next agent can
@@ -62,6 +62,8 @@ const (
 	// endTimeout is how long a reader may take to end before it is killed. A reader takes one
 	// second if its clients do not read their answers.
 	endTimeout = 10 * time.Second
+	// killTimeout is how long the parent then waits for what it has killed. Both are whole seconds.
+	killTimeout = 2 * time.Second
 )
 
 // Descriptors of the reader.
