@@ -26,6 +26,9 @@
 #define PRIORITY_UNUSED_MS UINT64_C(3)
 #define PRIORITY_MOST_TURNS 16
 #define PRIORITY_NO_TURNS_MS UINT64_C(60000)
+/* The same if it was kept from so many more of its own turns than it had: another process lets it launch
+ * now and then only. */
+#define PRIORITY_MISSED 8
 
 /* Slices, in microseconds. Of a switch between contexts SWITCH are lost, and the first LOST of a
  * slice. With SHORT and HIGH, a context of low priority gets 1 % beside one of high priority that
@@ -53,6 +56,8 @@ static struct priority_device {
 	uint64_t free;     /* when another process was last seen to be busy, or when this one stopped to be */
 	uint64_t no_turns; /* until when there are none */
 	uint64_t turns;    /* processes of low priority take turns */
+	uint64_t wanted;   /* its own turn, in which it wants to launch and was kept from it at the beginning; 0: none */
+	uint64_t missed;   /* how many such turns have passed, less those that it had; not less than 0 */
 } __attribute__((aligned(64))) priority_devices[RATION_DEVICES];
 enum { PRIORITY_TIME_BITS = 56 };
 
@@ -273,6 +278,25 @@ static bool priority_try(struct device *d, uint64_t turn, uint64_t now)
 	return true;
 }
 
+/* priority_had counts a turn of this process's own that it has. */
+static void priority_had(struct priority_device *p)
+{
+	uint64_t missed = load_acquire(&p->missed);
+	store_release(&p->wanted, 0);
+	store_release(&p->missed, missed ? missed - 1 : 0);
+}
+
+/* priority_waits counts the turns of this process's own that it is kept from. It returns true if those are
+ * too many. */
+static bool priority_waits(struct priority_device *p, uint64_t turn, bool own, uint64_t now)
+{
+	uint64_t wanted = load_acquire(&p->wanted), missed = load_acquire(&p->missed) + (wanted && wanted != turn);
+	if (wanted != turn)
+		store_release(&p->wanted, own && now % PRIORITY_TURN_MS < PRIORITY_UNUSED_MS ? turn : 0);
+	store_release(&p->missed, missed < PRIORITY_MISSED ? missed : 0);
+	return missed >= PRIORITY_MISSED;
+}
+
 bool priority_turn(struct device *d, uint64_t flight_ns)
 {
 	struct priority_device *p = &priority_devices[d->index];
@@ -288,8 +312,10 @@ bool priority_turn(struct device *d, uint64_t flight_ns)
 		priority_claim(d, CLAIMS_LOW, now + PRIORITY_LOW_MS);
 	bool own = turn % (others + 1) == found.before;
 	if (priority_is_busy(d, now)) {
-		if (own)
+		if (own && load_acquire(&p->turn) != turn) {
 			store_release(&p->turn, turn);
+			priority_had(p);
+		}
 		if (own || load_acquire(&p->turn) == turn || flight_ns) {
 			priority_renew(d, now, false);
 			return load_acquire(&p->turn) == turn && flight_ns <= PRIORITY_AHEAD_NS;
@@ -301,9 +327,15 @@ bool priority_turn(struct device *d, uint64_t flight_ns)
 	/* Its own turn, or one that no process uses. */
 	if (claims_others(d->uuid, CLAIMS_BUSY, now)) {
 		store_release(&p->free, now);
+		if (priority_waits(p, turn, own, now))
+			priority_stop_turns(d);
 		return false;
 	}
-	return (own || now >= load_acquire(&p->free) + PRIORITY_UNUSED_MS) && priority_try(d, turn, now);
+	if ((!own && now < load_acquire(&p->free) + PRIORITY_UNUSED_MS) || !priority_try(d, turn, now))
+		return false;
+	if (own)
+		priority_had(p);
+	return true;
 }
 
 void priority_stop_turns(struct device *d)
