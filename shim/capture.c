@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cannot.h"
@@ -11,6 +12,8 @@
 
 static uint32_t capture_ever, capture_count; /* whether a capture ever began, and how many are under way; atomic */
 static uint32_t capture_holds;               /* threads between capture_hold and capture_unhold; a futex */
+/* How often, and for how many ns each time, the begin of a capture waits for those: a second. */
+enum { CAPTURE_WAITS = 100, CAPTURE_WAIT_NS = 10000000 };
 
 void capture_begun(void)
 {
@@ -19,8 +22,9 @@ void capture_begun(void)
 	/* Sequentially consistent: a thread counts its capture and then reads capture_holds; capture_hold
 	 * does it the other way round. One of the two sees the other. */
 	__atomic_fetch_add(&capture_count, 1, __ATOMIC_SEQ_CST);
-	for (uint32_t n; (n = __atomic_load_n(&capture_holds, __ATOMIC_SEQ_CST));)
-		syscall(SYS_futex, &capture_holds, FUTEX_WAIT_PRIVATE, n, NULL, NULL, 0);
+	uint32_t n;
+	for (unsigned i = 0; (n = __atomic_load_n(&capture_holds, __ATOMIC_SEQ_CST)) && i < CAPTURE_WAITS; i++)
+		syscall(SYS_futex, &capture_holds, FUTEX_WAIT_PRIVATE, n, &(struct timespec){0, CAPTURE_WAIT_NS}, NULL, 0);
 }
 
 bool capture_hold(void)

@@ -17,8 +17,9 @@ bool capture_seen(void);
  * may be wrong: only the driver knows the state of a stream. */
 bool capture_any(void);
 
-/* capture_hold keeps all threads from beginning a capture until capture_unhold: a call of the driver
- * that waits for a context fails if a stream of the context is being captured, and ends that capture.
+/* capture_hold keeps all threads from beginning a capture until capture_unhold, for a second at most: a call
+ * of the driver that waits for a context fails if a stream of the context is being captured, and ends that
+ * capture; but it may wait for what the other thread does next.
  * It returns false, and holds nothing, if a capture is under way. */
 bool capture_hold(void);
 void capture_unhold(void);

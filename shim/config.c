@@ -92,13 +92,14 @@ static bool config_found(void)
 bool config_any(void)
 {
 	const char *job = environment_get("RATION_JOB");
-	if (config_disabled() && !(job && *job) && !config_found())
+	bool found = config_found(); /* whatever the variables say: it binds to the C library's functions */
+	if (config_disabled() && !(job && *job) && !found)
 		return false;
 	for (char **e = environment_all(); *e; e++)
 		if (config_after(*e, CONFIG_MEMORY) || config_after(*e, CONFIG_COMPUTE) || config_after(*e, CONFIG_COMPUTE_MAX) ||
 		    !strncmp(*e, "RATION_REGION=", 14) || !strncmp(*e, "CUDA_DEVICE_MEMORY_SHARED_CACHE=", 32))
 			return true;
-	return config_found();
+	return found;
 }
 
 /* config_wrong logs a mistake in a variable, in the words of FromEnv in Go. It returns false. */

@@ -1,5 +1,5 @@
-/* A mark protects data that one thread at a time may use, where launches of a capped job may
- * have to wait for it. It differs from a lock: after one second a waiting thread stops waiting
+/* A mark protects data that one thread at a time may use, where launches of a job with a cap
+ * or a priority may have to wait for it. It differs from a lock: after one second a waiting thread stops waiting
  * and goes on without the data, and so do all others until the mark is given back. So a thread
  * that is stopped, or kept by the driver, while it has the mark blocks no other. A thread that
  * has the mark cannot be cancelled, does not sleep, and waits for no other thread. */

@@ -66,8 +66,16 @@ static void compute_adjust(struct device *d, uint64_t now_us)
 	struct region *r = attach_region();
 	unsigned own = compute_show(d, now_us);
 	unsigned workers = own + region_workers(r, d->index, now_us, compute_asked);
-	uint64_t slice = compute_slice(d, own, workers);
-	unsigned state = slice_set(d, slice);
+	uint64_t slice;
+	unsigned state;
+	uint32_t drops;
+	priority_look_begins(d);
+	do {
+		drops = priority_drops(d);
+		slice = compute_slice(d, own, workers);
+		state = slice_set(d, slice);
+	} while (priority_drops(d) != drops);
+	priority_look_ends(d);
 	region_show_slice(r, d->index, make_slice(slice, slice ? state : RATION_SLICE_READY));
 	if (slice)
 		slice_complain(d, state);

@@ -5,6 +5,8 @@
 #include "attach.h"
 #include "clock.h"
 #include "compute/claims.h"
+#include "hooks.h"
+#include "mark.h"
 #include "region/atomics.h"
 #include "region/words.h"
 
@@ -24,6 +26,9 @@
 #define PRIORITY_UNUSED_MS UINT64_C(3)
 #define PRIORITY_MOST_TURNS 16
 #define PRIORITY_NO_TURNS_MS UINT64_C(60000)
+/* The same if it was kept from so many more of its own turns than it had: another process lets it launch
+ * now and then only. */
+#define PRIORITY_MISSED 8
 
 /* Slices, in microseconds. Of a switch between contexts SWITCH are lost, and the first LOST of a
  * slice. With SHORT and HIGH, a context of low priority gets 1 % beside one of high priority that
@@ -37,15 +42,22 @@
 #define PRIORITY_LEAST 100
 #define PRIORITY_DETAIL 64
 
-/* One for each device, by the region's index. Atomic. Times are those of claims. */
+/* One for each device, by the region's index. Atomic. Times are those of claims. A thread that changes
+ * locks, and the words that say so, has the mark. */
 static struct priority_device {
+	struct mark mark;
+	uint32_t looks;    /* threads that compute slices now, or give the claim to be busy back */
+	uint32_t drops;    /* how often that was given back */
+	uint64_t held;     /* the kind of claim for which there may be a lock; CLAIMS_SEAT: none. With the mark */
+	uint64_t locked;   /* there may be a lock for the claim to be busy */
 	uint64_t claim;    /* what this process claims, or tried to: a kind in the highest bits, and until when */
-	uint64_t held;     /* there may be a lock for claim */
 	uint64_t busy;     /* until when it claims to be busy, and has the lock; 0: it does not */
 	uint64_t turn;     /* the last turn in which it may launch, counted since 1970 */
 	uint64_t free;     /* when another process was last seen to be busy, or when this one stopped to be */
 	uint64_t no_turns; /* until when there are none */
 	uint64_t turns;    /* processes of low priority take turns */
+	uint64_t wanted;   /* its own turn, in which it wants to launch and was kept from it at the beginning; 0: none */
+	uint64_t missed;   /* how many such turns have passed, less those that it had; not less than 0 */
 } __attribute__((aligned(64))) priority_devices[RATION_DEVICES];
 enum { PRIORITY_TIME_BITS = 56 };
 
@@ -75,56 +87,103 @@ static unsigned priority_longer(const struct device *d)
 	return slice > PRIORITY_HIGH ? (unsigned)((slice - PRIORITY_HIGH + PRIORITY_DETAIL - 1) / PRIORITY_DETAIL) : 0;
 }
 
-/* priority_claim makes the claim of this process's priority count until a time, or drops it if until is 0.
- * If it cannot, it drops it as well: the last claim may count for too long. */
-static void priority_claim(const struct device *d, enum claims_kind kind, uint64_t until)
+static enum claims_kind priority_claimed_kind(const struct device *d)
 {
-	struct priority_device *p = &priority_devices[d->index];
-	if (until && claims_hold_with(d->uuid, kind, kind == CLAIMS_HIGH ? priority_longer(d) : 0, until))
-		store_release(&p->held, 1);
-	else if (__atomic_exchange_n(&p->held, 0, __ATOMIC_SEQ_CST))
-		claims_hold(d->uuid, kind, 0);
-	store_release(&p->claim, until ? (uint64_t)kind << PRIORITY_TIME_BITS | until : 0);
+	return (enum claims_kind)(load_acquire(&priority_devices[d->index].claim) >> PRIORITY_TIME_BITS);
 }
-
-/* priority_hold claims that this process is busy on a device. It returns false if it has not got the
- * lock; then the last claim is left as it was. */
-static bool priority_hold(const struct device *d, uint64_t until)
-{
-	if (!claims_hold(d->uuid, CLAIMS_BUSY, until))
-		return false;
-	store_release(&priority_devices[d->index].busy, until);
-	return true;
-}
-
-/* priority_drop gives the claim to be busy back. First its contexts lose their short slice, which
- * only a process with this claim may have: another thread may just be launching. */
-static void priority_drop(struct device *d)
-{
-	if (!__atomic_exchange_n(&priority_devices[d->index].busy, 0, __ATOMIC_SEQ_CST))
-		return;
-	priority_changed(d);
-	if (!load_acquire(&priority_devices[d->index].busy))
-		claims_hold(d->uuid, CLAIMS_BUSY, 0);
-}
-
-static bool priority_is_busy(const struct device *d, uint64_t now) { return load_acquire(&priority_devices[d->index].busy) > now; }
-
-bool priority_turns(const struct device *d) { return load_acquire(&priority_devices[d->index].turns) != 0; }
 
 static uint64_t priority_claimed(const struct device *d)
 {
 	return load_acquire(&priority_devices[d->index].claim) & LOW_BITS(PRIORITY_TIME_BITS);
 }
 
-/* priority_renew makes the claim to be busy count for longer, if there is one, but for no longer
- * than that of low priority. If it cannot, it gives the claim back before this ends. */
+/* priority_claim makes the claim of this process's priority count until a time, or drops it if until is 0.
+ * If it cannot, it drops it as well: the last claim may count for too long. A claim of another kind ends. */
+static void priority_claim(const struct device *d, enum claims_kind kind, uint64_t until)
+{
+	struct priority_device *p = &priority_devices[d->index];
+	int cancel;
+	if (!mark_take(&p->mark, &cancel))
+		return;
+	bool held = until && claims_hold_with(d->uuid, kind, kind == CLAIMS_HIGH ? priority_longer(d) : 0, until);
+	if (p->held != CLAIMS_SEAT && (!held || p->held != kind))
+		claims_hold(d->uuid, (enum claims_kind)p->held, 0);
+	p->held = held ? kind : CLAIMS_SEAT;
+	store_release(&p->claim, until ? (uint64_t)kind << PRIORITY_TIME_BITS | until : 0);
+	mark_give(&p->mark, cancel);
+}
+
+/* priority_hold claims that this process is busy on a device, for no longer than its claim of low priority
+ * counts. It returns false if it has not got the lock; then the last claim is left as it was. */
+static bool priority_hold(const struct device *d, uint64_t until)
+{
+	struct priority_device *p = &priority_devices[d->index];
+	int cancel;
+	if (!mark_take(&p->mark, &cancel))
+		return false;
+	uint64_t most = priority_claimed(d);
+	until = until < most ? until : most;
+	bool held = priority_claimed_kind(d) == CLAIMS_LOW && claims_hold(d->uuid, CLAIMS_BUSY, until);
+	if (held) {
+		store_release(&p->locked, 1);
+		__atomic_store_n(&p->busy, until, __ATOMIC_SEQ_CST);
+	}
+	mark_give(&p->mark, cancel);
+	return held;
+}
+
+void priority_look_begins(const struct device *d) { __atomic_fetch_add(&priority_devices[d->index].looks, 1, __ATOMIC_SEQ_CST); }
+
+uint32_t priority_drops(const struct device *d) { return __atomic_load_n(&priority_devices[d->index].drops, __ATOMIC_SEQ_CST); }
+
+/* It removes the lock of a claim to be busy that was given back, unless another thread may be about to set a
+ * slice that it computed before. */
+void priority_look_ends(const struct device *d)
+{
+	struct priority_device *p = &priority_devices[d->index];
+	int cancel;
+	__atomic_fetch_sub(&p->looks, 1, __ATOMIC_SEQ_CST);
+	if (likely(!load_acquire(&p->locked)) || __atomic_load_n(&p->busy, __ATOMIC_SEQ_CST) || !mark_take(&p->mark, &cancel))
+		return;
+	if (!__atomic_load_n(&p->busy, __ATOMIC_SEQ_CST) && !__atomic_load_n(&p->looks, __ATOMIC_SEQ_CST)) {
+		claims_hold(d->uuid, CLAIMS_BUSY, 0);
+		store_release(&p->locked, 0);
+	}
+	mark_give(&p->mark, cancel);
+}
+
+/* priority_drop gives the claim to be busy back. First its contexts lose their short slice, which
+ * only a process with this claim may have: another thread may just be launching. */
+static void priority_drop(struct device *d)
+{
+	struct priority_device *p = &priority_devices[d->index];
+	priority_look_begins(d);
+	if (__atomic_exchange_n(&p->busy, 0, __ATOMIC_SEQ_CST)) {
+		__atomic_fetch_add(&p->drops, 1, __ATOMIC_SEQ_CST);
+		priority_changed(d);
+	}
+	priority_look_ends(d);
+}
+
+static bool priority_is_busy(const struct device *d, uint64_t now) { return load_acquire(&priority_devices[d->index].busy) > now; }
+
+bool priority_turns(const struct device *d) { return load_acquire(&priority_devices[d->index].turns) != 0; }
+
+/* priority_renew makes the claim to be busy count for longer, if there is one. If it cannot, it gives
+ * the claim back before this ends. */
 static void priority_renew(struct device *d, uint64_t now, bool waits)
 {
-	uint64_t until = load_acquire(&priority_devices[d->index].busy), most = priority_claimed(d);
+	uint64_t until = load_acquire(&priority_devices[d->index].busy);
 	uint64_t lease = waits ? PRIORITY_WAIT_MS : priority_turns(d) ? PRIORITY_TURN_LEASE_MS : PRIORITY_LOW_MS;
-	if (until > now && (until < now + lease / 2 || until > now + lease) && !priority_hold(d, now + lease < most ? now + lease : most))
+	if (until > now && (until < now + lease / 2 || until > now + lease) && !priority_hold(d, now + lease))
 		priority_drop(d);
+}
+
+/* priority_leave gives all claims back: that of low priority first, without which no thread claims to be busy. */
+static void priority_leave(struct device *d)
+{
+	priority_claim(d, CLAIMS_SEAT, 0);
+	priority_drop(d);
 }
 
 void priority_show(struct device *d, unsigned contexts, bool waits, bool again)
@@ -136,15 +195,13 @@ void priority_show(struct device *d, unsigned contexts, bool waits, bool again)
 	uint64_t now = claims_now(), lease = kind == CLAIMS_HIGH ? PRIORITY_HIGH_MS : PRIORITY_LOW_MS;
 	/* The job's priority was changed. */
 	if (claim && claim >> PRIORITY_TIME_BITS != kind) {
-		priority_drop(d);
-		priority_claim(d, (enum claims_kind)(claim >> PRIORITY_TIME_BITS), 0);
+		priority_leave(d);
 		until = 0;
 	}
 	if (kind == CLAIMS_SEAT || (!contexts && until <= now + lease))
 		return;
 	if (!contexts) {
-		priority_drop(d);
-		priority_claim(d, kind, 0);
+		priority_leave(d);
 		return;
 	}
 	bool shorter = !waits && until > now + lease;
@@ -200,9 +257,8 @@ uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, unsi
 	}
 	/* Without turns a process that has shown that it has work launches now. With turns it launches
 	 * when it has the claim to be busy. */
-	bool shown = load_acquire(&priority_devices[d->index].claim) >> PRIORITY_TIME_BITS == CLAIMS_LOW;
-	if (!priority_take_turns(d, claims_others(d->uuid, CLAIMS_LOW, now), now) && shown && !priority_is_busy(d, now))
-		priority_hold(d, priority_claimed(d));
+	if (!priority_take_turns(d, claims_others(d->uuid, CLAIMS_LOW, now), now) && !priority_is_busy(d, now))
+		priority_hold(d, UINT64_MAX);
 	bool several = own > 1 || !priority_is_busy(d, now) || claims_others(d->uuid, CLAIMS_BUSY, now);
 	uint64_t least = priority_short(share, high, found.details * PRIORITY_DETAIL);
 	return several && least < PRIORITY_SEVERAL ? PRIORITY_SEVERAL : least;
@@ -222,6 +278,25 @@ static bool priority_try(struct device *d, uint64_t turn, uint64_t now)
 	return true;
 }
 
+/* priority_had counts a turn of this process's own that it has. */
+static void priority_had(struct priority_device *p)
+{
+	uint64_t missed = load_acquire(&p->missed);
+	store_release(&p->wanted, 0);
+	store_release(&p->missed, missed ? missed - 1 : 0);
+}
+
+/* priority_waits counts the turns of this process's own that it is kept from. It returns true if those are
+ * too many. */
+static bool priority_waits(struct priority_device *p, uint64_t turn, bool own, uint64_t now)
+{
+	uint64_t wanted = load_acquire(&p->wanted), missed = load_acquire(&p->missed) + (wanted && wanted != turn);
+	if (wanted != turn)
+		store_release(&p->wanted, own && now % PRIORITY_TURN_MS < PRIORITY_UNUSED_MS ? turn : 0);
+	store_release(&p->missed, missed < PRIORITY_MISSED ? missed : 0);
+	return missed >= PRIORITY_MISSED;
+}
+
 bool priority_turn(struct device *d, uint64_t flight_ns)
 {
 	struct priority_device *p = &priority_devices[d->index];
@@ -237,8 +312,10 @@ bool priority_turn(struct device *d, uint64_t flight_ns)
 		priority_claim(d, CLAIMS_LOW, now + PRIORITY_LOW_MS);
 	bool own = turn % (others + 1) == found.before;
 	if (priority_is_busy(d, now)) {
-		if (own)
+		if (own && load_acquire(&p->turn) != turn) {
 			store_release(&p->turn, turn);
+			priority_had(p);
+		}
 		if (own || load_acquire(&p->turn) == turn || flight_ns) {
 			priority_renew(d, now, false);
 			return load_acquire(&p->turn) == turn && flight_ns <= PRIORITY_AHEAD_NS;
@@ -250,9 +327,15 @@ bool priority_turn(struct device *d, uint64_t flight_ns)
 	/* Its own turn, or one that no process uses. */
 	if (claims_others(d->uuid, CLAIMS_BUSY, now)) {
 		store_release(&p->free, now);
+		if (priority_waits(p, turn, own, now))
+			priority_stop_turns(d);
 		return false;
 	}
-	return (own || now >= load_acquire(&p->free) + PRIORITY_UNUSED_MS) && priority_try(d, turn, now);
+	if ((!own && now < load_acquire(&p->free) + PRIORITY_UNUSED_MS) || !priority_try(d, turn, now))
+		return false;
+	if (own)
+		priority_had(p);
+	return true;
 }
 
 void priority_stop_turns(struct device *d)

@@ -25,6 +25,13 @@ bool priority_unclaimed(const struct device *d);
  * the job's share, in per cent, gives (0: no share). */
 uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, unsigned share, uint64_t slice);
 
+/* priority_look_begins is called before a thread computes slices, and priority_look_ends when they are set. In
+ * between, no lock is removed with which this process may have a short slice. If priority_drops has changed
+ * from before they were computed until they were set, they must be computed again. */
+void priority_look_begins(const struct device *d);
+uint32_t priority_drops(const struct device *d);
+void priority_look_ends(const struct device *d);
+
 /* priority_turns returns true if this process's launches on a device may have to wait for its turn. */
 bool priority_turns(const struct device *d);
 

@@ -14,11 +14,57 @@ static unsigned calls;          /* to lock, unlock or ask */
 static uint64_t call_ns;        /* what each takes */
 static uint64_t timed_ns;       /* what the next one takes that is timed */
 static int fails;               /* questions about this kind */
+static __thread bool not_busy;  /* this thread's claims to be busy fail */
 static off_t low_end, busy_end; /* of this process's claims */
+
+/* Where the thread that is to stop does so, until the other one is done, or waits for it. */
+enum { NOWHERE, AHEAD, THERE, PAST };
+static struct {
+	int command;
+	short type;
+	unsigned kind;
+	int state;
+} stop;
+static __thread bool stops;
+static pthread_mutex_t stop_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t stop_changed = PTHREAD_COND_INITIALIZER;
+
+static void stop_becomes(int state, int unless)
+{
+	pthread_mutex_lock(&stop_lock);
+	stop.state = stop.state == unless ? unless : state;
+	pthread_cond_broadcast(&stop_changed);
+	pthread_mutex_unlock(&stop_lock);
+}
+
+static void stop_until(int state)
+{
+	pthread_mutex_lock(&stop_lock);
+	while (stop.state < state)
+		pthread_cond_wait(&stop_changed, &stop_lock);
+	pthread_mutex_unlock(&stop_lock);
+}
+
+static void may_stop(int command, short type, unsigned kind)
+{
+	if (!stops || stop.state != AHEAD || stop.command != command || stop.type != type || stop.kind != kind)
+		return;
+	stop_becomes(THERE, PAST);
+	stop_until(PAST);
+}
+
+/* A thread that waits for another one yields first. */
+__attribute__((visibility("default"))) int sched_yield(void)
+{
+	if (!stops && stop.state == THERE)
+		stop_becomes(PAST, PAST);
+	return (int)syscall(SYS_sched_yield);
+}
 
 static void check_order(const struct flock *l, unsigned kind)
 {
 	off_t *end = kind == KIND_LOW ? &low_end : &busy_end, now = (l->l_start + l->l_len) % SEAT_SIZE;
+	CHECK(busy_end || slice_of(0) != SHORT);
 	if (l->l_type == F_RDLCK)
 		*end = now;
 	else if (l->l_len == SEAT_SIZE)
@@ -44,12 +90,19 @@ __attribute__((visibility("default"))) int fcntl(int fd, int command, ...)
 		cpu_ns += timed_ns;
 		timed_ns = 0;
 	}
+	if (command == F_SETLK ? l->l_type == F_RDLCK && kind == KIND_BUSY && not_busy : (int)kind == fails) {
+		errno = ENOLCK;
+		return -1;
+	}
+	short type = l->l_type;
+	if (command == F_SETLK)
+		may_stop(command, type, kind);
 	if (command == F_SETLK && kind >= KIND_LOW)
 		check_order(l, kind);
-	if (command == F_SETLK || (int)kind != fails)
-		return (int)syscall(SYS_fcntl, fd, command, l);
-	errno = ENOLCK;
-	return -1;
+	int result = (int)syscall(SYS_fcntl, fd, command, l);
+	if (command == F_GETLK)
+		may_stop(command, type, kind);
+	return result;
 }
 
 /* Launches in a context of its own, as a thread that has not launched before. */
@@ -69,15 +122,67 @@ static void make_debt(void)
 	EQ(cpu_looks % 2, 0);
 }
 
+static CUcontext context;
+static CUfunction quick;
+
+static void *launch_and_stop(void *fails_too)
+{
+	stops = true;
+	not_busy = fails_too != NULL;
+	OK(cuCtxSetCurrent(context));
+	OK(launch(quick, NULL));
+	stop_becomes(PAST, PAST);
+	return NULL;
+}
+
+/* One thread launches and stops at a call, and this one launches meanwhile, after a change. */
+static void beside(int command, short type, unsigned kind, void *fails_too, void (*change)(void))
+{
+	pthread_t t;
+	stop.command = command;
+	stop.type = type;
+	stop.kind = kind;
+	stop.state = AHEAD;
+	EQ(pthread_create(&t, NULL, launch_and_stop, fails_too), 0);
+	stop_until(THERE);
+	EQ(stop.state, THERE);
+	change();
+	OK(launch(quick, NULL));
+	stop_becomes(PAST, PAST);
+	EQ(pthread_join(t, NULL), 0);
+	stop.state = NOWHERE;
+	not_busy = false;
+	/* Whatever the order was. */
+	CHECK(busy_end || slice_of(0) != SHORT);
+	CHECK(busy_end <= low_end);
+}
+
+static void a_look_later(void) { later(8 * MS); }
+
+static void renewal_fails(void)
+{
+	later(150 * MS);
+	not_busy = true;
+}
+
+static void becomes_normal(void)
+{
+	later(8 * MS);
+	EQ(region_limits_with(region_here(), change_priority, &(uint64_t){RATION_PRIORITY_NORMAL}), 0);
+}
+
 /* A worker: l launches, y waits for the device, w for a kernel that takes minutes, 1 to 3 change the
  * job's priority, m launches in 60 contexts more. s makes calls slow, q quick, t the next ones timed, k the
- * next timed one very slow, f makes questions about the busy fail. b begins to count calls; 0 checks that
+ * next timed one very slow, f makes questions about the busy fail. D, S and R are two threads: one gives the
+ * claim to be busy back, sets a short slice, or renews the claim, when the other one claims it, gives it back, or
+ * gives all claims back. b begins to count calls; 0 checks that
  * there were none, and a that there were few. */
 static int work(void)
 {
 	char step;
 	start_timed();
-	CUfunction f = kernel("one"), forever = kernel("long_one");
+	CUfunction f = quick = kernel("one"), forever = kernel("long_one");
+	OK(cuCtxGetCurrent(&context));
 	EQ(write(1, "r", 1), 1);
 	while (read(0, &step, 1) == 1) {
 		pthread_t t;
@@ -98,6 +203,9 @@ static int work(void)
 		case 't': make_debt(); break;
 		case 'k': timed_ns = 2 * MS; break;
 		case 'f': fails = KIND_BUSY; break;
+		case 'D': beside(F_SETLK, F_UNLCK, KIND_BUSY, &t, a_look_later); break;
+		case 'S': beside(F_GETLK, F_WRLCK, KIND_BUSY, NULL, renewal_fails); break;
+		case 'R': beside(F_SETLK, F_RDLCK, KIND_BUSY, NULL, becomes_normal); break;
 		case 'b': calls = 0; break;
 		case '0': EQ(calls, 0); break;
 		case 'a': CHECK(calls > 0 && calls <= 3); break;
@@ -220,6 +328,30 @@ static void order(void)
 	finish_worker(&high, false);
 }
 
+/* Threads of one process that change its claims at the same time. */
+static void dropped_beside(void)
+{
+	struct worker low = begin("low"), high = begin("high");
+	EQ(slice(&high), HIGH);
+	EQ(slice(&low), SHORT);
+	later(150 * MS);
+	tell(&low, 'D', 'd');
+	EQ(slice(&low), SHORT);
+	later(8 * MS);
+	tell(&low, 'S', 'd');
+	EQ(slice(&low), SHORT);
+	later(150 * MS);
+	tell(&low, 'R', 'd');
+	EQ(slice(&low), OWN);
+	struct worker second = begin("low");
+	uint64_t begun = machine_now(0);
+	EQ(slice(&second), SHORT);
+	EQ(machine_now(0) - begun, 8 * MS);
+	finish_worker(&low, false);
+	finish_worker(&second, false);
+	finish_worker(&high, false);
+}
+
 /* However many contexts a job of high priority has, none has a slice in which nothing gets done. */
 static void many_contexts(void)
 {
@@ -239,6 +371,7 @@ int main(int argc, char **argv)
 	not_renewed();
 	unknown();
 	order();
+	dropped_beside();
 	many_contexts();
 	return FINISH();
 }

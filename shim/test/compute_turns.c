@@ -91,16 +91,17 @@ static void twice(void)
 	busy(20 * MS, false, false);
 }
 
-/* A process without work that claims whatever the processes of low priority do, for half an hour. A
- * seat is 2^32 bytes of the file. */
-static void lies(void)
+/* A process without work that claims whatever the processes of low priority do, for half an hour, and to be
+ * busy. If it rests, it claims nothing for a moment now and then. A seat is 2^32 bytes of the file, and a
+ * kind 2^42: low is 2, busy 3. */
+static void lies(uint64_t rest)
 {
 	char path[4200];
 	snprintf(path, sizeof path, "%s/priority", getenv("RATION_DIR"));
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	CHECK(fd >= 0);
-	for (;; nap(100 * MS)) {
-		struct flock l = {0};
+	for (;;) {
+		struct flock l = {0}, all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
 		for (off_t at = 0; at >= 0; at = l.l_start + l.l_len) {
 			l = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at};
 			if (fcntl(fd, F_GETLK, &l) != 0 || l.l_type == F_UNLCK || l.l_len == 0)
@@ -108,6 +109,13 @@ static void lies(void)
 			struct flock same = {
 				.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = l.l_start ^ (off_t)1 << 32, .l_len = l.l_len + 1800000};
 			EQ(l.l_start % ((off_t)1 << 32) == 0 ? fcntl(fd, F_SETLK, &same) : 0, 0);
+			same.l_start += (off_t)1 << 42;
+			EQ((l.l_start >> 42 & 3) == 2 ? fcntl(fd, F_SETLK, &same) : 0, 0);
+		}
+		nap(rest ? 950 * MS : 100 * MS);
+		if (rest) {
+			EQ(fcntl(fd, F_SETLK, &all), 0);
+			nap(rest);
 		}
 	}
 }
@@ -186,8 +194,8 @@ static int work(const char *role)
 	nap(10 * MS); /* a thread says at most every few milliseconds that it has work */
 	if (!strcmp(role, "serving"))
 		return serving();
-	if (!strcmp(role, "lies"))
-		lies();
+	if (!strcmp(role, "lies") || !strcmp(role, "rests"))
+		lies(strcmp(role, "lies") ? 30 * MS : 0);
 	if (!strncmp(role, "counted", 7))
 		return counted(!strcmp(role, "counted"));
 	if (!strcmp(role, "threads"))
@@ -352,5 +360,6 @@ int main(int argc, char **argv)
 	jobs(3, "dies", (struct expected){90, 42, "600", "1200", 130});
 	/* As with longer slices, without turns. */
 	jobs(3, "lies", (struct expected){75, 35, "2500", "3500", 1000});
+	jobs(2, "rests", (struct expected){90, 90, "1500", "2500", 1000});
 	return FINISH();
 }
