@@ -449,15 +449,3 @@ func ownedBy(uid int) bool {
 	var st unix.Stat_t
 	return safepath.StatAt(dir, job.RegionName, &st) == nil && st.Uid == uint32(uid)
 }
-
-// uncover unmounts what a user has mounted over the regions of the user's job and runs. It would hide from root what the
-// job holds, and keep the job for ever. It reports whether there was something.
-func uncover(uid int) (was bool, err error) {
-	for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
-		users, failed := safepath.Uncover(j.Path)
-		if was = was || len(users) > 0; !errors.Is(failed, fs.ErrNotExist) {
-			err = errors.Join(err, failed)
-		}
-	}
-	return was, err
-}
