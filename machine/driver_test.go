@@ -51,7 +51,7 @@ func TestRations(t *testing.T) {
 		{Name: "b", State: Starting, Devices: []Device{{Device: 0, Limited: true, Limit: 8 * gib}, {Device: 7, Limited: true, Limit: gib}}},
 		{Name: "c", State: Ended, Devices: []Device{{Device: 0, Limited: true, Limit: 9 * gib}}},
 		{Name: "d", State: Idle, Devices: []Device{{Device: 1, Used: 1}, {Device: 0, UUID: "GPU-elsewhere", Limited: true, Limit: gib}}},
-		{Name: "e", State: Idle, Devices: []Device{{Device: 0, Limited: true, Limit: ^uint64(0)}}}, // a tenant's own
+		{Name: "e", State: Idle, Devices: []Device{{Device: 0, Limited: true, Limit: ^uint64(0)}}},                   // a tenant's own
 		{Name: "f", State: Idle, Devices: []Device{{Device: 0, Limited: true}, {Device: 1, Limited: true, Used: 1}}}, // not for this job
 	}}
 	m.addDriver(answerOf(twoDevices()), nil)

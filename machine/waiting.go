@@ -151,6 +151,7 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 		started := slices.ContainsFunc(after.Jobs, func(j Job) bool {
 			return j.ID().Path == w.Path && (j.Created.After(w.Since) || w.Wakes && j.Sleep != Asleep && j.State != Ended)
 		})
+		started = started || !w.Wakes && policyMade(w.Path).After(w.Since)
 		waited := humanfmt.Span(now.Sub(w.Since).Truncate(time.Second))
 		switch {
 		case w.Path == "":
@@ -161,6 +162,18 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 		}
 	}
 	return out
+}
+
+// policyMade returns when a policy made the job at a path; the zero time if there is none. The queues of users and the jobs
+// of a policy are read by different goroutines: a job that is made, and whose command leaves the queue, after the jobs and
+// before the queue were read is not among the jobs. It is a variable for tests.
+var policyMade = func(path string) (at time.Time) {
+	if _, is := job.PolicyUser(path); is {
+		if created, standing := job.StandingSince(job.Job{Name: filepath.Base(filepath.Dir(path)), Path: path}); standing {
+			at = timeOf(created)
+		}
+	}
+	return at
 }
 
 func (w *Waiting) event(kind string, at time.Time, text string) Event {

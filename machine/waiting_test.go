@@ -56,6 +56,29 @@ func TestWaiting(t *testing.T) {
 	expect.True(t, err == nil && len(once.Waiting) == 1 && once.Waiting[0].Job == "third", err, once.Waiting)
 }
 
+// A run of a policy is read by another goroutine than the queue of its user. One that was made in between has started, and so
+// has one of which only the record is left.
+func TestWaitingRunIsRead(t *testing.T) {
+	since := time.Now().Add(-time.Minute)
+	w := Waiting{Job: "ben/r2", Path: job.RunPath(4002, "r2"), Owner: "ben", UID: 4002, Since: since}
+	made := time.Time{}
+	defer func(was func(string) time.Time) { policyMade = was }(policyMade)
+	policyMade = func(path string) time.Time { expect.Equal(t, path, w.Path); return made }
+	kind := func(jobs ...Job) string {
+		events := waitingSince(&Machine{Waiting: []Waiting{w}}, &Machine{Jobs: jobs}, time.Now())
+		expect.Must(t, len(events) == 1, events)
+		return events[0].Kind
+	}
+	expect.Equal(t, kind(), JobGaveUp)
+	made = since.Add(-time.Second) // an earlier one of its name
+	expect.Equal(t, kind(), JobGaveUp)
+	made = since.Add(time.Second)
+	expect.Equal(t, kind(), JobAdmitted)
+	made = time.Time{}
+	record := Job{Path: "/run/user/4002/ration/r2/region", Created: since.Add(time.Second), State: Ended, ranAs: w.Path}
+	expect.Equal(t, kind(record), JobAdmitted)
+}
+
 // The PID of a command in another user's queue is that user's word, and counts only for a process of that user.
 func TestWaitingProcessOfAnother(t *testing.T) {
 	testenv.NeedsRoot(t, "needs a process of another user")

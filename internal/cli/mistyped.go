@@ -55,6 +55,9 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 func flagError(cmd *cobra.Command, err error) error {
 	var bad *pflag.InvalidValueError
 	if errors.As(err, &bad) {
+		if bad.GetFlag().Value.Type() == "duration" {
+			return fmt.Errorf("--%s %q: not a time (use 30s, 10m or 2h)", bad.GetFlag().Name, bad.GetValue())
+		}
 		return fmt.Errorf("--%s %q: not a valid value (see %s --help)", bad.GetFlag().Name, bad.GetValue(), cmd.CommandPath())
 	}
 	var missing *pflag.NotExistError
