@@ -26,8 +26,8 @@
 #define PRIORITY_UNUSED_MS UINT64_C(3)
 #define PRIORITY_MOST_TURNS 16
 #define PRIORITY_NO_TURNS_MS UINT64_C(60000)
-/* The same if it was kept from so many more of its own turns than it had: another process lets it launch
- * now and then only. */
+/* The same if it was kept from so many of its own turns, less two for each turn that it had: another process
+ * lets it launch now and then only. */
 #define PRIORITY_MISSED 8
 
 /* Slices, in microseconds. Of a switch between contexts SWITCH are lost, and the first LOST of a
@@ -57,7 +57,7 @@ static struct priority_device {
 	uint64_t no_turns; /* until when there are none */
 	uint64_t turns;    /* processes of low priority take turns */
 	uint64_t wanted;   /* its own turn, in which it wants to launch and was kept from it at the beginning; 0: none */
-	uint64_t missed;   /* how many such turns have passed, less those that it had; not less than 0 */
+	uint64_t missed;   /* how many such turns have passed, less two for each turn that it had; not less than 0 */
 } __attribute__((aligned(64))) priority_devices[RATION_DEVICES];
 enum { PRIORITY_TIME_BITS = 56 };
 
@@ -278,12 +278,13 @@ static bool priority_try(struct device *d, uint64_t turn, uint64_t now)
 	return true;
 }
 
-/* priority_had counts a turn of this process's own that it has. */
+/* priority_had counts a turn that this process has: as much as two that it missed, as it may for the lease of
+ * a process that has just stopped. */
 static void priority_had(struct priority_device *p)
 {
 	uint64_t missed = load_acquire(&p->missed);
 	store_release(&p->wanted, 0);
-	store_release(&p->missed, missed ? missed - 1 : 0);
+	store_release(&p->missed, missed > 2 ? missed - 2 : 0);
 }
 
 /* priority_waits counts the turns of this process's own that it is kept from. It returns true if those are
@@ -305,6 +306,7 @@ bool priority_turn(struct device *d, uint64_t flight_ns)
 	unsigned others;
 	if (priority_kind() != CLAIMS_LOW || !claims_others(d->uuid, CLAIMS_HIGH, now) ||
 	    !priority_take_turns(d, others = claims_find_all(d->uuid, CLAIMS_LOW, now, &found), now)) {
+		priority_had(p);
 		priority_changed(d);
 		return true;
 	}
@@ -333,8 +335,7 @@ bool priority_turn(struct device *d, uint64_t flight_ns)
 	}
 	if ((!own && now < load_acquire(&p->free) + PRIORITY_UNUSED_MS) || !priority_try(d, turn, now))
 		return false;
-	if (own)
-		priority_had(p);
+	priority_had(p);
 	return true;
 }
 

@@ -94,7 +94,7 @@ static void twice(void)
 /* A process without work that claims whatever the processes of low priority do, for half an hour, and to be
  * busy. If it rests, it claims nothing for a moment now and then. A seat is 2^32 bytes of the file, and a
  * kind 2^42: low is 2, busy 3. */
-static void lies(uint64_t rest)
+static void lies(uint64_t claims, uint64_t rest)
 {
 	char path[4200];
 	snprintf(path, sizeof path, "%s/priority", getenv("RATION_DIR"));
@@ -112,7 +112,7 @@ static void lies(uint64_t rest)
 			same.l_start += (off_t)1 << 42;
 			EQ((l.l_start >> 42 & 3) == 2 ? fcntl(fd, F_SETLK, &same) : 0, 0);
 		}
-		nap(rest ? 950 * MS : 100 * MS);
+		nap(claims);
 		if (rest) {
 			EQ(fcntl(fd, F_SETLK, &all), 0);
 			nap(rest);
@@ -194,8 +194,10 @@ static int work(const char *role)
 	nap(10 * MS); /* a thread says at most every few milliseconds that it has work */
 	if (!strcmp(role, "serving"))
 		return serving();
-	if (!strcmp(role, "lies") || !strcmp(role, "rests"))
-		lies(strcmp(role, "lies") ? 30 * MS : 0);
+	if (!strcmp(role, "lies"))
+		lies(100 * MS, 0);
+	if (!strcmp(role, "rests"))
+		lies(950 * MS, 30 * MS);
 	if (!strncmp(role, "counted", 7))
 		return counted(!strcmp(role, "counted"));
 	if (!strcmp(role, "threads"))
