@@ -137,7 +137,7 @@ func (r *rations) ensure(uid int) error { return r.ensureAt(uid, 0) }
 
 // ensureAt is ensure for a job on certain devices, or on any if at is empty.
 func (r *rations) ensureAt(uid int, at region.Place) error {
-	if _, err := uncover(uid); err != nil {
+	if _, err := uncover(append(job.RunsOf(uid), jobOf(uid))); err != nil {
 		return err
 	}
 	ration, rule, err := r.rationOf(uid)
@@ -439,10 +439,10 @@ func ownedBy(uid int) bool {
 	return safepath.StatAt(dir, job.RegionName, &st) == nil && st.Uid == uint32(uid)
 }
 
-// uncover unmounts what a user has mounted over the regions of the user's job and runs. It would hide from root what the
-// job holds, and keep the job for ever. It reports whether there was something.
-func uncover(uid int) (was bool, err error) {
-	for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
+// uncover unmounts what a user has mounted over the regions of the user's job and runs. It would hide from root what they
+// hold, and keep them for ever. It reports whether there was something.
+func uncover(jobs []job.Job) (was bool, err error) {
+	for _, j := range jobs {
 		users, failed := safepath.Uncover(j.Path)
 		if was = was || len(users) > 0; !errors.Is(failed, fs.ErrNotExist) {
 			err = errors.Join(err, failed)

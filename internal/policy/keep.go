@@ -160,8 +160,16 @@ func (k *keeper) uncoverAll(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		if !safepath.AnyMounts() {
+			continue
+		}
+		runs := map[int][]job.Job{}
+		for _, run := range job.RunsOf(-1) {
+			uid, _, _ := job.RunOf(run.Name)
+			runs[uid] = append(runs[uid], run)
+		}
 		for _, uid := range Users() {
-			was, err := uncover(uid)
+			was, err := uncover(append(runs[uid], jobOf(uid)))
 			switch {
 			case (was || err != nil) && !k.mayLog(uid):
 			case err != nil:
