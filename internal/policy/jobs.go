@@ -438,15 +438,3 @@ func ownedBy(uid int) bool {
 	var st unix.Stat_t
 	return safepath.StatAt(dir, job.RegionName, &st) == nil && st.Uid == uint32(uid)
 }
-
-// uncover unmounts what a user has mounted over the regions of the user's job and runs. It would hide from root what they
-// hold, and keep them for ever. It reports whether there was something.
-func uncover(jobs []job.Job) (was bool, err error) {
-	for _, j := range jobs {
-		users, failed := safepath.Uncover(j.Path)
-		if was = was || len(users) > 0; !errors.Is(failed, fs.ErrNotExist) {
-			err = errors.Join(err, failed)
-		}
-	}
-	return was, err
-}

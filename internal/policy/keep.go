@@ -147,40 +147,6 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	}
 }
 
-// uncoverEvery is how often the service looks for file systems that users have mounted over their regions.
-const uncoverEvery = time.Second
-
-// uncoverAll unmounts them, until the context ends.
-func (k *keeper) uncoverAll(ctx context.Context) {
-	tick := time.NewTicker(uncoverEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if !safepath.AnyMounts() {
-			continue
-		}
-		runs := map[int][]job.Job{}
-		for _, run := range job.RunsOf(-1) {
-			uid, _, _ := job.RunOf(run.Name)
-			runs[uid] = append(runs[uid], run)
-		}
-		for _, uid := range Users() {
-			was, err := uncover(append(runs[uid], jobOf(uid)))
-			switch {
-			case (was || err != nil) && !k.mayLog(uid):
-			case err != nil:
-				k.log.Error("the region of a user's job is covered", "user", proc.UserName(uid), "uid", uid, "error", err)
-			case was:
-				k.log.Warn("a user had mounted a file system over the region of a job: it was unmounted", "user", proc.UserName(uid), "uid", uid)
-			}
-		}
-	}
-}
-
 // mayChangeConfig reports whether an event may mean that the operator's file has changed.
 func mayChangeConfig(e safepath.WatchEvent) bool {
 	return e.Name == filepath.Base(ConfigFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
