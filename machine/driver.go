@@ -329,16 +329,22 @@ func (m *Machine) addReported(j *Job, r gpu.Process, unaccounted bool) (n int) {
 // addEscaped adds what a process of no job holds to its user's job under a policy: all processes of the user
 // belong in that job. It returns the job, or nil, and the index of the device in its Devices, or unnamed.
 func (m *Machine) addEscaped(o Outside) (j *Job, n int) {
-	i := slices.IndexFunc(m.Jobs, func(j Job) bool { return o.UID >= 0 && j.Path == job.OfUserPath(o.UID) })
-	if i < 0 {
+	if o.UID < 0 {
 		return nil, unnamed
 	}
-	if n = m.deviceIn(&m.Jobs[i], o.Device); n != unnamed {
-		d := &m.Jobs[i].Devices[n]
-		d.Driver += min(o.Used, ^d.Driver)
-		d.Escaped += min(o.Used, ^d.Escaped)
+	path := job.OfUserPath(o.UID)
+	for i := range m.Jobs {
+		if j = &m.Jobs[i]; j.Path != path {
+			continue
+		}
+		if n = m.deviceIn(j, o.Device); n != unnamed {
+			d := &j.Devices[n]
+			d.Driver += min(o.Used, ^d.Driver)
+			d.Escaped += min(o.Used, ^d.Escaped)
+		}
+		return j, n
 	}
-	return &m.Jobs[i], n
+	return nil, unnamed
 }
 
 // addUnnamed adds what the driver counts for a job on devices of the machine that the job does not name. Which

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -74,5 +77,31 @@ func BenchmarkReadFloodedJob(b *testing.B) {
 		if j, err := ReadJob(path); err != nil || len(j.Processes) != abi.Slots {
 			b.Fatalf("%d processes, %v", len(j.Processes), err)
 		}
+	}
+}
+
+// Jobs of high and of low priority that claim to use different devices, and records of jobs that are not there, take no
+// longer than their number: with a look at each pair of them a single user would stop root's agent for seconds.
+func TestManyClaimsTakeLittleTime(t *testing.T) {
+	runtime.LockOSThread() // for threadTime
+	defer runtime.UnlockOSThread()
+	const jobs = 2048
+	var m Machine
+	var records []Job
+	for i := range jobs {
+		j := Job{Path: fmt.Sprintf("/run/user/1000/ration/%d/region", i), Priority: []string{"high", "low"}[i%2], State: Running}
+		for d := range abi.Devices {
+			j.Devices = append(j.Devices, Device{Device: d, Used: 1, UUID: fmt.Sprintf("GPU-%08d-1111-2222-3333-%012d", i, d)})
+		}
+		m.Jobs = append(m.Jobs, j)
+		records = append(records, Job{countedIn: fmt.Sprintf("/run/ration/run-1000-%d/region", i)})
+	}
+	began := threadTime()
+	m.addPriorities(false)
+	m.addRecords(records)
+	took := threadTime() - began
+	expect.True(t, took < time.Second, "took", took, "of the processor") // by pairs it is 9 s
+	for i := range m.Jobs {
+		expect.Must(t, strings.HasPrefix(m.Jobs[i].NoPriority, "no job of "), m.Jobs[i].NoPriority)
 	}
 }

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"iter"
 	"path/filepath"
 	"slices"
 
@@ -45,15 +46,25 @@ func (m *Machine) addPriorities(once bool) {
 	if once && slices.ContainsFunc(m.Jobs, func(j Job) bool { return j.hasPriority() }) {
 		suspended = prioritiesSuspended(job.PriorityFlood)
 	}
+	type use struct{ priority, uuid string }
+	uses := map[use]bool{} // not each job compared with each other: a user can have thousands, with any claims
+	for i := range m.Jobs {
+		if j := &m.Jobs[i]; j.hasPriority() {
+			for uuid := range j.heldDevices() {
+				uses[use{j.Priority, uuid}] = true
+			}
+		}
+	}
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
 		if !j.hasPriority() || j.NoPriority != "" {
 			continue
 		}
 		opposite := map[string]string{"high": "low", "low": "high"}[j.Priority]
-		beside := slices.ContainsFunc(m.Jobs, func(other Job) bool {
-			return other.Priority == opposite && other.hasPriority() && sharesDevice(j, &other)
-		})
+		beside := false
+		for uuid := range j.heldDevices() {
+			beside = beside || uses[use{opposite, uuid}]
+		}
 		switch {
 		case suspended != everyPriority:
 			j.NoPriority = suspended
@@ -81,11 +92,15 @@ func (j *Job) hasPriority() bool {
 	return j.Priority != "" && j.State == Running && j.Sleep == "" && slices.ContainsFunc(j.Devices, func(d Device) bool { return d.Used > 0 })
 }
 
-// sharesDevice reports whether two jobs hold memory of the same device.
-func sharesDevice(a, b *Job) bool {
-	return slices.ContainsFunc(a.Devices, func(d Device) bool {
-		return d.Used > 0 && d.UUID != "" && slices.ContainsFunc(b.Devices, func(e Device) bool { return e.Used > 0 && e.UUID == d.UUID })
-	})
+// heldDevices returns the UUIDs of the devices of which the job holds memory.
+func (j *Job) heldDevices() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i := range j.Devices {
+			if d := &j.Devices[i]; d.Used > 0 && d.UUID != "" && !yield(d.UUID) {
+				return
+			}
+		}
+	}
 }
 
 // PrioritySentence says which priority the job has, and why it has no effect now. It is empty for normal priority.

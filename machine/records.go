@@ -53,10 +53,19 @@ func (m *Machine) dropRecords() {
 
 // addRecords adds to the runs of a policy what their users have recorded of them: the command and labels.
 func (m *Machine) addRecords(records []Job) {
+	if len(records) == 0 {
+		return
+	}
+	index := make(map[string]int, len(m.Jobs)) // by path
+	for i := range m.Jobs {
+		if _, known := index[m.Jobs[i].Path]; !known {
+			index[m.Jobs[i].Path] = i
+		}
+	}
 	for i := range records {
 		r := &records[i]
-		at := slices.IndexFunc(m.Jobs, func(j Job) bool { return j.Path == r.countedIn })
-		if _, is := job.UserOf(filepath.Base(filepath.Dir(r.countedIn))); at < 0 || is {
+		at, there := index[r.countedIn]
+		if _, is := job.UserOf(filepath.Base(filepath.Dir(r.countedIn))); !there || is {
 			continue // all programs of the user are in that job
 		}
 		j := &m.Jobs[at]

@@ -36,7 +36,7 @@ func TestEventsOfLentUsers(t *testing.T) {
 	r, h := newEventRing(), newHistory()
 	for i := range own {
 		r.add([]machine.Event{{Kind: machine.ProcessDied, UID: ada, Death: &machine.Death{Time: time.Unix(0, int64(i))}}})
-		h.addJob(&machine.Job{Path: fmt.Sprint(i), UID: ada, Devices: []machine.Device{{Used: 1}}}, 1)
+		h.addJob(&machine.Job{Path: fmt.Sprint(i), UID: ada, Devices: []machine.Device{{Used: 1}}}, 1, map[int]bool{})
 	}
 	var flood []machine.Event
 	for i := range 2 * maxEvents {
@@ -44,7 +44,7 @@ func TestEventsOfLentUsers(t *testing.T) {
 	}
 	r.add(flood)
 	for i := range 2 * maxHistory {
-		h.addJob(&machine.Job{Path: fmt.Sprint("lent", i), UID: firstLent + i, Devices: []machine.Device{{Used: 1}}}, 1)
+		h.addJob(&machine.Job{Path: fmt.Sprint("lent", i), UID: firstLent + i, Devices: []machine.Device{{Used: 1}}}, 1, map[int]bool{})
 	}
 	events, _ := r.since(0)
 	n := 0

@@ -50,6 +50,9 @@ const (
 	// without a pause.
 	gap      = 20 * time.Millisecond
 	maxScans = 4
+	// After a look of the accounts, the next one waits lookRest times as long as it took: with thousands of jobs of a
+	// user it takes longer than a scan, which finds changes of all users.
+	lookRest = 10
 )
 
 // lastWrite is how long the agent's end waits for the accounts to be written: users can keep the disk busy. Tests
@@ -96,6 +99,7 @@ type Agent struct {
 	// Only the goroutine of Run uses these.
 	log      eventLog
 	journal  *journal
+	lookDue  time.Time        // the accounts take no look before
 	unsaved  bool             // the last attempt to save the journal failed
 	deferred <-chan time.Time // fires when deferred jobs are due; nil if there are none
 
@@ -256,7 +260,11 @@ func (a *Agent) scan() error {
 	}
 	a.record(fresh)
 	a.history.add(a.Machine(), began)
-	a.usage.meter.Look(a.Machine(), began)
+	if time.Now().After(a.lookDue) {
+		looked := time.Now()
+		a.usage.meter.Look(a.Machine(), began)
+		a.lookDue = time.Now().Add(lookRest * time.Since(looked))
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stats.Scans++

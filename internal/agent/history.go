@@ -82,14 +82,18 @@ func (h *history) add(m *machine.Machine, now time.Time) {
 		}
 		s.values = append(s.values, v)
 	}
+	full := map[int]bool{}
 	for i := range m.Jobs {
 		if j := &m.Jobs[i]; j.State != machine.Ended && j.Error == "" {
-			h.addJob(j, number)
+			h.addJob(j, number, full)
 		}
 	}
 }
 
-func (h *history) addJob(j *machine.Job, number int) {
+// addJob adds a job's values. full has the accounts that get no further series this time: that is found out once for
+// each, because a user can have thousands of jobs.
+func (h *history) addJob(j *machine.Job, number int, full map[int]bool) {
+	account, known := 0, false
 	for n := range j.Devices {
 		d := &j.Devices[n]
 		if d.Used == 0 && d.Peak == 0 && d.Refused == 0 {
@@ -98,10 +102,14 @@ func (h *history) addJob(j *machine.Job, number int) {
 		key := historyKey{j.ID(), d.Device}
 		s := h.jobs[key]
 		if s == nil || s.first+len(s.values) != number {
-			if s == nil && len(h.jobs) >= maxHistory && !h.makeRoom(accountOf(j.UID)) {
+			if !known {
+				account, known = accountOf(j.UID), true
+			}
+			if s == nil && len(h.jobs) >= maxHistory && (full[account] || !h.makeRoom(account)) {
+				full[account] = true
 				continue
 			}
-			s = &jobSeries{first: number, account: accountOf(j.UID), of: node.JobHistory{Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created, Device: d.Device}}
+			s = &jobSeries{first: number, account: account, of: node.JobHistory{Job: j.Name, Path: j.Path, Owner: j.Owner, UID: j.UID, Created: j.Created, Device: d.Device}}
 			h.jobs[key] = s
 		}
 		v := [4]uint64{d.Used, d.Refused, j.Died}

@@ -2,10 +2,14 @@ package agent
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ration/check/expect"
+	"ration/internal/abi"
 	"ration/machine"
 )
 
@@ -36,7 +40,7 @@ func TestHistory(t *testing.T) {
 	expect.True(t, *out.Devices[0].Used[0] == 20 && *out.Devices[0].Utilization[5] == 50, out.Devices[0])
 	expect.Equal(t, len(h.jobs), 1, "series are kept")
 	for i := range 2 * maxHistory { // however many jobs there are
-		h.addJob(&machine.Job{Path: fmt.Sprint(i), Devices: []machine.Device{{Used: 1}}}, 1)
+		h.addJob(&machine.Job{Path: fmt.Sprint(i), Devices: []machine.Device{{Used: 1}}}, 1, map[int]bool{})
 	}
 	expect.True(t, len(h.jobs) <= maxHistory, len(h.jobs), "series are kept")
 	// A user with very many leaves room for another, who has as many as there are, up to a half of
@@ -50,9 +54,43 @@ func TestHistory(t *testing.T) {
 		return n
 	}
 	for i := range maxHistory {
-		h.addJob(&machine.Job{Path: fmt.Sprint("late", i), UID: 9, Devices: []machine.Device{{Used: 1}}}, 1)
+		h.addJob(&machine.Job{Path: fmt.Sprint("late", i), UID: 9, Devices: []machine.Device{{Used: 1}}}, 1, map[int]bool{})
 		if want := min(i+1, (maxHistory-1)/2); of(9) != want || of(7) != 1 || len(h.jobs) != maxHistory {
 			t.Fatalf("after %d: %d of %d are the other's, want %d", i+1, of(9), len(h.jobs), want)
 		}
 	}
+}
+
+// The history takes no longer than the number of jobs on devices, of which users can have very many.
+func TestHistoryOfMany(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const users, jobs = 16, 2048
+	var devices []machine.Device
+	for d := range abi.Devices {
+		devices = append(devices, machine.Device{Device: d, Used: 1})
+	}
+	var m machine.Machine
+	for i := range users * jobs {
+		m.Jobs = append(m.Jobs, machine.Job{Path: fmt.Sprint("/", i), UID: 1000 + i%users, State: machine.Running, Devices: devices})
+	}
+	h, now := newHistory(), time.Now()
+	began := threadTime(t)
+	h.add(&m, now)
+	took := threadTime(t) - began
+	expect.True(t, took < 2*time.Second, "took", took, "of the processor") // with a count for each it is more than 5 s
+	byUser := map[int]int{}
+	for _, s := range h.jobs {
+		byUser[s.of.UID]++
+	}
+	for uid := range users {
+		expect.Equal(t, byUser[1000+uid], maxHistory/users, "series of", uid)
+	}
+}
+
+func threadTime(t *testing.T) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	expect.OK(t, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now))
+	return time.Duration(now.Nano())
 }

@@ -137,7 +137,7 @@ func (r *rations) ensure(uid int) error { return r.ensureAt(uid, 0) }
 
 // ensureAt is ensure for a job on certain devices, or on any if at is empty.
 func (r *rations) ensureAt(uid int, at region.Place) error {
-	if _, err := uncover(uid); err != nil {
+	if _, err := uncover(append(job.RunsOf(uid), jobOf(uid))); err != nil {
 		return err
 	}
 	ration, rule, err := r.rationOf(uid)

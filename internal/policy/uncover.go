@@ -24,8 +24,16 @@ func (k *keeper) uncoverAll(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		if !safepath.AnyMounts() {
+			continue
+		}
+		runs := map[int][]job.Job{}
+		for _, run := range job.RunsOf(-1) {
+			uid, _, _ := job.RunOf(run.Name)
+			runs[uid] = append(runs[uid], run)
+		}
 		for _, uid := range Users() {
-			was, err := uncover(uid)
+			was, err := uncover(append(runs[uid], jobOf(uid)))
 			switch {
 			case (was || err != nil) && !k.mayLog(uid):
 			case err != nil:
@@ -37,10 +45,10 @@ func (k *keeper) uncoverAll(ctx context.Context) {
 	}
 }
 
-// uncover unmounts what a user has mounted over the regions of the user's job and runs. It would hide from root what the
-// job holds, and keep the job for ever. It reports whether there was something.
-func uncover(uid int) (was bool, err error) {
-	for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
+// uncover unmounts what a user has mounted over the regions of the user's job and runs. It would hide from root what they
+// hold, and keep them for ever. It reports whether there was something.
+func uncover(jobs []job.Job) (was bool, err error) {
+	for _, j := range jobs {
 		users, failed := safepath.Uncover(j.Path)
 		if was = was || len(users) > 0; !errors.Is(failed, fs.ErrNotExist) {
 			err = errors.Join(err, failed)

@@ -107,11 +107,26 @@ var mounts mountTable
 func (m *mountTable) user(mount uint64) (uid int, is bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.refresh()
+	uid, is = m.users[mount]
+	return uid, is
+}
+
+// AnyMounts reports whether a user other than root has mounted a file system (FUSE) anywhere.
+func AnyMounts() bool {
+	mounts.mu.Lock()
+	defer mounts.mu.Unlock()
+	mounts.refresh()
+	return len(mounts.users) > 0
+}
+
+// refresh reads the list if it has changed. The caller holds m.mu.
+func (m *mountTable) refresh() {
 	if m.list == nil {
 		// Not by os.Open: the runtime would poll the file, too, and take the signals.
 		fd, err := openat(unix.AT_FDCWD, "/proc/self/mountinfo", unix.O_RDONLY, 0)
 		if err != nil {
-			return 0, false
+			return
 		}
 		m.list = os.NewFile(uintptr(fd), "mountinfo")
 		m.read()
@@ -120,8 +135,6 @@ func (m *mountTable) user(mount uint64) (uid int, is bool) {
 	if n, err := unix.Poll(changed, 0); n > 0 || err != nil {
 		m.read()
 	}
-	uid, is = m.users[mount]
-	return uid, is
 }
 
 func (m *mountTable) read() {

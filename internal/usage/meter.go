@@ -71,6 +71,7 @@ type Meter struct {
 	members map[int]map[Subject]bool // by proc.Account: subjects with an account of this day
 	others  map[int]Subject          // by proc.Account: the subordinate user in whose account OtherJobs of all of them are
 	account func(uid int) int        // proc.Account, except in tests
+	known   map[int]int              // of account, in this look: it asks the kernel
 	unpaid  map[counter]uint64       // nanoseconds in which the driver has seen work that the job's counter does not have
 }
 
@@ -84,6 +85,7 @@ func NewMeter() *Meter {
 func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.known = map[int]int{}
 	jobs, counts, took := make(map[Subject]held, len(m.jobs)), make(map[counter]counted, len(m.counts)), map[Subject]uint64{}
 	for i := range mc.Jobs {
 		j := &mc.Jobs[i]
@@ -289,7 +291,7 @@ func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, 
 	if day := now.Truncate(24 * time.Hour); !day.Equal(m.day) {
 		m.day, m.members, m.others = day, map[int]map[Subject]bool{}, map[int]Subject{}
 	}
-	account := m.account(s.UID)
+	account := m.accountOf(s.UID)
 	known := m.members[account]
 	if known == nil {
 		known = map[Subject]bool{}
@@ -307,6 +309,16 @@ func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, 
 	}
 	known[s] = true
 	return s
+}
+
+// accountOf returns the number under which a user is counted.
+func (m *Meter) accountOf(uid int) int {
+	account, known := m.known[uid]
+	if !known {
+		account = m.account(uid)
+		m.known[uid] = account
+	}
+	return account
 }
 
 // count adds the time between two looks to an account.
@@ -341,6 +353,7 @@ func byteSeconds(bytes uint64, span time.Duration) uint64 {
 func (m *Meter) Times(mc *machine.Machine, span time.Duration, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.known = map[int]int{}
 	unpaid, took := map[counter]uint64{}, map[Subject]uint64{}
 	for i := range mc.Jobs {
 		j := &mc.Jobs[i]
