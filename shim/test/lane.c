@@ -29,20 +29,22 @@ __attribute__((visibility("default"))) int pthread_create(pthread_t *t, const pt
 
 /* The begin of a capture waits for frees by such calls, 10 ms each: here they last as long as the test says. */
 enum { WAITS_LAST, WAITS_PASS, WAITS_STAND };
-static int waits_how; /* atomic */
-static unsigned waits_made;
+static int waits_how;       /* atomic */
+static unsigned waits_made; /* atomic */
 
 __attribute__((visibility("default"))) long syscall(long number, ...)
 {
-	static long (*real)(long, ...);
-	long a[6];
+	static void *found; /* atomic */
+	long (*real)(long, ...), a[6];
 	va_list list;
 	va_start(list, number);
 	for (int i = 0; i < 6; i++)
 		a[i] = va_arg(list, long);
 	va_end(list);
-	if (!real)
-		*(void **)&real = dlsym(RTLD_NEXT, "syscall");
+	void *f = __atomic_load_n(&found, __ATOMIC_RELAXED);
+	if (!f)
+		__atomic_store_n(&found, f = dlsym(RTLD_NEXT, "syscall"), __ATOMIC_RELAXED);
+	*(void **)&real = f;
 	const struct timespec *t = (const struct timespec *)a[3];
 	int how = __atomic_load_n(&waits_how, __ATOMIC_ACQUIRE);
 	if (how == WAITS_LAST || number != SYS_futex || a[1] != FUTEX_WAIT_PRIVATE || !t || t->tv_sec || t->tv_nsec != 10000000)
@@ -225,7 +227,7 @@ static void capture_waits(CUcontext context)
 	EQ(pthread_create(&frees, NULL, free_it, args), 0);
 	unsigned waiting = fakegpu_held("cuCtxSynchronize:before", 1, 20000);
 	EQ(waiting, 1);
-	waits_how = WAITS_STAND;
+	__atomic_store_n(&waits_how, WAITS_STAND, __ATOMIC_RELEASE);
 	EQ(pthread_create(&captures, NULL, capture_it, context), 0);
 	while (!__atomic_load_n(&waits_made, __ATOMIC_ACQUIRE) && !__atomic_load_n(&capture_begun, __ATOMIC_ACQUIRE))
 		nap();
@@ -235,7 +237,7 @@ static void capture_waits(CUcontext context)
 	pthread_join(frees, NULL);
 	__atomic_store_n(&waits_how, WAITS_LAST, __ATOMIC_RELEASE);
 	pthread_join(captures, NULL);
-	EQ(waits_made, 1);
+	EQ(__atomic_load_n(&waits_made, __ATOMIC_ACQUIRE), 1);
 	SAME();
 	EQ(truth(FAKEGPU_DATA), 0);
 }
@@ -250,11 +252,11 @@ static void capture_goes_on(CUcontext context)
 	fakegpu_hold("cuCtxSynchronize", 1); /* it has begun to wait */
 	EQ(pthread_create(&frees, NULL, free_it, args), 0);
 	EQ(fakegpu_held("cuCtxSynchronize", 1, 20000), 1);
-	waits_made = 0;
-	waits_how = WAITS_PASS;
+	__atomic_store_n(&waits_made, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&waits_how, WAITS_PASS, __ATOMIC_RELEASE);
 	CUstream s = begin_capture();
-	EQ(waits_made, 100);
-	waits_how = WAITS_LAST;
+	EQ(__atomic_load_n(&waits_made, __ATOMIC_ACQUIRE), 100);
+	__atomic_store_n(&waits_how, WAITS_LAST, __ATOMIC_RELEASE);
 	fakegpu_open("cuCtxSynchronize");
 	pthread_join(frees, NULL);
 	end_capture(s);
