@@ -68,7 +68,8 @@ static int launches(void)
 static bool make_place(void)
 {
 	return geteuid() == 0 && unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-	       mount("tmpfs", "/run", "tmpfs", 0, "mode=755") == 0 && mkdir("/run/ration", 0755) == 0 && mkdir("/run/ration/job", 0755) == 0;
+	       mount("tmpfs", "/run", "tmpfs", 0, "mode=755") == 0 && mkdir("/run/ration", 0755) == 0 &&
+	       mkdir("/run/ration/job", 0755) == 0;
 }
 
 int main(int argc, char **argv)
