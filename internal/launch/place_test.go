@@ -1,10 +1,14 @@
 package launch
 
 import (
+	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
 	"ration/internal/gpu"
+	"ration/internal/job"
 	"ration/internal/region"
 )
 
@@ -41,4 +45,17 @@ func TestDevicesIn(t *testing.T) {
 	} {
 		expect.Equal(t, devicesIn(list, devices), want, list)
 	}
+}
+
+// While one launcher chooses, no other one does: it would choose the same device.
+func TestOneChoosesAtATime(t *testing.T) {
+	t.Setenv(job.EnvFolder, t.TempDir())
+	lock, err := lockPlacing()
+	expect.OK(t, err)
+	other, err := os.Open(lock.Name())
+	expect.OK(t, err)
+	defer other.Close()
+	expect.Equal(t, unix.Flock(int(other.Fd()), unix.LOCK_SH|unix.LOCK_NB), error(unix.EWOULDBLOCK), "beside a launcher that chooses")
+	expect.OK(t, lock.Close())
+	expect.OK(t, unix.Flock(int(other.Fd()), unix.LOCK_SH|unix.LOCK_NB), "after it")
 }
