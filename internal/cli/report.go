@@ -59,7 +59,8 @@ day in minutes, and the year in hours: an earlier time is rounded down to the
 hour. What happened while no agent ran is not known; the last line says how
 much of the time that is.
 
-With --csv, a name that a spreadsheet would take for a formula has a ' before it.
+With --csv, a name that a spreadsheet would take for a formula has a ' before
+it.
 
 Exit status: 0; 3 if there are no accounts.`,
 		Example: "  ration report\n  ration report --since monday --by job\n  ration report --since 2026-10-01 --until 2026-11-01 --by project --csv > october.csv\n  ration report --since 7d --html > week.html",
