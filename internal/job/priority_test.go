@@ -32,7 +32,8 @@ func TestPriorityFlood(t *testing.T) {
 		}
 		pid, locks, err := PriorityFlood(path)
 		expect.OK(t, err)
+		// The kernel's list is read in parts: while other processes lock files, a lock may be in two of them, or in none.
 		many := i > 99
-		expect.True(t, many == (pid == os.Getpid()) && many == (locks == i+1), "with", i+1, "locks of this process", os.Getpid(), "PID", pid, locks, "locks")
+		expect.True(t, many == (pid == os.Getpid()) && many == (locks > manyPriorityLocks), "with", i+1, "locks of this process", os.Getpid(), "PID", pid, locks, "locks")
 	}
 }
