@@ -336,7 +336,7 @@ func TestScannerLeavesSilentUserAlone(t *testing.T) {
 	begins := u.state.ended[u.state.turn].path
 	gate = make(chan struct{})
 	r.timeout = time.Second / 10
-	expect.Must(t, silent(), "a user who does not answer any more is not named")
+	expect.Must(t, silent(), "the user's folder has stopped responding, and the user is not named")
 	reg, err := region.Open(begins, region.Options{})
 	expect.OK(t, err)
 	defer reg.Close()

@@ -311,7 +311,7 @@ func TestWatcherFlood(t *testing.T) {
 	expect.Equal(t, len(w.sent), 0)
 }
 
-// A user who has many notifications sent does not silence that a job of that user goes around an operator's limit. A
+// However many notifications a user causes, the one that a job of that user goes around an operator's limit is sent. A
 // problem that was over the bound, and lasts, is sent later.
 func TestWatcherFloodThenEscape(t *testing.T) {
 	now := time.Now()

@@ -62,7 +62,7 @@ const (
 	// endTimeout is how long a reader may take to end before it is killed. A reader takes one
 	// second if its clients do not read their answers.
 	endTimeout = 10 * time.Second
-	// killTimeout is how long the parent then waits for what it has killed. Both are whole seconds.
+	// killTimeout is how long the parent waits for a reader that it has killed. Both times are whole seconds.
 	killTimeout = 2 * time.Second
 )
 
