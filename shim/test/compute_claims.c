@@ -23,16 +23,19 @@ static struct {
 	int command;
 	short type;
 	unsigned kind;
-	int state;
+	int state; /* atomic */
 } stop;
 static __thread bool stops;
 static pthread_mutex_t stop_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t stop_changed = PTHREAD_COND_INITIALIZER;
 
+static int stop_state(void) { return __atomic_load_n(&stop.state, __ATOMIC_ACQUIRE); }
+
 static void stop_becomes(int state, int unless)
 {
 	pthread_mutex_lock(&stop_lock);
-	stop.state = stop.state == unless ? unless : state;
+	if (stop_state() != unless)
+		__atomic_store_n(&stop.state, state, __ATOMIC_RELEASE);
 	pthread_cond_broadcast(&stop_changed);
 	pthread_mutex_unlock(&stop_lock);
 }
@@ -40,14 +43,14 @@ static void stop_becomes(int state, int unless)
 static void stop_until(int state)
 {
 	pthread_mutex_lock(&stop_lock);
-	while (stop.state < state)
+	while (stop_state() < state)
 		pthread_cond_wait(&stop_changed, &stop_lock);
 	pthread_mutex_unlock(&stop_lock);
 }
 
 static void may_stop(int command, short type, unsigned kind)
 {
-	if (!stops || stop.state != AHEAD || stop.command != command || stop.type != type || stop.kind != kind)
+	if (!stops || stop_state() != AHEAD || stop.command != command || stop.type != type || stop.kind != kind)
 		return;
 	stop_becomes(THERE, PAST);
 	stop_until(PAST);
@@ -56,7 +59,7 @@ static void may_stop(int command, short type, unsigned kind)
 /* A thread that waits for another one yields first. */
 __attribute__((visibility("default"))) int sched_yield(void)
 {
-	if (!stops && stop.state == THERE)
+	if (!stops && stop_state() == THERE)
 		stop_becomes(PAST, PAST);
 	return (int)syscall(SYS_sched_yield);
 }
@@ -142,15 +145,15 @@ static void beside(int command, short type, unsigned kind, void *fails_too, void
 	stop.command = command;
 	stop.type = type;
 	stop.kind = kind;
-	stop.state = AHEAD;
+	stop_becomes(AHEAD, AHEAD);
 	EQ(pthread_create(&t, NULL, launch_and_stop, fails_too), 0);
 	stop_until(THERE);
-	EQ(stop.state, THERE);
+	EQ(stop_state(), THERE);
 	change();
 	OK(launch(quick, NULL));
 	stop_becomes(PAST, PAST);
 	EQ(pthread_join(t, NULL), 0);
-	stop.state = NOWHERE;
+	stop_becomes(NOWHERE, NOWHERE);
 	not_busy = false;
 	/* Whatever the order was. */
 	CHECK(busy_end || slice_of(0) != SHORT);
