@@ -18,12 +18,15 @@ const releaseWithin = 10 * time.Second
 
 // eventually calls a function until it returns true, for as long as the driver may
 // take to release memory.
-func eventually(done func() bool) bool {
+func eventually(done func() bool) bool { return within(releaseWithin, done) }
+
+// within calls a function until it returns true, for at most that long.
+func within(most time.Duration, done func() bool) bool {
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		if done() {
 			return true
 		}
-		if time.Since(began) > releaseWithin {
+		if time.Since(began) > most {
 			return false
 		}
 	}

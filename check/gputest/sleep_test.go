@@ -336,7 +336,7 @@ func (t *trial) sleepEnd() {
 	}{
 		{"killed", "auto", func(p *sleepingJob) { p.kill() }},
 		{"killed, manual", "manual", func(p *sleepingJob) { p.kill() }},
-		{"ends", "auto", func(p *sleepingJob) { p.Tell("quit"); p.line(); t.must(p.Wait(stepWithin)) }},
+		{"ends", "auto", (*sleepingJob).quit},
 		{"ends and frees nothing", "auto", func(p *sleepingJob) { p.Tell("leave"); t.must(p.Wait(stepWithin)) }},
 	} {
 		t.inside(func(t *trial) {
@@ -381,9 +381,7 @@ func (t *trial) sleepInTurn(jobs int, bytes uint64) {
 		p.awake()
 	}
 	for _, p := range slices.Backward(all) { // those that are awake first
-		p.Tell("quit")
-		expect.Must(t, strings.HasPrefix(p.line(), "ok"), "pid", p.PID())
-		t.must(p.Wait(stepWithin))
+		p.quit()
 	}
 	t.note("%d jobs of %s, %s each, %d at a time: %.0f s in all, at most %.1f s for a turn", jobs, humanfmt.Bytes(limit), humanfmt.Bytes(bytes), awake,
 		time.Since(began).Seconds(), waits.Seconds())
@@ -397,7 +395,7 @@ func (t *trial) sleepCycles(jobs, cycles int, most time.Duration) {
 	began := time.Now()
 	for i, p := range all {
 		group.Go(func() {
-			for ; done[i] < cycles/jobs && time.Since(began) < most && failed[i] == nil; done[i]++ {
+			for ; done[i]*jobs < cycles && time.Since(began) < most && failed[i] == nil; done[i]++ {
 				failed[i] = p.cycle()
 			}
 		})

@@ -86,10 +86,24 @@ type sleepingJob struct {
 func (t *trial) startSleeper(bytes uint64) *sleepingJob {
 	t.Helper()
 	p := &sleepingJob{program: t.start(nil, t.native("sleeper")...), job: t.job}
-	p.pid = int(p.ask(1, "init")[0])
-	p.blank = p.ask(1, "hold %d %d", bytes, 1+len(t.programs))[0] > 0
-	expect.Must(t, !p.blank || t.onStandIn(), "what pid", p.pid, "wrote is not in the device's memory")
+	p.hold(bytes, len(t.programs))
 	return p
+}
+
+// hold has a program that has just started take memory, and fill it with words that depend on a number.
+func (p *sleepingJob) hold(bytes uint64, number int) {
+	p.t.Helper()
+	p.pid = int(p.ask(1, "init")[0])
+	p.blank = p.ask(1, "hold %d %d", bytes, 1+number)[0] > 0
+	expect.Must(p.t, !p.blank || p.t.onStandIn(), "what pid", p.pid, "wrote is not in the device's memory")
+}
+
+// quit has the program free all, and end.
+func (p *sleepingJob) quit() {
+	p.t.Helper()
+	p.Tell("quit")
+	expect.Must(p.t, strings.HasPrefix(p.line(), "ok"), "pid", p.pid)
+	p.t.must(p.Wait(stepWithin))
 }
 
 // startSleepers starts jobs of one program each.
