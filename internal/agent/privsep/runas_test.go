@@ -75,7 +75,7 @@ func TestRunAsEnds(t *testing.T) {
 }
 
 // traced runs a command by RunAs, and has another process of its user trace it, which then keeps its end from being seen.
-func traced(t *testing.T, uid uint32) (err error, release func()) {
+func traced(t *testing.T, uid uint32) (release func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	pid, writer, err := os.Pipe()
@@ -102,7 +102,7 @@ func traced(t *testing.T, uid uint32) (err error, release func()) {
 	case <-time.After(20 * time.Second):
 		err = errors.New("it waits for a process that does not end")
 	}
-	return err, release
+	return release, err
 }
 
 // A user who keeps a command from ending, here by tracing it, does not make RunAs wait, and gets a bounded number of such
@@ -117,7 +117,7 @@ func TestRunAsUnended(t *testing.T) {
 	}
 	var releases []func()
 	for range maxUnended {
-		err, release := traced(t, eve)
+		release, err := traced(t, eve)
 		expect.Must(t, errors.Is(err, ErrUnended) && errors.Is(err, context.Canceled), err)
 		releases = append(releases, release)
 	}
