@@ -89,6 +89,8 @@ func traced(t *testing.T, uid uint32) (release func(), err error) {
 	tracer := exec.Command("/proc/self/exe")
 	tracer.Args = []string{"probe", "trace", strings.TrimSpace(line)}
 	tracer.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: 65534}}
+	_, err = tracer.StdinPipe() // it ends with this process
+	expect.OK(t, err)
 	out, err := tracer.StdoutPipe()
 	expect.Must(t, err == nil && tracer.Start() == nil, err)
 	release = sync.OnceFunc(func() { _, _ = tracer.Process.Kill(), tracer.Wait() })
