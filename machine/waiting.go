@@ -86,7 +86,7 @@ func waitingAt(place int, q job.Waiting, folder string, uid int) Waiting {
 		w.Job = job.ShownName(q.Job, w.Path)
 	}
 	w.Owner = proc.UserName(w.UID)
-	if q.PID > 0 && isWaiting(q, folder, uid) {
+	if q.PID > 0 && isWaiting(q, w.UID) {
 		w.PID = q.PID
 	}
 	if q.Since > 0 {
@@ -98,12 +98,13 @@ func waitingAt(place int, q job.Waiting, folder string, uid int) Waiting {
 	return w
 }
 
-// isWaiting reports whether the process that waits exists. Which one it is is the word of the queue's owner, who could name
-// a process of another user. The policy's service names those of users, in root's queue.
-func isWaiting(q job.Waiting, folder string, uid int) bool {
+// isWaiting reports whether the process that waits exists, and is of that user. Which one it is is the word of the queue's
+// owner, who could name a process of another user. The policy's service names the client that asked, which may have ended
+// since: its PID may be another process's.
+func isWaiting(q job.Waiting, uid int) bool {
 	start, err := proc.Started(q.PID)
 	owner, _, _, err2 := proc.Owner(q.PID)
-	return err == nil && start == q.Start && (folder == job.RootFolder || err2 == nil && owner == uid)
+	return err == nil && start == q.Start && err2 == nil && owner == uid
 }
 
 // readQueues reads the queues of a user's folders again, and reports whether one has changed.

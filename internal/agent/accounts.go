@@ -26,11 +26,17 @@ type accounts struct {
 	store atomic.Pointer[usage.Store] // nil if none is kept
 	path  string
 	log   *slog.Logger
+
+	reading chan struct{} // has a value for each report that is being made
 }
+
+// maxReports bounds the reports that are made at once. Users whose jobs have many names, for months, make a report of a
+// year take some 100 MiB, whoever asks for it.
+const maxReports = 2
 
 // openAccounts opens the accounts at a path; empty for none.
 func openAccounts(path string, log *slog.Logger) *accounts {
-	a := &accounts{meter: usage.NewMeter(), path: path, log: log}
+	a := &accounts{meter: usage.NewMeter(), path: path, log: log, reading: make(chan struct{}, maxReports)}
 	if path == "" {
 		return a
 	}
@@ -152,6 +158,14 @@ func (a *accounts) serve(w http.ResponseWriter, r *http.Request) {
 	var err error
 	w.Header().Set("Content-Type", "application/json")
 	_ = p.answer(w, func(out io.Writer) error { // fails if the client has disconnected, too
+		// In the user's turn: each user waits for no more than one report of each other user.
+		select {
+		case a.reading <- struct{}{}:
+			defer func() { <-a.reading }()
+		case <-r.Context().Done():
+			err = r.Context().Err()
+			return err
+		}
 		read := store.Report
 		if query.Has("plot") {
 			read = store.ReportPlot

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -82,6 +83,28 @@ func TestAccountsOfOthers(t *testing.T) {
 			expect.Equal(t, r.Total.Held, 0, query)
 		}
 	}
+}
+
+// A bounded number of reports is made at once. The next one waits, and a client that has gone does not.
+func TestReportsAtOnce(t *testing.T) {
+	a := openAccounts(filepath.Join(t.TempDir(), "usage.db"), slog.New(slog.DiscardHandler))
+	defer a.store.Load().Close()
+	ask := func(ctx context.Context) int {
+		r := httptest.NewRequestWithContext(ctx, "GET", "/v1/report?by=user&from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00Z", nil)
+		w := httptest.NewRecorder()
+		a.serve(w, r)
+		return w.Code
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for range maxReports {
+		expect.Equal(t, ask(t.Context()), http.StatusOK)
+		a.reading <- struct{}{}
+	}
+	expect.Equal(t, ask(gone), http.StatusInternalServerError, "a report beside all that may be made")
+	<-a.reading
+	expect.Equal(t, ask(t.Context()), http.StatusOK)
+	expect.Equal(t, len(a.reading), maxReports-1, "reports being made after the last one")
 }
 
 // The agent ends although its accounts cannot be closed: a report of them is still being read, or the disk does not answer.

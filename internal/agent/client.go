@@ -110,7 +110,7 @@ func dial(path string) (net.Conn, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || !believed(int(st.Uid)) {
 		return nil, fmt.Errorf("%s: %w of root or of this user", path, ErrNone)
 	}
-	c, err := net.DialTimeout("unix", path, dialTimeout)
+	c, err := connlimit.Dial(path, dialTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNone, err)
 	}

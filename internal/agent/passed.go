@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/connlimit"
 	"ration/internal/job"
 )
 
@@ -105,10 +106,9 @@ func checkPassed(fd int, path string) error {
 
 // isListening reports whether a process listens on the socket at path.
 func isListening(path string) bool {
-	c, err := net.DialTimeout("unix", path, dialTimeout)
+	c, err := connlimit.Dial(path, dialTimeout)
 	if err == nil {
 		_ = c.Close()
 	}
-	// EAGAIN means that a process listens and that its queue is full.
-	return err == nil || errors.Is(err, unix.EAGAIN)
+	return err == nil || connlimit.Full(err)
 }

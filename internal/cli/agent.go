@@ -250,9 +250,9 @@ const nobodyGroup = 65534
 func reapAs(ctx context.Context, paths []string, uid int) error {
 	args := []string{"ration", "reap"}
 	if os.Geteuid() == 0 && uid != 0 {
-		args, uid = append(args, "--as="+strconv.Itoa(uid)), 0
+		args = append(args, "--as="+strconv.Itoa(uid))
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args, cmd.Env = append(append(args, "--"), paths...), []string{"PATH=/usr/bin:/bin"}
-	return privsep.RunAs(ctx, cmd, uint32(uid), nobodyGroup)
+	return privsep.RunFor(ctx, cmd, uint32(uid))
 }

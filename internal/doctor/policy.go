@@ -3,11 +3,11 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"time"
 
+	"ration/internal/connlimit"
 	"ration/internal/launch"
 	"ration/internal/policy"
 	"ration/internal/proc"
@@ -71,7 +71,7 @@ func (c *checker) checkPolicy() {
 		fix = "systemctl unmask ration-policy, and " + fix
 	}
 	fix = forRoot(fix)
-	conn, err := net.DialTimeout("unix", policy.Socket, time.Second)
+	conn, err := connlimit.Dial(policy.Socket, time.Second)
 	if err != nil {
 		c.warn("policy", fix, "%v; users without a job get none", launch.ErrNoService)
 		return

@@ -126,9 +126,8 @@ func (t *Ticket) take(w Waiting) error {
 	if err := checkNotQueued(int(t.file.Fd()), w.Job); err != nil && !w.Joins && !w.Wakes {
 		return err
 	}
-	// The record of a ticket that is held is not overwritten.
-	if _, held := anyTicket(int(t.file.Fd()), firstTicket, firstTicket+t.number-min(t.number, maxWaiting-1)); held {
-		return ErrQueueFull
+	if err := t.skipRecords(); err != nil {
+		return err
 	}
 	if err := t.lock(unix.F_OFD_SETLK, exclusive, int64(firstTicket+t.number), 1); err != nil {
 		return fmt.Errorf("locking ticket %d: %w", t.number, err)
@@ -145,26 +144,55 @@ func (t *Ticket) take(w Waiting) error {
 	return errors.Join(err, err2)
 }
 
+// skipRecords moves the ticket's number to the next one whose record is not that of a ticket that is held. Numbers that
+// are left out cost nothing: without that, commands that come and go would fill the queue behind one that stays.
+func (t *Ticket) skipRecords() error {
+	fd := int(t.file.Fd())
+	if _, held := anyTicket(fd, firstTicket, firstTicket+t.number-min(t.number, maxWaiting-1)); !held {
+		return nil
+	}
+	used := map[uint64]bool{}
+	for _, at := range heldTickets(fd, firstTicket, firstTicket+t.number, maxWaiting, always) {
+		used[(at-firstTicket)%maxWaiting] = true
+	}
+	if len(used) == maxWaiting {
+		return ErrQueueFull
+	}
+	for used[t.number%maxWaiting] {
+		t.number++
+	}
+	return nil
+}
+
 // checkNotQueued returns an error if a command in the queue will make the job of that name: the later one could not
 // make its job while the earlier one runs, and would fail after its time in the queue.
 func checkNotQueued(fd int, name string) error {
+	if w, is := queuedAs(fd, name, always); is {
+		return fmt.Errorf("job %s: %w by a command that waits for room, as pid %d (choose another --name)", name, ErrInUse, w.PID)
+	}
+	return nil
+}
+
+// queuedAs returns the first command in the queue that will make the job of that name, if it is found while more is true.
+// It asks the kernel only about records with that name, most of which are of commands that have left the queue. What the
+// policy's service waits for is no such command: its PID is that of a client, and may be another process's by now.
+func queuedAs(fd int, name string, more func() bool) (first Waiting, is bool) {
 	all := make([]byte, firstRecord+maxWaiting*recordSize)
 	n, _ := unix.Pread(fd, all, 0)
-	for at := firstRecord; at+recordSize <= n; at += recordSize {
+	for at := firstRecord; at+recordSize <= n && more(); at += recordSize {
 		record := all[at : at+recordSize]
 		if !bytes.Contains(record, []byte(name)) {
 			continue
 		}
 		w := parseWaiting(record)
-		if w.Job != name || w.Wakes {
+		if w.Job != name || w.Wakes || w.UID != 0 || recordAt(w.Ticket) != int64(at) || is && w.Ticket > first.Ticket {
 			continue
 		}
-		// Most records are of commands that have left the queue.
 		if _, held := anyTicket(fd, firstTicket+w.Ticket, firstTicket+w.Ticket+1); held {
-			return fmt.Errorf("job %s: %w by a command that waits for room, as pid %d (choose another --name)", name, ErrInUse, w.PID)
+			first, is = w, true
 		}
 	}
-	return nil
+	return first, is
 }
 
 func recordAt(ticket uint64) int64 { return firstRecord + int64(ticket%maxWaiting)*recordSize }
@@ -267,17 +295,27 @@ type Queued struct {
 	file   *os.File
 }
 
+// findTime bounds the search for a command in the queue of another user, as QueueWhile says.
+const findTime = 100 * time.Millisecond
+
 // FindQueued returns the command in the queue of a folder that will make the job of that name, or nil. The caller
 // closes it.
 func FindQueued(folder, name string) *Queued {
+	if name == "" {
+		return nil
+	}
 	fd, err := safepath.Open(filepath.Join(folder, queueName), unix.O_RDONLY, 0)
 	if err != nil {
 		return nil
 	}
-	for _, at := range heldTickets(fd, firstTicket, lastTicket, maxWaiting, always) {
-		if w := readWaiting(fd, at-firstTicket); w.Job == name && name != "" && !w.Wakes {
-			return &Queued{w, folder, os.NewFile(uintptr(fd), queueName)}
-		}
+	more := always
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || int(st.Uid) != os.Geteuid() {
+		more = safepath.RealClock.For(findTime).Left
+	}
+	if w, is := queuedAs(fd, name, more); is {
+		w.Job = termtext.Printable(w.Job)
+		return &Queued{w, folder, os.NewFile(uintptr(fd), queueName)}
 	}
 	_ = unix.Close(fd)
 	return nil

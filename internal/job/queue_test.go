@@ -147,3 +147,50 @@ func TestQueueOfVeryMany(t *testing.T) {
 		expect.True(t, err == nil && len(all) <= c.found+1 && len(all) >= c.found-1 && asked <= 2*c.most+2, c, len(all), asked, err)
 	}
 }
+
+// Commands that come and go behind one that stays do not fill the queue, and the record of a ticket that is held stays its own.
+func TestQueueComeAndGo(t *testing.T) {
+	dir := queueForTest(t)
+	enqueued(t, "stays")
+	for i := range 3 * maxWaiting {
+		ticket, err := Enqueue(Waiting{Job: "goes"})
+		expect.Must(t, err == nil, i, err)
+		if i == maxWaiting {
+			t.Cleanup(enqueued(t, "too").Leave)
+		}
+		ticket.Leave()
+	}
+	last := enqueued(t, "last")
+	expect.Equal(t, jobsIn(t, dir), "staystoolast", "the queue", "is")
+	expect.Equal(t, last.Ahead(), 2, "before the last", "are")
+}
+
+// To find a command by its name takes few questions to the kernel, however many tickets are held, and none after the time is
+// up. What the policy's service waits for is no command: its PID is a client's, which may have ended.
+func TestFindQueuedAmongMany(t *testing.T) {
+	dir := queueForTest(t)
+	for i := range 200 {
+		enqueued(t, fmt.Sprint("a", i))
+	}
+	for range 300 {
+		ticket, err := Enqueue(Waiting{Job: "wanted", Joins: true})
+		expect.OK(t, err)
+		ticket.Leave()
+	}
+	wanted := enqueued(t, "wanted")
+	again, err := Enqueue(Waiting{Job: "wanted", Joins: true})
+	expect.OK(t, err)
+	defer again.Leave()
+	q := FindQueued(dir, "wanted")
+	expect.Must(t, q != nil && q.Ticket == wanted.number, q)
+	q.Close()
+	expect.True(t, FindQueued(dir, "") == nil && FindQueued(dir, "gone") == nil)
+	asked := 0
+	_, is := queuedAs(int(wanted.file.Fd()), "a199", func() bool { asked++; return asked <= 100 })
+	expect.True(t, !is && asked == 101, is, asked)
+
+	service, err := Enqueue(Waiting{Job: "user-7", UID: 7})
+	expect.OK(t, err)
+	defer service.Leave()
+	expect.True(t, FindQueued(dir, "user-7") == nil, "a client of the policy's service counts as this user's command")
+}

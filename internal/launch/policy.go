@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/abi"
+	"ration/internal/connlimit"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
@@ -396,12 +397,12 @@ func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error
 
 // dialPolicy connects to the policy's service.
 func dialPolicy(until time.Time) (*net.UnixConn, error) {
-	c, err := net.DialTimeout("unix", filepath.Join(job.RootFolder, job.PolicySocket), runTimeout)
+	c, err := connlimit.Dial(filepath.Join(job.RootFolder, job.PolicySocket), runTimeout)
 	if err != nil {
 		return nil, err
 	}
 	_ = c.SetDeadline(until)
-	return c.(*net.UnixConn), nil
+	return c, nil
 }
 
 func readAnswer(c *net.UnixConn) (answer string, file *os.File, err error) {

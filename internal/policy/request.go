@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"time"
 
+	"ration/internal/connlimit"
 	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -32,7 +32,7 @@ func Move(list string) (region.Place, error) {
 
 // request sends a request of this user. It returns the answer without its ok.
 func request(words string) (string, error) {
-	c, err := net.DialTimeout("unix", Socket, requestTimeout)
+	c, err := connlimit.Dial(Socket, requestTimeout)
 	if err != nil {
 		return "", fmt.Errorf("asking for a ration: %w", launch.ServiceError(err))
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"ration/internal/connlimit"
 )
 
 // serviceAge is how long an answer of ServiceUp is used again: every user can ask for the metrics that have it.
@@ -32,18 +34,20 @@ func serviceUp(inForce, socket string) *bool {
 	if _, err := os.Lstat(inForce); err != nil {
 		return nil
 	}
-	conn, err := net.DialTimeout("unix", socket, time.Second)
+	conn, err := connlimit.Dial(socket, time.Second)
 	if err == nil {
 		_ = conn.Close()
 	}
-	up := err == nil
+	up := err == nil || connlimit.Full(err)
 	return &up
 }
 
 // listen makes the socket, which every user can connect to.
 func listen() (net.Listener, error) {
-	if c, err := net.Dial("unix", Socket); err == nil {
-		_ = c.Close()
+	if c, err := connlimit.Dial(Socket, time.Second); err == nil || connlimit.Full(err) {
+		if err == nil {
+			_ = c.Close()
+		}
 		return nil, fmt.Errorf("%w: a process answers at %s", ErrKept, Socket)
 	}
 	if err := os.Remove(Socket); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -215,7 +215,7 @@ func (r *rations) wants(uid int, at region.Place) map[int]uint64 {
 // promise of the queue keeps the job: another user would get it in between. The error says that the user is refused the job,
 // or that the client has gone.
 func (k *keeper) wait(c *connlimit.Conn, m *mustWait, answer func() error) error {
-	w := k.enter(m, c.PID)
+	w := k.enter(m, c)
 	defer k.leave(m.uid, w)
 	_ = c.SetDeadline(time.Now().Add(requestTimeout))
 	if _, err := fmt.Fprintf(c, "%s %s\n", waitWord, m.why); err != nil {
@@ -239,7 +239,7 @@ func (k *keeper) wait(c *connlimit.Conn, m *mustWait, answer func() error) error
 }
 
 // enter adds a client of a user. The first one takes a ticket for the user.
-func (k *keeper) enter(m *mustWait, pid int) *waitingUser {
+func (k *keeper) enter(m *mustWait, c *connlimit.Conn) *waitingUser {
 	k.queue.mu.Lock()
 	defer k.queue.mu.Unlock()
 	w := k.queue.users[m.uid]
@@ -247,7 +247,7 @@ func (k *keeper) enter(m *mustWait, pid int) *waitingUser {
 		w = &waitingUser{left: make(chan struct{}), ended: make(chan struct{})}
 		k.queue.users[m.uid] = w
 		k.noteWaits(m)
-		go k.awaitRoom(w, m, pid)
+		go k.awaitRoom(w, m, c.PID, c.User)
 	}
 	w.clients++
 	return w
@@ -264,11 +264,13 @@ func (k *keeper) leave(uid int, w *waitingUser) {
 }
 
 // awaitRoom makes the job of a user that waits when it is the user's turn and there is room. It keeps the job until
-// the clients have their promises.
-func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int) {
+// the clients have their promises. To enter and to leave the queue counts as the user's time: a user can do so without end.
+func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int, user *connlimit.User) {
 	of := job.Waiting{Job: job.OfUser(m.uid), UID: m.uid, PID: pid, Wants: m.wants, Wakes: m.wakes}
 	began := time.Now()
-	ticket, err := job.Enqueue(of)
+	var ticket *job.Ticket
+	var err error
+	user.Do(func() { ticket, err = job.Enqueue(of) })
 	var held *os.File
 	for err == nil {
 		if held, err = k.grantInTurn(w, m, ticket); !errors.Is(err, errPass) {
@@ -283,7 +285,7 @@ func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int) {
 	if ticket != nil {
 		ticket.Leave() // after the job is made, which then holds its room
 	}
-	k.publishQueue()
+	user.Do(k.publishQueue)
 	<-w.left
 	if held != nil {
 		_ = held.Close()

@@ -40,6 +40,8 @@ func TestMain(m *testing.M) {
 			os.Exit(hold(os.Args[2], os.Args[3]))
 		case "become":
 			os.Exit(become(os.Args[2], os.Args[3]))
+		case "trace":
+			os.Exit(trace(os.Args[2]))
 		}
 		os.Exit(probe(os.Args[1]))
 	}
@@ -325,4 +327,20 @@ func become(how, file string) int {
 	for {
 		_ = unix.Pause()
 	}
+}
+
+// trace is a user's process that traces another one, and never waits for its end. It writes a line when it does.
+func trace(pid string) int {
+	runtime.LockOSThread()
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		return 1
+	}
+	if _, _, failed := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(n), 0, 0, 0, 0); failed != 0 {
+		fmt.Println(failed)
+		return 1
+	}
+	fmt.Println("traces")
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test has ended
+	return 0
 }

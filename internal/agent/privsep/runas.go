@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -22,7 +23,74 @@ import (
 // ends, or is stopped, or the context ends, its whole process group is killed. The user can take its output and
 // keep it open: so the wait is bounded, and only the beginning of the output is kept. Its standard output is part
 // of the error, unless cmd.Stdout has another place for it, which must not be a file.
+//
+// The user can also keep a killed process from ending, or this process from seeing that: a file system (FUSE) that does
+// not answer does the one, and a tracer that does not wait for it the other. Then the error is ErrUnended. Such a
+// process takes a thread of this one until it ends, so a user gets no more than maxUnended of them.
 func RunAs(ctx context.Context, cmd *exec.Cmd, uid, gid uint32) error {
+	return runFor(ctx, cmd, uid, gid, uid)
+}
+
+// RunFor is RunAs for a command that stays root's until it becomes the user's by itself (Become).
+func RunFor(ctx context.Context, cmd *exec.Cmd, user uint32) error {
+	return runFor(ctx, cmd, 0, 0, user)
+}
+
+// ErrUnended is returned for a process that was killed, and has not ended.
+var ErrUnended = errors.New("it was killed, and does not end: its user's file system or tracer keeps it")
+
+// maxUnended bounds the processes of one user that were killed and have not ended.
+const maxUnended = 4
+
+// unendedAfter is how long the end of a killed process is awaited.
+var unendedAfter = 5 * time.Second
+
+// unended has how many of these processes users have.
+var unended struct {
+	sync.Mutex
+	of map[uint32]int
+}
+
+// addUnended counts such processes of a user, and returns how many there are.
+func addUnended(user uint32, n int) int {
+	unended.Lock()
+	defer unended.Unlock()
+	if unended.of == nil {
+		unended.of = map[uint32]int{}
+	}
+	if unended.of[user] += n; unended.of[user] == 0 {
+		delete(unended.of, user)
+		return 0
+	}
+	return unended.of[user]
+}
+
+func runFor(ctx context.Context, cmd *exec.Cmd, uid, gid, user uint32) error {
+	if addUnended(user, 0) >= maxUnended {
+		return fmt.Errorf("%w: user %d has %d such processes", ErrUnended, user, maxUnended)
+	}
+	killed, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- runCommand(ctx, cmd, uid, gid, sync.OnceFunc(func() { close(killed) })) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-killed:
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(unendedAfter):
+	}
+	addUnended(user, 1)
+	go func() {
+		<-ended
+		addUnended(user, -1)
+	}()
+	return errors.Join(ctx.Err(), ErrUnended)
+}
+
+// runCommand does what RunAs says, and calls killed when it has killed the command. It returns when that has ended.
+func runCommand(ctx context.Context, cmd *exec.Cmd, uid, gid uint32, killed func()) error {
 	if err := closeOnExec(); err != nil {
 		return err
 	}
@@ -47,7 +115,10 @@ func RunAs(ctx context.Context, cmd *exec.Cmd, uid, gid uint32) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	killGroup := func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) } // it fails if all have ended
+	killGroup := func() {
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // it fails if all have ended
+		killed()
+	}
 	stop := context.AfterFunc(ctx, killGroup)
 	stopped := waitEnded(cmd.Process.Pid)
 	if stop() {

@@ -1,20 +1,25 @@
 package privsep
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/check/testenv"
 )
 
 // A command of another user has that user's rights only, no environment of ours, and a session of its own.
@@ -67,6 +72,68 @@ func TestRunAsEnds(t *testing.T) {
 			expect.Must(t, time.Now().Before(end), "the child is left behind", script)
 		}
 	}
+}
+
+// traced runs a command by RunAs, and has another process of its user trace it, which then keeps its end from being seen.
+func traced(t *testing.T, uid uint32) (release func(), err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	pid, writer, err := os.Pipe()
+	expect.OK(t, err)
+	cmd := exec.Command("/bin/sh", "-c", "echo $$; exec sleep 100")
+	cmd.Stdout = struct{ io.Writer }{writer}
+	ended := make(chan error, 1)
+	go func() { ended <- RunAs(ctx, cmd, uid, 65534) }()
+	line, err := bufio.NewReader(pid).ReadString('\n')
+	expect.OK(t, err)
+	tracer := exec.Command("/proc/self/exe")
+	tracer.Args = []string{"probe", "trace", strings.TrimSpace(line)}
+	tracer.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: 65534}}
+	_, err = tracer.StdinPipe() // it ends with this process
+	expect.OK(t, err)
+	out, err := tracer.StdoutPipe()
+	expect.Must(t, err == nil && tracer.Start() == nil, err)
+	release = sync.OnceFunc(func() { _, _ = tracer.Process.Kill(), tracer.Wait() })
+	t.Cleanup(release)
+	if said, _ := bufio.NewReader(out).ReadString('\n'); said != "traces\n" {
+		t.Skip("users cannot trace their processes here: ", said)
+	}
+	cancel()
+	select {
+	case err = <-ended:
+	case <-time.After(20 * time.Second):
+		err = errors.New("it waits for a process that does not end")
+	}
+	return release, err
+}
+
+// A user who keeps a command from ending, here by tracing it, does not make RunAs wait, and gets a bounded number of such
+// processes. Other users do not notice.
+func TestRunAsUnended(t *testing.T) {
+	testenv.NeedsRoot(t, "needs a process of another user")
+	defer func(was time.Duration) { unendedAfter = was }(unendedAfter)
+	unendedAfter = 10 * time.Millisecond
+	const eve, ada = 65532, 65534
+	try := func(uid uint32) error {
+		return RunAs(context.Background(), exec.Command("/bin/true"), uid, 65534)
+	}
+	var releases []func()
+	for range maxUnended {
+		release, err := traced(t, eve)
+		expect.Must(t, errors.Is(err, ErrUnended) && errors.Is(err, context.Canceled), err)
+		releases = append(releases, release)
+	}
+	expect.True(t, errors.Is(try(eve), ErrUnended), "one more is started")
+	expect.True(t, errors.Is(RunFor(context.Background(), exec.Command("/bin/true"), eve), ErrUnended), "one more is started that would become the user's")
+	expect.OK(t, try(ada))
+	for _, release := range releases {
+		release()
+	}
+	for end := time.Now().Add(time.Minute); addUnended(eve, 0) > 0; time.Sleep(10 * time.Millisecond) {
+		expect.Must(t, time.Now().Before(end), "processes that have ended still count")
+	}
+	unendedAfter = time.Minute
+	expect.OK(t, try(eve))
 }
 
 // zombie reports whether a process has ended and nobody has waited for it.
