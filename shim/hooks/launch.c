@@ -84,19 +84,20 @@
 	})
 
 /* In every process: the end of a capture counts without a share, too. */
-#define TIMED_STREAM_END(symbol, per_thread, params, stream_)   \
-	int entry_##symbol params                               \
-	{                                                       \
-		real_##symbol call_ = RATION_REAL(symbol);      \
-		if (unlikely(!call_))                           \
-			return ration_absent(CALL_##symbol);    \
-		struct gate_stay stay_ = gate_enter(GATE_ASKS); \
-		graph_capture_stream_ends(stream_);             \
-		compute_stream_ends(stream_);                   \
-		int result_ = call_ ARGUMENTS_##symbol;         \
-		lane_free_late();                               \
-		gate_leave(stay_);                              \
-		return result_;                                 \
+#define TIMED_STREAM_END(symbol, per_thread, params, stream_)          \
+	int entry_##symbol params                                      \
+	{                                                              \
+		real_##symbol call_ = RATION_REAL(symbol);             \
+		if (unlikely(!call_))                                  \
+			return ration_absent(CALL_##symbol);           \
+		struct gate_stay stay_ = gate_enter(GATE_ASKS);        \
+		CUstream origin_ = graph_capture_stream_ends(stream_); \
+		compute_stream_ends(stream_);                          \
+		int result_ = call_ ARGUMENTS_##symbol;                \
+		graph_capture_stream_ended(origin_);                   \
+		lane_free_late();                                      \
+		gate_leave(stay_);                                     \
+		return result_;                                        \
 	}
 
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) TIMED_##kind(symbol, per_thread, params, stream)
