@@ -6,7 +6,8 @@
  * wait from its lock on, and waits for those under way.
  *
  * After `falling` the process waits until no thread that has passed the gate before is still on its way to the driver. A
- * thread that has passed since then may be on its way.
+ * thread that has passed since then may be on its way. One that waits on its way (for a cap) is not waited for, and
+ * looks again afterwards.
  */
 
 #ifndef THREADS
@@ -64,6 +65,18 @@ proctype caller(byte me)
 			:: atomic { sleep != AWAKE && !wanted -> wanted = true }
 #endif
 			od
+		fi;
+		if
+		:: !special ->
+			passed[me] = 0;			/* waits, for a cap */
+#ifndef LOOK_ONCE
+			if
+			:: atomic { sleep == AWAKE -> passed[me] = NEW }
+			:: atomic { sleep != AWAKE -> passed[me] = NEW };
+				wanted = true
+			fi
+#endif
+		:: true
 		fi;
 		atomic { !locked -> inside++; passed[me] = 0 };
 		if :: special -> unable++ :: else fi;

@@ -77,6 +77,12 @@ void gate_uncount(struct gate_stay stay)
 	pthread_setcancelstate(stay.cancel, NULL);
 }
 
+void gate_pass_again(void)
+{
+	if (!gate_counted)
+		gate_pass(GATE_ASKS);
+}
+
 void gate_step(bool waits)
 {
 	if (gate_counted)

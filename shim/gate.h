@@ -33,6 +33,10 @@ static inline void gate_pass(enum gate_mode mode)
 		gate_closed(mode);
 }
 
+/* gate_pass_again follows a wait between gate_enter and the driver's call, and asks: the job may have
+ * fallen asleep meanwhile. A thread that is counted has kept it awake. */
+void gate_pass_again(void);
+
 /* What gate_enter did, for gate_leave. */
 struct gate_stay {
 	bool counted;

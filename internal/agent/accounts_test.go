@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"ration/check/expect"
@@ -47,6 +48,25 @@ func TestDamagedAccounts(t *testing.T) {
 	_, err = a.store.Load().Report(time.Now().Add(-time.Hour), time.Now(), usage.ByUser, func(int) bool { return true })
 	expect.OK(t, err)
 	expect.OK(t, a.store.Load().Close())
+}
+
+// A look that took long is followed by a rest, in which scans find changes without it. A short one is made at each scan.
+func TestLookRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, looks := &Agent{}, 0
+		look := func(takes time.Duration) {
+			a.account(func() { looks++; time.Sleep(takes) })
+		}
+		look(0)
+		look(time.Second)
+		expect.Equal(t, looks, 2, "looks of which the first took no time")
+		time.Sleep(10*time.Second - time.Millisecond)
+		look(0)
+		expect.Equal(t, looks, 2, "looks before ten seconds have passed since one that took a second")
+		time.Sleep(time.Millisecond)
+		look(0)
+		expect.Equal(t, looks, 3, "looks after ten seconds")
+	})
 }
 
 // A user gets a report and a plot of that user's accounts only; root gets all.

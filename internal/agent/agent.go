@@ -260,16 +260,22 @@ func (a *Agent) scan() error {
 	}
 	a.record(fresh)
 	a.history.add(a.Machine(), began)
-	if time.Now().After(a.lookDue) {
-		looked := time.Now()
-		a.usage.meter.Look(a.Machine(), began)
-		a.lookDue = time.Now().Add(lookRest * time.Since(looked))
-	}
+	a.account(func() { a.usage.meter.Look(a.Machine(), began) })
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stats.Scans++
 	a.stats.ScanSeconds, a.stats.Scanned = time.Since(began).Seconds(), began.UnixNano()
 	return nil
+}
+
+// account looks for the accounts, unless the last look was too short a time ago.
+func (a *Agent) account(look func()) {
+	began := time.Now()
+	if began.Before(a.lookDue) {
+		return
+	}
+	look()
+	a.lookDue = time.Now().Add(lookRest * time.Since(began))
 }
 
 // Machine returns the machine as of the latest scan. Do not change it.

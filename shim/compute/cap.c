@@ -2,6 +2,7 @@
 
 #include "attach.h"
 #include "clock.h"
+#include "gate.h"
 #include "hooks.h"
 #include "compute/meter_table.h"
 #include "compute/priority.h"
@@ -63,6 +64,7 @@ static void cap_sleep(unsigned device, uint64_t now, uint64_t ns)
 	FAILPOINT(CAP_WAITING);
 	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
 	region_cap_waited(attach_region(), device, clock_exact() - now);
+	gate_pass_again();
 }
 
 /* cap_wait waits until the time that the job has used is due, and until the launches under way in

@@ -7,10 +7,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "attach.h"
 #include "hooks.h"
 #include "interpose.h"
 #include "log.h"
 #include "region/abi.h"
+#include "region/atomics.h"
+#include "region/words.h"
 
 /* The control call, as drivers up to 580 have it. */
 struct slice_call {
@@ -48,6 +51,7 @@ static struct slice_context {
 	CUcontext handle;
 	struct device *device;
 	uint64_t work_us; /* when it last had work; 0: never */
+	uint64_t sleeps;  /* how often the job had slept when its slice was set */
 	struct slice_group group;
 } slice_contexts[256]; /* the texts of RATION_SLICE_CROWDED contain this number */
 enum { SLICE_CONTEXTS = sizeof slice_contexts / sizeof *slice_contexts };
@@ -236,6 +240,9 @@ static struct slice_context *slice_find(CUcontext handle)
 	return NULL;
 }
 
+/* slice_sleep returns the region's word that says whether the job sleeps. */
+static uint64_t slice_sleep(void) { return load_acquire(&attach_region()->m->header.sleep); }
+
 static bool slice_add(CUcontext handle, struct device *d, const struct slice_group *g, unsigned state)
 {
 	for (uint32_t i = 0; i < SLICE_CONTEXTS; i++) {
@@ -244,6 +251,7 @@ static bool slice_add(CUcontext handle, struct device *d, const struct slice_gro
 		if (!__atomic_compare_exchange_n(&c->place, &place, PLACE_BUSY, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 			continue;
 		c->group = *g;
+		c->sleeps = sleep_count(slice_sleep());
 		__atomic_store_n(&c->paused, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&c->ended, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&c->work_us, 0, __ATOMIC_RELAXED);
@@ -351,25 +359,30 @@ unsigned slice_workers(const struct device *d, uint64_t since_us)
 	return workers;
 }
 
-/* slice_set_one changes one context's slice. The caller has the entry BUSY. */
+/* slice_set_one changes one context's slice, unless the job sleeps. A context that the driver has
+ * brought back may have the driver's own slice. The caller has the entry BUSY. */
 static void slice_set_one(struct slice_context *c, uint64_t want)
 {
 	struct slice_group *g = &c->group;
-	uint64_t value = want ? want : g->native_us;
+	uint64_t value = want ? want : g->native_us, sleep = slice_sleep();
+	bool known = value == g->native_us || c->sleeps == sleep_count(sleep);
 	ioctl_function next = (ioctl_function)interpose_ioctl();
 	unsigned state = RATION_SLICE_UNSEEN;
-	if (g->fd < 0 || g->slice_us == value || __atomic_load_n(&c->paused, __ATOMIC_SEQ_CST))
+	if (g->fd < 0 || (known && g->slice_us == value) || sleep_state(sleep) != RATION_AWAKE ||
+	    __atomic_load_n(&c->paused, __ATOMIC_SEQ_CST))
 		return;
 	uint64_t before = g->slice_us;
 	if (slice_same_file(g)) {
 		g->slice_us = value;
 		state = slice_command(next, g, (uint32_t)SLICE_COMMAND_SET, &value) ? slice_kept(next, g) : RATION_SLICE_REFUSED;
 	}
-	/* The driver may have begun to end the context: then its answer means nothing. */
-	if (state != RATION_SLICE_KEPT && (__atomic_load_n(&c->paused, __ATOMIC_SEQ_CST) || __atomic_load_n(&c->ended, __ATOMIC_SEQ_CST))) {
+	/* The driver may have begun to end the context, or the job to sleep: then its answer means nothing. */
+	if (state != RATION_SLICE_KEPT &&
+	    (__atomic_load_n(&c->paused, __ATOMIC_SEQ_CST) || __atomic_load_n(&c->ended, __ATOMIC_SEQ_CST) || slice_sleep() != sleep)) {
 		g->slice_us = before;
 		return;
 	}
+	c->sleeps = sleep_count(sleep);
 	if (state != RATION_SLICE_KEPT)
 		g->fd = -1;
 	slice_note(c->device, g, state);

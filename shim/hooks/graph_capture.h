@@ -19,8 +19,11 @@ struct graph_capture {
 bool graph_capture_of(CUstream stream, bool per_thread, struct graph_capture *c);
 
 /* Destroying a stream or a context ends the captures in it. graph_capture_stream_ends is called before
- * the first, graph_captures_end after the second. */
-void graph_capture_stream_ends(CUstream stream);
+ * the first, graph_captures_end after the second. If the stream has only joined a capture, the driver
+ * knows whether that has ended: graph_capture_stream_ends returns the stream with which it began, and
+ * graph_capture_stream_ended asks, after the driver's call. */
+CUstream graph_capture_stream_ends(CUstream stream);
+void graph_capture_stream_ended(CUstream origin);
 void graph_captures_end(uint32_t context);
 
 /* graph_capture_allocated and graph_capture_freed record an allocation and a free on a captured

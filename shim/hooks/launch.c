@@ -16,14 +16,14 @@
 #define LAUNCH_STREAM(stream, per_thread) ((per_thread) && !(stream) ? CU_STREAM_PER_THREAD : (CUstream)(stream))
 
 /* LAUNCH_HOOK defines a hook. It goes straight to the driver unless the job sleeps, or has a share, a
- * cap or a priority: then looks is run. In looks, call_ is the driver's function. */
-#define LAUNCH_HOOK(symbol, params, looks)                                                       \
+ * cap or a priority: then looks is run. In looks, call_ is the driver's function. mode: at the gate. */
+#define LAUNCH_HOOK(symbol, params, mode, looks)                                                 \
 	static __attribute__((noinline)) int launch_##symbol params                              \
 	{                                                                                        \
 		real_##symbol call_ = RATION_REAL(symbol);                                       \
 		if (!call_)                                                                      \
 			return ration_absent(CALL_##symbol);                                     \
-		struct gate_stay stay_ = gate_enter(GATE_ASKS);                                  \
+		struct gate_stay stay_ = gate_enter(mode);                                       \
 		int result_;                                                                     \
 		looks;                                                                           \
 		gate_leave(stay_);                                                               \
@@ -38,15 +38,16 @@
 	}
 
 #define TIMED_LAUNCH(symbol, per_thread, params, stream_)                                                          \
-	LAUNCH_HOOK(symbol, params, {                                                                              \
+	LAUNCH_HOOK(symbol, params, GATE_ASKS, {                                                                   \
 		bool ends_ = attach_compute() && compute_launch_begins(LAUNCH_STREAM(stream_, per_thread), false); \
 		result_ = call_ ARGUMENTS_##symbol;                                                                \
 		if (ends_)                                                                                         \
 			compute_launch_ended(LAUNCH_STREAM(stream_, per_thread));                                  \
 	})
 
+/* In the driver it counts as having work. So while the job sleeps, it waits at the gate. */
 #define TIMED_WAIT(symbol, per_thread, params, stream_)                           \
-	LAUNCH_HOOK(symbol, params, {                                             \
+	LAUNCH_HOOK(symbol, params, attach_compute() ? GATE_WAITS : GATE_ASKS, {  \
 		if (!attach_compute()) {                                          \
 			result_ = call_ ARGUMENTS_##symbol;                       \
 		} else {                                                          \
@@ -60,42 +61,43 @@
 	})
 
 #define TIMED_QUERY(symbol, per_thread, params, stream_) \
-	LAUNCH_HOOK(symbol, params, {                    \
+	LAUNCH_HOOK(symbol, params, GATE_ASKS, {         \
 		result_ = call_ ARGUMENTS_##symbol;      \
 		if (attach_compute())                    \
 			compute_answered(result_);       \
 	})
 
 #define TIMED_COPY(symbol, per_thread, params, stream_)                          \
-	LAUNCH_HOOK(symbol, params, {                                            \
+	LAUNCH_HOOK(symbol, params, GATE_ASKS, {                                 \
 		if (attach_compute())                                            \
 			compute_copy_begins(LAUNCH_STREAM(stream_, per_thread)); \
 		result_ = call_ ARGUMENTS_##symbol;                              \
 	})
 
-#define TIMED_USE(symbol, per_thread, params, stream_) LAUNCH_HOOK(symbol, params, result_ = call_ ARGUMENTS_##symbol)
+#define TIMED_USE(symbol, per_thread, params, stream_) LAUNCH_HOOK(symbol, params, GATE_ASKS, result_ = call_ ARGUMENTS_##symbol)
 
 #define TIMED_EVENT_WAIT(symbol, per_thread, params, stream_)                                 \
-	LAUNCH_HOOK(symbol, params, {                                                         \
+	LAUNCH_HOOK(symbol, params, GATE_ASKS, {                                              \
 		if (attach_compute())                                                         \
 			compute_event_wait_begins(LAUNCH_STREAM(stream_, per_thread), event); \
 		result_ = call_ ARGUMENTS_##symbol;                                           \
 	})
 
 /* In every process: the end of a capture counts without a share, too. */
-#define TIMED_STREAM_END(symbol, per_thread, params, stream_)   \
-	int entry_##symbol params                               \
-	{                                                       \
-		real_##symbol call_ = RATION_REAL(symbol);      \
-		if (unlikely(!call_))                           \
-			return ration_absent(CALL_##symbol);    \
-		struct gate_stay stay_ = gate_enter(GATE_ASKS); \
-		graph_capture_stream_ends(stream_);             \
-		compute_stream_ends(stream_);                   \
-		int result_ = call_ ARGUMENTS_##symbol;         \
-		lane_free_late();                               \
-		gate_leave(stay_);                              \
-		return result_;                                 \
+#define TIMED_STREAM_END(symbol, per_thread, params, stream_)          \
+	int entry_##symbol params                                      \
+	{                                                              \
+		real_##symbol call_ = RATION_REAL(symbol);             \
+		if (unlikely(!call_))                                  \
+			return ration_absent(CALL_##symbol);           \
+		struct gate_stay stay_ = gate_enter(GATE_ASKS);        \
+		CUstream origin_ = graph_capture_stream_ends(stream_); \
+		compute_stream_ends(stream_);                          \
+		int result_ = call_ ARGUMENTS_##symbol;                \
+		graph_capture_stream_ended(origin_);                   \
+		lane_free_late();                                      \
+		gate_leave(stay_);                                     \
+		return result_;                                        \
 	}
 
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text) TIMED_##kind(symbol, per_thread, params, stream)

@@ -1,6 +1,7 @@
 /* Caps: what a job gets of a device, by the engine's own books, beside what the cap says. Time
  * is the machine's, and passes when the library sleeps or a test says so. Each part is a
  * process in a job and on a machine of its own. */
+#include <limits.h>
 #include <math.h>
 
 #include "compute.h"
@@ -124,6 +125,81 @@ static void scribble(void)
 	on_sleep = NULL;
 	OK(launch(f, NULL));
 	CHECK(slept_ns <= 3600 * SECOND && slept_ns >= 3599 * SECOND);
+}
+
+static void set_state(unsigned state)
+{
+	uint64_t *word = &region_here()->m->header.sleep;
+	__atomic_store_n(word, state, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, word, 1 /* FUTEX_WAKE */, INT_MAX, NULL, NULL, 0);
+}
+
+static uint64_t wanted(void) { return load_acquire(&region_here()->m->header.wanted); }
+
+static void fall_asleep(uint64_t until)
+{
+	(void)until;
+	set_state(RATION_FALLING);
+}
+
+/* The job falls asleep while a launch waits for the cap. The launch asks for it to be woken before it goes on into the
+ * driver, which would make it wait and tell nobody. */
+static void asks_again(void)
+{
+	start_timed();
+	CUfunction f = kernel("long_one");
+	OK(launch(f, NULL));
+	later(201 * MS);
+	OK(cuCtxSynchronize());
+	EQ(wanted(), 0);
+	on_sleep = fall_asleep;
+	OK(launch(f, NULL));
+	on_sleep = NULL;
+	CHECK(slept_ns > 0);
+	CHECK(wanted() > 0);
+	set_state(RATION_AWAKE);
+}
+
+static void nap(void) { syscall(SYS_nanosleep, &(struct timespec){0, 1000000}, NULL); }
+
+static bool copied;
+
+static void *copy_it(void *context)
+{
+	CUdeviceptr p;
+	char data[64];
+	OK(cuCtxSetCurrent(context));
+	OK(cuMemAlloc_v2(&p, MIB));
+	set_state(RATION_ASLEEP);
+	OK(cuMemcpyDtoH_v2(data, p, sizeof data));
+	OK(cuMemFree_v2(p));
+	__atomic_store_n(&copied, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* A copy that waits for a job to wake up does not count as work: it waits at the gate, not in the driver. */
+static void copy_waits(void)
+{
+	CUcontext context;
+	pthread_t t;
+	start_timed();
+	OK(cuCtxGetCurrent(&context));
+	fakegpu_hold("cuMemcpyDtoH:before", 1);
+	EQ(pthread_create(&t, NULL, copy_it, context), 0);
+	for (int i = 0; i < 20000 && !wanted(); i++)
+		nap();
+	CHECK(wanted() > 0);
+	for (int i = 0; i < 50; i++) {
+		EQ(fakegpu_held("cuMemcpyDtoH:before", 1, 0), 0);
+		nap();
+	}
+	fakegpu_open("cuMemcpyDtoH:before");
+	set_state(RATION_AWAKE);
+	for (int i = 0; i < 20000 && !__atomic_load_n(&copied, __ATOMIC_ACQUIRE); i++) {
+		later(MS); /* it takes time */
+		nap();
+	}
+	pthread_join(t, NULL);
 }
 
 /* Without a cap nothing is measured, and nothing waits; it comes and goes while the process
@@ -517,6 +593,8 @@ static const struct cap_test tests[] = {
 	{"sparse", sparse, "50"},
 	{"debt", debt, "20"},
 	{"scribble", scribble, "50"},
+	{"asks_again", asks_again, "20"},
+	{"copy_waits", copy_waits, "50"},
 	{"live", live, "50"},
 	{"killed", killed, "50"},
 	{"survivor", survivor, "50"},

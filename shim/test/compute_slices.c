@@ -52,6 +52,49 @@ static void divided(void)
 	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 6000));
 }
 
+/* driver_sets sets the slice of this process's first context as libcuda does, whose descriptor it has to find. */
+static void driver_sets(uint64_t us)
+{
+	struct {
+		uint32_t client, object, command, flags;
+		uint64_t parameter;
+		uint32_t size, status;
+	} call = {.command = 0xa06c0103, .parameter = (uintptr_t)&us, .size = sizeof us};
+	call.client = 0xc1000000u | books_of(0, getpid(), 0).context;
+	call.object = 0x5c000000u | books_of(0, getpid(), 0).context;
+	for (int fd = 3; fd < 64 && slice_of(0) != us; fd++)
+		ioctl(fd, _IOWR('F', 0x2a, call), &call);
+	EQ(slice_of(0), us);
+}
+
+static void set_sleep(uint64_t state, uint64_t count)
+{
+	__atomic_store_n(&region_here()->m->header.sleep, state | count << RATION_SLEEP_COUNT_SHIFT, __ATOMIC_SEQ_CST);
+}
+
+/* A job that has slept may have the driver's slices: they are set again, and not before it is awake. */
+static void woken(void)
+{
+	start_timed();
+	CUfunction f = kernel("one");
+	OK(launch(f, NULL));
+	driver_sets(2048);
+	set_sleep(RATION_ASLEEP, 1);
+	later(4 * MS);
+	OK(cuInit(0)); /* a call that does not wake the job */
+	EQ(slice_of(0), 2048);
+	set_sleep(RATION_AWAKE, 1);
+	later(4 * MS);
+	OK(launch(f, NULL));
+	EQ(slice_of(0), 6000);
+	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 6000));
+	/* Once for each sleep. */
+	driver_sets(2048);
+	later(4 * MS);
+	OK(launch(f, NULL));
+	EQ(slice_of(0), 2048);
+}
+
 /* ration limit, while the process runs: in force at the next call that looks. */
 static void changed(void)
 {
@@ -331,6 +374,7 @@ static const struct test {
 } tests[] = {
 	{"made", made, "", "", NULL, NULL},
 	{"divided", divided, "", "", NULL, NULL},
+	{"woken", woken, "", "", NULL, NULL},
 	{"changed", changed, "", "", NULL, NULL},
 	{"signs", signs, "", "", NULL, NULL},
 	{"refused", refused, "refuse", "", "not enforced in this process: the driver refused", NULL},

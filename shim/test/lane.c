@@ -203,6 +203,54 @@ static void captures(CUcontext context)
 	EQ(cannot(), 0);
 }
 
+/* A capture on a thread's own default stream ends with its context, too. */
+static void own_capture(CUcontext context)
+{
+	CUdeviceptr p;
+	CUcontext c;
+	OK(cuCtxCreate_v2(&c, 0, 0));
+	OK(cuMemAlloc_v2(&p, 4 * MIB));
+	OK(cuStreamBeginCapture_v2_ptsz(NULL, CU_STREAM_CAPTURE_MODE_RELAXED));
+	OK(cuMemFree_v2(p));
+	EQ(truth(FAKEGPU_DATA), 4 * MIB);
+	OK(cuCtxDestroy_v2(c));
+	OK(cuCtxSetCurrent(context));
+	SAME();
+	EQ(truth(FAKEGPU_DATA), 0);
+	EQ(cannot(), 0);
+}
+
+/* A stream that has joined a capture is destroyed, and with the stand-in driver the capture has ended. It counts no
+ * more, and neither does the end of its context: another one is still counted. */
+static void joined(CUcontext context)
+{
+	CUdeviceptr p;
+	CUcontext c;
+	CUstream side;
+	CUevent e;
+	OK(cuCtxCreate_v2(&c, 0, 0));
+	CUstream s = begin_capture();
+	OK(cuStreamCreate(&side, 1));
+	OK(cuEventCreate(&e, 0));
+	OK(cuEventRecord(e, s));
+	OK(cuStreamWaitEvent(side, e, 0));
+	EQ(cannot(), RATION_CANNOT_CAPTURE);
+	OK(cuStreamDestroy_v2(side));
+	EQ(cannot(), 0);
+	OK(cuCtxSetCurrent(context));
+	OK(cuMemAlloc_v2(&p, 4 * MIB));
+	s = begin_capture();
+	OK(cuCtxDestroy_v2(c));
+	EQ(cannot(), RATION_CANNOT_CAPTURE);
+	OK(cuMemFree_v2(p));
+	EQ(truth(FAKEGPU_DATA), 4 * MIB);
+	end_capture(s);
+	OK(cuStreamDestroy_v2(s));
+	SAME();
+	EQ(truth(FAKEGPU_DATA), 0);
+	EQ(cannot(), 0);
+}
+
 static bool capture_begun;
 
 static void *capture_it(void *context)
@@ -434,6 +482,8 @@ int main(int argc, char **argv)
 	retainers();
 	ends(context);
 	captures(context);
+	own_capture(context);
+	joined(context);
 	capture_waits(context);
 	capture_goes_on(context);
 	signals();
