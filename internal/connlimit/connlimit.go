@@ -156,7 +156,7 @@ func (l tcpListener) Accept() (net.Conn, error) {
 		uid, own, err := clientUser(c.RemoteAddr(), c.LocalAddr())
 		switch {
 		case errors.Is(err, errGone):
-		case !own || err != nil: // err: where the kernel does not say it, the port works without these bounds
+		case !own || err != nil: // without these bounds, where the kernel does not say whose a socket is
 			return c, nil
 		default:
 			if u := l.limiter.admit(uid); u != nil {
