@@ -50,7 +50,7 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 			return i, nil
 		case j.Name != "" && (j.Name == argument || strings.HasSuffix(j.Name, "/"+argument)): // the latter is a run of a policy
 			found = append(found, i)
-		case ofUser && j.Name == name && j.UID >= 0 && isUsers(j.UID, j.Owner), !ofUser && j.Name != "" && j.Name == argument:
+		case ofUser && j.Name == name && j.UID >= 0 && isUsers(j.UID, j.Owner):
 			found = append(found, i)
 		}
 	}
