@@ -94,10 +94,11 @@ func (w *Watcher) Update(m *machine.Machine, events []machine.Event, now time.Ti
 	lasting := map[subject]time.Time{}
 	start := func(of subject, n Notification) {
 		again, lasts := w.active[of]
-		if (!lasts || !again.IsZero() && !now.Before(again)) && !add(of, n) {
-			again = now.Add(quiet)
-		} else if !now.Before(again) {
+		if !lasts || !again.IsZero() && !now.Before(again) {
 			again = time.Time{}
+			if !add(of, n) {
+				again = now.Add(quiet)
+			}
 		}
 		lasting[of] = again
 	}

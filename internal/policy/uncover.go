@@ -50,7 +50,8 @@ func (k *keeper) uncoverAll(ctx context.Context) {
 func uncover(jobs []job.Job) (was bool, err error) {
 	for _, j := range jobs {
 		users, failed := safepath.Uncover(j.Path)
-		if was = was || len(users) > 0; !errors.Is(failed, fs.ErrNotExist) {
+		was = was || len(users) > 0
+		if !errors.Is(failed, fs.ErrNotExist) {
 			err = errors.Join(err, failed)
 		}
 	}
