@@ -61,8 +61,11 @@ func all(ctx context.Context, turn int, pattern, dir string, jobs int, verbose b
 	if err != nil {
 		return fmt.Errorf("reading the list: %w", err)
 	}
-	if list, err = pick(list, turn, pattern); err != nil || len(list) == 0 {
-		return fmt.Errorf("no mutant is to be run: %w", err)
+	if list, err = pick(list, turn, pattern); err != nil {
+		return fmt.Errorf("choosing mutants: %w", err)
+	}
+	if len(list) == 0 {
+		return fmt.Errorf("no mutant that is to be run has %q in its name", pattern)
 	}
 	var (
 		next   = make(chan mutant)
