@@ -2,8 +2,8 @@
 // others from being served.
 //
 // At a Unix socket the kernel reports the client's user: Listen bounds the connections of each user and of
-// all users, and User the processor time and the memory for a user's requests. At a TCP port the kernel says
-// it for clients on this machine: ListenTCP does the same for them. Other clients are anonymous: Evicting closes
+// all users, and User the processor time and the memory for a user's requests. At a TCP port the kernel reports
+// the user of a client on this machine, and ListenTCP does the same. Other clients are anonymous: Evicting closes
 // the oldest unprotected connection, and Streams bounds the connections that stay, by the user or the address
 // that ClientOf finds. Lines bounds the lines of a log.
 package connlimit

@@ -11,10 +11,10 @@ import (
 	"ration/internal/safepath"
 )
 
-// uncoverEvery is how often the service looks for file systems that users have mounted over their regions.
+// uncoverEvery is how often uncoverAll looks.
 const uncoverEvery = time.Second
 
-// uncoverAll unmounts them, until the context ends.
+// uncoverAll unmounts file systems that users have mounted over their regions, until the context ends.
 func (k *keeper) uncoverAll(ctx context.Context) {
 	tick := time.NewTicker(uncoverEvery)
 	defer tick.Stop()
