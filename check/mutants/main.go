@@ -21,7 +21,7 @@ func main() {
 	turn := flag.Int("turn", -1, "run the mutants of one turn of ten")
 	run := flag.String("run", "", "run those whose name has this pattern")
 	jobs := flag.Int("jobs", 1, "copies of the repository that are worked in at once")
-	dir := flag.String("dir", "build/mutants", "where the copies are; two runs at once need two")
+	dir := flag.String("dir", "build/mutants", "where the copies are, in the repository; two runs at once need two")
 	verbose := flag.Bool("v", false, "print what the tests printed")
 	flag.Parse()
 	if flag.NArg() > 0 {
