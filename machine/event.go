@@ -147,18 +147,7 @@ func (j *Job) event(kind string, at time.Time) Event {
 }
 
 // withOwner names the job and its owner.
-func (j *Job) withOwner() string { return jobOf(j.Title(), j.Owner) }
-
-// jobOf names a job and its owner. A policy's jobs have the owner in their names.
-func jobOf(title, owner string) string {
-	switch {
-	case title == owner:
-		return "the job of " + owner
-	case strings.HasPrefix(title, owner+"/"):
-		return "job " + title
-	}
-	return fmt.Sprintf("job %s of %s", title, owner)
-}
+func (j *Job) withOwner() string { return humanfmt.JobOf(j.Title(), j.Owner) }
 
 // IdleEvent returns the event of a job that has become idle.
 func (j *Job) IdleEvent(now time.Time) Event {

@@ -42,7 +42,7 @@ func (j *Job) readPriority(r *region.Region) error {
 // slows down the locks by which they know of each other. That is looked for only once, because it may take a second. The
 // machine has the jobs of all users.
 func (m *Machine) addPriorities(once bool) {
-	suspended := everyPriority
+	suspended := ""
 	if once && slices.ContainsFunc(m.Jobs, func(j Job) bool { return j.hasPriority() }) {
 		suspended = prioritiesSuspended(job.PriorityFlood)
 	}
@@ -66,7 +66,7 @@ func (m *Machine) addPriorities(once bool) {
 			beside = beside || uses[use{opposite, uuid}]
 		}
 		switch {
-		case suspended != everyPriority:
+		case suspended != "":
 			j.NoPriority = suspended
 		case !beside:
 			j.NoPriority = fmt.Sprintf("no job of %s priority uses a GPU with it", opposite)
@@ -74,17 +74,14 @@ func (m *Machine) addPriorities(once bool) {
 	}
 }
 
-// everyPriority is the result of prioritiesSuspended if none is.
-const everyPriority = "-"
-
-// prioritiesSuspended returns why no priority has an effect now, or everyPriority.
+// prioritiesSuspended returns why no priority has an effect now; empty if each may have one.
 func prioritiesSuspended(flood func(path string) (pid, locks int, err error)) string {
 	for _, path := range []string{filepath.Join(job.RootFolder, job.PriorityFile), job.SharedPriorityFile} {
 		if pid, locks, err := flood(path); err == nil && pid != 0 {
 			return fmt.Sprintf("priorities are suspended while pid %d holds %d locks on %s", pid, locks, path)
 		}
 	}
-	return everyPriority
+	return ""
 }
 
 // hasPriority reports whether the job has a priority and uses a device.

@@ -42,7 +42,7 @@ func (w *Waiting) Title() string {
 }
 
 // withOwner names the job that the command will be, and its owner.
-func (w *Waiting) withOwner() string { return jobOf(w.Title(), w.Owner) }
+func (w *Waiting) withOwner() string { return humanfmt.JobOf(w.Title(), w.Owner) }
 
 // WantsText names the memory that the command waits for: 20 GiB on GPU 0.
 func (w *Waiting) WantsText() string {

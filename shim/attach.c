@@ -251,15 +251,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void), enum log_lev
 		return true;
 	if (attach_current->fd >= 0)
 		attach_close(attach_current);
-	memset(&own, 0, sizeof own);
-	for (unsigned d = 0; d < RATION_DEVICES; d++) {
-		own.memory[d] = config_limit(c, d, 0);
-		own.compute[d] = config_compute(&c->compute[d]);
-		own.compute_max[d] = config_compute(&c->compute_max[d]);
-	}
-	own.round = c->round;
-	own.priority = c->priority;
-	own.wait_alloc = c->wait_alloc;
+	config_limits_pack(&c->limits, &own);
 	if (!c->path_given && !config_make_folder(c))
 		return false;
 	/* The launcher made the job's region. A new one would have no limits. */

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "limit_parse.h"
+#include "config_limits.h"
 #include "place.h"
 #include "region/region.h"
 
@@ -25,14 +25,8 @@ struct config {
 	bool fail_open;   /* RATION_FAIL=open; or the policy lets users without a job run */
 	bool probe;       /* RATION_HOSTPID=probe */
 	bool sleep_fast;  /* RATION_SLEEP_FAST=1: the library puts device memory aside itself */
-	struct memory_limit memory[RATION_DEVICES];
-	struct compute_limit compute[RATION_DEVICES];     /* shares */
-	struct compute_limit compute_max[RATION_DEVICES]; /* caps */
-	uint32_t round;                                   /* microseconds; 0: not set */
-	uint8_t priority;                                 /* RATION_PRIORITY_...; 0: not set */
-	uint32_t wait_alloc;                              /* milliseconds, or RATION_WAIT_ALLOC_NONE; 0: not set */
-	bool strict;                                      /* RATION_COMPUTE=strict */
-	uint8_t visible[CONFIG_ORDINALS];                 /* CUDA_VISIBLE_DEVICES as it was at cuInit: the device's number, by ordinal */
+	struct config_limits limits;
+	uint8_t visible[CONFIG_ORDINALS]; /* CUDA_VISIBLE_DEVICES as it was at cuInit: the device's number, by ordinal */
 };
 
 /* config_any reports whether this process has a job: whether a variable, a file at the
@@ -55,16 +49,6 @@ bool config_ask_again(struct config *c, const char *at);
 /* config_read_place reads the place of the job from its page of limits. It opens and closes the
  * region, which drops this process's locks on it: call it before the process joins. */
 void config_read_place(const struct config *c, struct place *out);
-
-/* config_limit returns a device's memory limit, packed as in the region. It returns 0 if there
- * is none, or if the limit is a share and the device's size is not known (total is 0). */
-uint64_t config_limit(const struct config *c, unsigned device, uint64_t total);
-
-/* config_compute returns a share or a cap in the region's encoding. */
-uint64_t config_compute(const struct compute_limit *l);
-
-/* config_environment_wants_compute reports whether a variable sets a share or a cap. */
-bool config_environment_wants_compute(void);
 
 /* config_log_meaningless logs each variable of HAMi-core that is set and has no effect: as a
  * warning if first (this is the first process of a job), else as information. */

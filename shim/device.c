@@ -75,11 +75,11 @@ static unsigned device_preferred_index(CUdevice ordinal, const char *uuid)
  * been logged. */
 static bool device_offer_share(const struct device *d)
 {
-	const struct config *c = attach_config();
+	const struct config_limits *l = &attach_config()->limits;
 	char mine[SIZE_TEXT], jobs[SIZE_TEXT];
-	if (!c->memory[d->index].share)
+	if (!l->memory[d->index].share)
 		return true;
-	uint64_t limit = config_limit(c, d->index, d->total_bytes);
+	uint64_t limit = config_limit(l, d->index, d->total_bytes);
 	if (!limit_bytes(limit)) {
 		log_error("device %d: a share of no memory (its size is not known; give its limit in bytes)", d->ordinal);
 		return false;

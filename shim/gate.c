@@ -91,10 +91,9 @@ void gate_step(bool waits)
 
 void gate_step_for_lock(bool waits)
 {
-	struct region *r = attach_region();
 	gate_step(waits);
 	if (!waits && gate_counted)
-		region_wait_awake(r);
+		region_wait_awake(attach_region());
 }
 
 bool gate_empty(void)

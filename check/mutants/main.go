@@ -21,7 +21,7 @@ func main() {
 	turn := flag.Int("turn", -1, "run the mutants of one turn of ten")
 	run := flag.String("run", "", "run those whose name has this pattern")
 	jobs := flag.Int("jobs", 1, "copies of the repository that are worked in at once")
-	dir := flag.String("dir", "build/mutants", "where the copies are; two runs at once need two")
+	dir := flag.String("dir", "build/mutants", "where the copies are, in the repository; two runs at once need two")
 	verbose := flag.Bool("v", false, "print what the tests printed")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -61,8 +61,11 @@ func all(ctx context.Context, turn int, pattern, dir string, jobs int, verbose b
 	if err != nil {
 		return fmt.Errorf("reading the list: %w", err)
 	}
-	if list, err = pick(list, turn, pattern); err != nil || len(list) == 0 {
-		return fmt.Errorf("no mutant is to be run: %w", err)
+	if list, err = pick(list, turn, pattern); err != nil {
+		return fmt.Errorf("choosing mutants: %w", err)
+	}
+	if len(list) == 0 {
+		return fmt.Errorf("no mutant that is to be run has %q in its name", pattern)
 	}
 	var (
 		next   = make(chan mutant)

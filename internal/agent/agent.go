@@ -50,12 +50,12 @@ const (
 	// without a pause.
 	gap      = 20 * time.Millisecond
 	maxScans = 4
-	// After a look of the accounts, the next one waits lookRest times as long as it took: with thousands of jobs of a
-	// user it takes longer than a scan, which finds changes of all users.
+	// After the accounts have looked at all jobs, they do not look again for lookRest times as long as that took. With
+	// thousands of jobs of one user a look takes longer than a scan, and scans find the changes of all users.
 	lookRest = 10
 )
 
-// lastWrite is how long the agent's end waits for the accounts to be written: users can keep the disk busy. Tests
+// lastWrite is how long an agent that ends waits for its accounts to be written: users can keep the disk busy. Tests
 // set it.
 var lastWrite = 3 * time.Second
 
@@ -99,7 +99,7 @@ type Agent struct {
 	// Only the goroutine of Run uses these.
 	log      eventLog
 	journal  *journal
-	lookDue  time.Time        // the accounts take no look before
+	lookDue  time.Time        // the accounts do not look at the jobs before
 	unsaved  bool             // the last attempt to save the journal failed
 	deferred <-chan time.Time // fires when deferred jobs are due; nil if there are none
 

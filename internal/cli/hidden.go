@@ -46,7 +46,7 @@ func newReapCommand() *cobra.Command {
 					return err
 				}
 			}
-			// Give up the way to more rights: the region may be hostile, and this command needs none.
+			// It can get no further rights from now on: the region may be hostile, and it needs none.
 			err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 			if err != nil {
 				return err

@@ -50,7 +50,7 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 			return i, nil
 		case j.Name != "" && (j.Name == argument || strings.HasSuffix(j.Name, "/"+argument)): // the latter is a run of a policy
 			found = append(found, i)
-		case ofUser && j.Name == name && j.UID >= 0 && isUsers(j.UID, j.Owner), !ofUser && j.Name != "" && j.Name == argument:
+		case ofUser && j.Name == name && j.UID >= 0 && isUsers(j.UID, j.Owner):
 			found = append(found, i)
 		}
 	}
@@ -266,14 +266,8 @@ func lookUpQueued(argument string) *job.Queued {
 	if err != nil {
 		return nil // the search for its job returns the error
 	}
-	found := make(chan *job.Queued, 1)
-	go func() { found <- job.SystemPaths.NamedInQueue(uid, name) }()
-	select {
-	case q := <-found:
-		return q
-	case <-time.After(userTimeout):
-		return nil // jobOfUser says so
-	}
+	q, _ := inTime(func() *job.Queued { return job.SystemPaths.NamedInQueue(uid, name) }) // jobOfUser says if it is late
+	return q
 }
 
 // findQueued returns the command in a queue of this user that will make the job of that name, or nil.
@@ -297,17 +291,8 @@ func recorded(argument string) (job.Job, bool) {
 	if err != nil {
 		return job.Job{}, false
 	}
-	found := make(chan job.Job, 1)
-	go func() {
-		j, _ := job.SystemPaths.Recorded(uid, name)
-		found <- j
-	}()
-	select {
-	case j := <-found:
-		return job.Job{Path: j.Path}, j.Path != ""
-	case <-time.After(userTimeout):
-		return job.Job{}, false
-	}
+	j, _ := inTime(func() job.Job { return job.SystemPaths.Recorded(uid, name) })
+	return j, j.Path != ""
 }
 
 // jobOfUser returns a user's job with a name; if there are two, the running one. The result does
@@ -320,28 +305,37 @@ func jobOfUser(argument, user, name string) (job.Job, error) {
 	if err != nil {
 		return job.Job{}, fmt.Errorf("%s: %w (name the path of its region)", argument, err)
 	}
-	named := make(chan []job.Job, 1)
-	go func() { named <- job.SystemPaths.Named(uid, name) }()
-	select {
-	case found := <-named:
-		if len(found) == 1 {
-			return found[0], nil
-		}
-		var read []machine.Job
-		for _, f := range found {
-			read = append(read, node.ReadJob(f, node.Options{ReadOnly: true})) // a job that cannot be read counts too
-		}
-		if i, err := chooseJob(read, argument); err != nil || i >= 0 {
-			return job.Job{Name: name, Path: read[max(i, 0)].Path}, err
-		}
-		return job.Job{}, nil
-	case <-time.After(userTimeout):
+	found, answered := inTime(func() []job.Job { return job.SystemPaths.Named(uid, name) })
+	if !answered {
 		return job.Job{}, fmt.Errorf("%s: the folders of that user could not be read within %s (name the path of its region)", argument, humanfmt.Span(userTimeout))
 	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	var read []machine.Job
+	for _, f := range found {
+		read = append(read, node.ReadJob(f, node.Options{ReadOnly: true})) // a job that cannot be read counts too
+	}
+	if i, err := chooseJob(read, argument); err != nil || i >= 0 {
+		return job.Job{Name: name, Path: read[max(i, 0)].Path}, err
+	}
+	return job.Job{}, nil
 }
 
 // userTimeout bounds the wait for the folders of one user.
 const userTimeout = 2 * time.Second
+
+// inTime returns what read finds in the folders of one user, or false if they do not respond.
+func inTime[T any](read func() T) (out T, answered bool) {
+	found := make(chan T, 1)
+	go func() { found <- read() }()
+	select {
+	case out = <-found:
+		return out, true
+	case <-time.After(userTimeout):
+		return out, false
+	}
+}
 
 // withNotAll adds to a "no such job" error that not all jobs were read, if that is so.
 func withNotAll(err error, m *machine.Machine) error {

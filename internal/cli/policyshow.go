@@ -188,35 +188,29 @@ func limitsText(limits []policy.DeviceLimit) string {
 	if len(limits) == 0 {
 		return "no limit"
 	}
-	var parts []string
+	var each []string
+	same := true
 	for _, l := range limits {
-		if l.Memory != limits[0].Memory || len(limits) == 1 {
-			parts = append(parts, fmt.Sprintf("%d=%s", l.Device, jobMemoryText(l)))
-		}
+		each = append(each, fmt.Sprintf("%d=%s", l.Device, memoryText(l)))
+		same = same && memoryText(l) == memoryText(limits[0])
 	}
-	if len(parts) == 0 || len(limits) == 1 {
-		return jobMemoryText(limits[0])
+	if same {
+		return memoryText(limits[0])
 	}
-	return fmt.Sprintf("%d=%s,", limits[0].Device, jobMemoryText(limits[0])) + strings.Join(parts, ",")
+	return strings.Join(each, ",")
 }
 
-// jobMemoryText formats a limit of memory. It is 0 if runs have the whole ration.
-func jobMemoryText(l policy.DeviceLimit) string {
-	if l.Limited && l.Memory == 0 {
-		return "0"
-	}
-	return memoryText(l.Memory)
-}
-
-// memoryText formats a limit as the file does, or with a fraction if it is not whole MiB, such as that of a percentage.
-func memoryText(bytes uint64) string {
-	if bytes == 0 {
+// memoryText formats a limit as the file does, or with a fraction if it is not whole MiB, such as that of a percentage. It is
+// 0 if runs have the whole ration.
+func memoryText(l policy.DeviceLimit) string {
+	switch size := limit.Size(l.Memory); {
+	case !l.Limited:
 		return "none"
-	}
-	if size := limit.Size(bytes); size%limit.MiB == 0 {
+	case size%limit.MiB == 0:
 		return size.Exact()
+	default:
+		return size.String()
 	}
-	return limit.Size(bytes).String()
 }
 
 func newPolicyAskCommand(a *app) *cobra.Command {

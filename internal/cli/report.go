@@ -305,7 +305,7 @@ func writeCSV(a *app, r usage.Report) error {
 // cellText returns a text, which a user may have chosen, for a cell of a spreadsheet: a program that opens the table must
 // not take it for a formula.
 func cellText(text string) string {
-	if strings.ContainsRune("=+-@\t\r", rune((text + " ")[0])) {
+	if text != "" && strings.Contains("=+-@\t\r", text[:1]) {
 		return "'" + text
 	}
 	return text

@@ -2,8 +2,8 @@
 // others from being served.
 //
 // At a Unix socket the kernel reports the client's user: Listen bounds the connections of each user and of
-// all users, and User the processor time and the memory for a user's requests. At a TCP port the kernel says
-// it for clients on this machine: ListenTCP does the same for them. Other clients are anonymous: Evicting closes
+// all users, and User the processor time and the memory for a user's requests. At a TCP port the kernel reports
+// the user of a client on this machine, and ListenTCP does the same. Other clients are anonymous: Evicting closes
 // the oldest unprotected connection, and Streams bounds the connections that stay, by the user or the address
 // that ClientOf finds. Lines bounds the lines of a log.
 package connlimit
@@ -156,7 +156,7 @@ func (l tcpListener) Accept() (net.Conn, error) {
 		uid, own, err := clientUser(c.RemoteAddr(), c.LocalAddr())
 		switch {
 		case errors.Is(err, errGone):
-		case !own || err != nil: // err: where the kernel does not say it, the port works without these bounds
+		case !own || err != nil: // without these bounds, where the kernel does not say whose a socket is
 			return c, nil
 		default:
 			if u := l.limiter.admit(uid); u != nil {

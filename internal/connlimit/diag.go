@@ -15,36 +15,62 @@ const (
 	diagByFamily = 20 // the type of a question
 	diagRequest  = unix.NLMSG_HDRLEN + 56
 	diagAnswer   = unix.NLMSG_HDRLEN + 72
-	diagID       = 8  // offset of the addresses in a question, after its header
-	diagState    = 1  // offsets in an answer, after its header
-	diagUID      = 64 //
-	diagInode    = 68 //
+	diagID       = 8 // offset of the addresses in a question, after its header
 	stateListen  = 10
+
+	// Offsets in an answer, after its header.
+	diagState = 1
+	diagUID   = 64
+	diagInode = 68
 )
 
-// errGone is returned for a client that has closed its socket. The kernel has no user for it any more.
-var errGone = errors.New("the client has closed its socket")
+var (
+	// errGone is returned for a client that has closed its socket. The kernel has no user for it any more.
+	errGone = errors.New("the client has closed its socket")
+	// errUnknown is returned where the kernel knows no socket, not even those of this process.
+	errUnknown = errors.New("the kernel does not list sockets (its module tcp_diag is missing)")
+)
 
-// socketUser asks the kernel for the user of a TCP socket on this machine, given both its addresses. It takes the
-// same time however many sockets there are: every user can have many.
-func socketUser(local, remote netip.AddrPort) (uid int, err error) {
+// askKernel sends a question about a socket, and returns the answer. Tests replace it.
+var askKernel = func(question []byte) (answer []byte, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return 0, fmt.Errorf("asking for the user of a socket: %w", err)
+		return nil, err
 	}
 	defer unix.Close(fd)
-	if err := unix.Sendto(fd, diagQuestion(local, remote), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return 0, fmt.Errorf("asking for the user of a socket: %w", err)
+	if err := unix.Sendto(fd, question, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, err
 	}
-	answer := make([]byte, 4<<10)
+	answer = make([]byte, 4<<10)
 	n, _, err := unix.Recvfrom(fd, answer, unix.MSG_DONTWAIT) // the kernel has answered before Sendto returned
+	return answer[:max(n, 0)], err
+}
+
+// findSocket asks the kernel for a TCP socket on this machine, given both its addresses, or else for one that listens at
+// local. It returns nil if there is none. It takes the same time however many sockets there are: every user can have many.
+func findSocket(local, remote netip.AddrPort) (socket []byte, err error) {
+	answer, err := askKernel(diagQuestion(local, remote))
 	if err != nil {
-		return 0, fmt.Errorf("asking for the user of a socket: %w", err)
+		return nil, fmt.Errorf("asking for the user of a socket: %w", err)
 	}
-	if n < diagAnswer || binary.NativeEndian.Uint16(answer[4:]) != diagByFamily {
+	if len(answer) < diagAnswer || binary.NativeEndian.Uint16(answer[4:]) != diagByFamily {
+		return nil, nil
+	}
+	return answer[unix.NLMSG_HDRLEN:], nil
+}
+
+// socketUser returns the user of a client's socket.
+func socketUser(client, server netip.AddrPort) (uid int, err error) {
+	socket, err := findSocket(client, server)
+	if err != nil {
+		return 0, err
+	}
+	if socket == nil {
+		if own, err := findSocket(server, client); own == nil {
+			return 0, errors.Join(errUnknown, err)
+		}
 		return 0, errGone
 	}
-	socket := answer[unix.NLMSG_HDRLEN:]
 	if socket[diagState] == stateListen || binary.NativeEndian.Uint32(socket[diagInode:]) == 0 {
 		return 0, errGone // its user would be root
 	}
@@ -59,7 +85,8 @@ func diagQuestion(local, remote netip.AddrPort) []byte {
 	binary.NativeEndian.PutUint16(q[6:], unix.NLM_F_REQUEST)
 	body := q[unix.NLMSG_HDRLEN:]
 	from, to := local.Addr().Unmap(), remote.Addr().Unmap()
-	if body[0] = unix.AF_INET6; from.Is4() {
+	body[0] = unix.AF_INET6
+	if from.Is4() {
 		body[0] = unix.AF_INET
 	}
 	body[1] = unix.IPPROTO_TCP

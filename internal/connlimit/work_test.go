@@ -1,6 +1,7 @@
 package connlimit
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
 )
@@ -178,6 +181,8 @@ func TestListenTCP(t *testing.T) {
 	}
 	gone := dial()
 	expect.OK(t, gone.Close())
+	reset := dial()
+	expect.OK(t, errors.Join(reset.(*net.TCPConn).SetLinger(0), reset.Close()))
 	var clients []net.Conn
 	for range 3 {
 		clients = append(clients, dial())
@@ -200,4 +205,28 @@ func TestListenTCP(t *testing.T) {
 	c, err := admitting.Accept()
 	expect.True(t, err != nil && c == nil, "a third connection of a user")
 	expect.True(t, <-closed != nil, "it is not closed")
+}
+
+// Where the kernel has no list of sockets, a client of this machine is served as one of another: its bounds are missing, and
+// not the port.
+func TestKernelWithoutListOfSockets(t *testing.T) {
+	for _, c := range []struct {
+		answer []byte
+		err    error
+	}{{make([]byte, unix.NLMSG_HDRLEN+4), nil}, {nil, unix.EPROTONOSUPPORT}} {
+		real := askKernel
+		t.Cleanup(func() { askKernel = real })
+		askKernel = func([]byte) ([]byte, error) { return c.answer, c.err }
+		socket, err := net.Listen("tcp", "127.0.0.1:0")
+		expect.OK(t, err)
+		defer socket.Close()
+		client, err := net.Dial("tcp", socket.Addr().String())
+		expect.OK(t, err)
+		defer client.Close()
+		expect.OK(t, socket.(*net.TCPListener).SetDeadline(time.Now().Add(10*time.Second)))
+		served, err := ListenTCP(socket, New(0, 0)).Accept()
+		expect.Must(t, err == nil, "it is not served:", err)
+		_, bounded := served.(*Conn)
+		expect.True(t, !bounded && served.Close() == nil, "it has bounds")
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"ration/check/expect"
 	"ration/internal/abi"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // operatorsJob makes a job in which a process was, whose limits are an operator's, and returns the offset of a free slot.
@@ -110,7 +111,7 @@ func TestForceRemoveKeepsUsersJobs(t *testing.T) {
 	j, free := operatorsJob(t, "own")
 	expect.OK(t, os.Remove(j.Path+region.LimitsSuffix))
 	end, _ := startMember(t, j.Path, free)
-	if _, err := ForceRemove(j); !errors.Is(err, ErrLiving) || !exists(j.Path) {
+	if _, err := ForceRemove(j); !errors.Is(err, ErrLiving) || !safepath.Exists(j.Path) {
 		t.Errorf("got %v", err)
 	}
 	end()

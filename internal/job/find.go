@@ -20,7 +20,7 @@ var ErrNoJob = errors.New("no such job")
 // Find returns a job by its name or, if the argument contains a slash, by the path of its region.
 func Find(nameOrPath string) (Job, error) {
 	if strings.ContainsRune(nameOrPath, filepath.Separator) {
-		if j, is := OfPolicy(nameOrPath); is && !exists(nameOrPath) {
+		if j, is := OfPolicy(nameOrPath); is && !safepath.Exists(nameOrPath) {
 			return j, nil
 		}
 		return findByPath(nameOrPath)
@@ -48,7 +48,7 @@ func Find(nameOrPath string) (Job, error) {
 		return j, nil
 	}
 	for _, folder := range OtherFolders() {
-		if path := filepath.Join(folder, nameOrPath, RegionName); exists(path) {
+		if path := filepath.Join(folder, nameOrPath, RegionName); safepath.Exists(path) {
 			return Job{Path: path}, nil
 		}
 	}
@@ -72,7 +72,7 @@ func recordedIn(name string) (Job, bool) {
 	}
 	defer unix.Close(dir)
 	users := OfUserPath(os.Getuid())
-	return Job{Path: users}, ReadLaunch(dir).Info.Region == users && exists(users)
+	return Job{Path: users}, ReadLaunch(dir).Info.Region == users && safepath.Exists(users)
 }
 
 // findByPath returns the job whose region is at path. A job in the folder of jobs gets its name,
@@ -147,11 +147,11 @@ func (j Job) Title() string { return cmp.Or(ShownName(j.Name, j.Path), j.Path) }
 func FindFolder(nameOrPath string) (Job, error) {
 	var found []Job
 	if path, err := RegionPath(nameOrPath); err == nil && !Reserved(nameOrPath) {
-		if checkTrusted(Folder()) == nil && exists(filepath.Dir(path)) {
+		if checkTrusted(Folder()) == nil && safepath.Exists(filepath.Dir(path)) {
 			found = append(found, Job{nameOrPath, path})
 		}
 		for _, folder := range OtherFolders() {
-			if path := filepath.Join(folder, nameOrPath, RegionName); exists(filepath.Dir(path)) {
+			if path := filepath.Join(folder, nameOrPath, RegionName); safepath.Exists(filepath.Dir(path)) {
 				found = append(found, Job{Path: path})
 			}
 		}

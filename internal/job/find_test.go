@@ -15,6 +15,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/limit"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // used makes a job that this process has joined, and returns its slot.
@@ -105,7 +106,7 @@ func TestRemoveWithoutRegion(t *testing.T) {
 	l := locked(t)
 	l.Release()
 	err := Remove(l.Job, false)
-	expect.True(t, err == nil && !exists(l.Folder), "not removed", err)
+	expect.True(t, err == nil && !safepath.Exists(l.Folder), "not removed", err)
 }
 
 // A folder in /tmp is looked at where it belongs to the user whom it is named for: anybody can

@@ -129,7 +129,7 @@ func MakeFolder(name string) (string, error) {
 // makeTop makes the folder of this user's jobs, unless it exists.
 func makeTop() error {
 	folder := Folder()
-	if os.Geteuid() == 0 && !exists(folder) { // root makes nothing in another user's folder
+	if os.Geteuid() == 0 && !safepath.Exists(folder) { // root makes nothing in another user's folder
 		if err := untrusted(folder, func(string) (string, error) { return changeableBy(nearest(folder)) }); err != nil {
 			return err
 		}
@@ -161,7 +161,7 @@ func untrusted(dir string, reasonOf func(string) (string, error)) error {
 
 // nearest returns the first of a folder and its parents that exists.
 func nearest(dir string) string {
-	for !exists(dir) && dir != filepath.Dir(dir) {
+	for !safepath.Exists(dir) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
 	}
 	return dir

@@ -48,7 +48,7 @@ func TestFindThroughALinkOfOthers(t *testing.T) {
 	got, err := Find(filepath.Join(public, "d", "region"))
 	expect.True(t, errors.Is(err, safepath.ErrLink), got, err)
 	expect.True(t, Remove(Job{Path: filepath.Join(public, "d", "region")}, true) != nil, "removed through it")
-	expect.True(t, exists(j.Path), "the region is gone")
+	expect.True(t, safepath.Exists(j.Path), "the region is gone")
 }
 
 // Root removes no file for one user that is another's to remove.
@@ -78,7 +78,7 @@ func TestRemoveInAFolderOfOthers(t *testing.T) {
 			expect.OK(t, os.Chmod(dir, c.mode))
 			expect.OK(t, errors.Join(os.Chown(path, c.file, -1), os.Chown(dir, c.folder, -1)))
 			err := Remove(Job{Path: path}, false)
-			expect.True(t, (err == nil) == c.removed && exists(path) != c.removed, err)
+			expect.True(t, (err == nil) == c.removed && safepath.Exists(path) != c.removed, err)
 		})
 	}
 }
@@ -178,7 +178,7 @@ func TestRemoveWithoutAFileToLock(t *testing.T) {
 			expect.OK(t, slot.Leave())
 			expect.OK(t, plant(filepath.Join(filepath.Dir(j.Path), aliveName)))
 			err := Remove(j, true)
-			expect.True(t, err == nil && !exists(filepath.Dir(j.Path)), err)
+			expect.True(t, err == nil && !safepath.Exists(filepath.Dir(j.Path)), err)
 		})
 	}
 }
@@ -195,7 +195,7 @@ func TestRemoveRootsFileInAFolderOfOthers(t *testing.T) {
 	expect.OK(t, os.Rename(j.Path, path))
 	expect.OK(t, os.Chown(dir, 12345, -1))
 	err := Remove(Job{Path: path}, true)
-	expect.True(t, errors.Is(err, ErrFolder) && exists(path), err)
+	expect.True(t, errors.Is(err, ErrFolder) && safepath.Exists(path), err)
 }
 
 // Root keeps no jobs where another user can put another folder in place of theirs.
@@ -234,7 +234,7 @@ func TestFolderInAFolderOfOthers(t *testing.T) {
 				t.Setenv(EnvFolder, folder)
 				_, err := MakeFolder("train")
 				expect.True(t, c.good == (err == nil) && (c.good || errors.Is(err, ErrFolder)), "making a job's folder", err)
-				expect.True(t, c.good || there || !exists(folder), "the folder was made")
+				expect.True(t, c.good || there || !safepath.Exists(folder), "the folder was made")
 				_, err = List()
 				expect.True(t, !there || c.good == (err == nil), "listing jobs", err)
 			})

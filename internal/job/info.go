@@ -85,10 +85,7 @@ func Relabel(j Job, labels map[string]string) error {
 	info.Labels = labels
 	line, err := json.Marshal(info)
 	if err == nil {
-		err = os.WriteFile(path+".new", append(line, '\n'), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path) // a reader sees one of the two
+		err = safepath.Replace(path, append(line, '\n'), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("labelling job %s: %w", j.Title(), err)

@@ -37,7 +37,7 @@ func List() ([]Job, error) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(folder, e.Name(), RegionName)
-		if limit.CheckName("job", e.Name()) != nil || !exists(path) {
+		if limit.CheckName("job", e.Name()) != nil || !safepath.Exists(path) {
 			continue
 		}
 		jobs = append(jobs, Job{Name: e.Name(), Path: path})
@@ -47,7 +47,7 @@ func List() ([]Job, error) {
 		paths = append(paths, run.Path)
 	}
 	for _, path := range paths {
-		if path != "" && exists(path) && !contains(jobs, path) {
+		if path != "" && safepath.Exists(path) && !contains(jobs, path) {
 			jobs = append(jobs, Job{Path: path})
 		}
 	}
@@ -59,8 +59,6 @@ func List() ([]Job, error) {
 func EndedOrNotBegun(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, region.ErrInit)
 }
-
-func exists(path string) bool { return safepath.Exists(path) }
 
 // contains reports whether path is the region of one of the jobs.
 func contains(jobs []Job, path string) bool {

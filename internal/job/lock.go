@@ -101,7 +101,7 @@ func Join(name string) (*Lock, error) {
 	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
 		l, err := acquire(name, shared)
 		if err == nil {
-			if exists(l.Job.Path) {
+			if safepath.Exists(l.Job.Path) {
 				return l, nil
 			}
 			l.Release()

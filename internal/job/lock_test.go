@@ -16,6 +16,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 func TestLock(t *testing.T) {
@@ -38,8 +39,8 @@ func TestLock(t *testing.T) {
 	// Create removes what the ended job left.
 	again, err := Create("train")
 	expect.OK(t, err)
-	expect.True(t, !exists(again.Job.Path), "the old region is still there")
-	expect.True(t, again.RemoveIfUnused() && !exists(again.Folder), "its folder is still there")
+	expect.True(t, !safepath.Exists(again.Job.Path), "the old region is still there")
+	expect.True(t, again.RemoveIfUnused() && !safepath.Exists(again.Folder), "its folder is still there")
 }
 
 func TestLockIsInherited(t *testing.T) {

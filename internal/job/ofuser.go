@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"ration/internal/proc"
+	"ration/internal/safepath"
 )
 
 // Under a policy all processes of a user are in one job, which package policy makes. It is in
@@ -52,7 +53,7 @@ func RunOf(name string) (uid int, run string, is bool) {
 const InForceFile = "/etc/ration/in-force.toml"
 
 // PolicyInForce reports whether a policy is in force.
-func PolicyInForce() bool { return exists(InForceFile) }
+func PolicyInForce() bool { return safepath.Exists(InForceFile) }
 
 // PolicyUser returns the user that a job or run of a policy is for, by the path of its region.
 func PolicyUser(path string) (uid int, is bool) {
@@ -99,7 +100,7 @@ func OfPolicy(argument string) (Job, bool) {
 		paths = append(paths, RunPath(os.Getuid(), argument))
 	}
 	for _, path := range paths {
-		if !strings.Contains(run, "/") && exists(path) {
+		if !strings.Contains(run, "/") && safepath.Exists(path) {
 			return Job{Path: path}, true
 		}
 	}

@@ -247,7 +247,7 @@ func inspect(j Job) (use, error) { return inspectWith(j, nil) }
 // inspectWith is inspect, and queries the kernel about processes while left returns true. nil means
 // the default of a region.
 func inspectWith(j Job, left func() bool) (u use, err error) {
-	u.begun = j.Name != "" && exists(filepath.Join(filepath.Dir(j.Path), aliveName))
+	u.begun = j.Name != "" && safepath.Exists(filepath.Join(filepath.Dir(j.Path), aliveName))
 	r, err := region.OpenReadOnly(j.Path)
 	if err != nil {
 		u.locked = region.Locked(j.Path)

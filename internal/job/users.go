@@ -149,11 +149,11 @@ func (p Paths) Named(uid int, name string) (out []Job) {
 	return out
 }
 
-// Recorded returns the record of a user's command with a name, or false. Under a policy a command that is in its user's
+// Recorded returns the record of a user's command with a name, or an empty Job. Under a policy a command that is in its user's
 // job, or in a run, has a record in the user's own folder, also while it runs. It blocks as Named does.
-func (p Paths) Recorded(uid int, name string) (Job, bool) {
+func (p Paths) Recorded(uid int, name string) Job {
 	if !isJobName(name) {
-		return Job{}, false
+		return Job{}
 	}
 	for _, folder := range p.foldersOf(uid) {
 		path := filepath.Join(folder, name, RegionName)
@@ -164,10 +164,10 @@ func (p Paths) Recorded(uid int, name string) (Job, bool) {
 		l := ReadLaunch(dir)
 		_ = unix.Close(dir)
 		if of, is := PolicyUser(l.Info.Region); is && of == uid && l.UID == uid {
-			return Job{name, path}, true
+			return Job{Path: path}
 		}
 	}
-	return Job{}, false
+	return Job{}
 }
 
 // NamedInQueue returns the command in a queue of a user that will make the job of that name, or nil. It blocks as

@@ -322,22 +322,22 @@ func (wait Wait) ReturnRation() (*os.File, error) {
 // readInTurn reads the answer to a request that may wait. It calls tell when the request begins to wait; why says for what
 // it waits.
 func readInTurn(c *net.UnixConn, tell func(why string)) (answer string, file *os.File, why string, err error) {
-	for answer == "" && err == nil {
+	for answer == "" {
 		var text string
 		if text, file, err = readAnswer(c); err != nil {
-			break
+			return "", nil, why, err
 		}
 		for line := range strings.Lines(text) { // several if this process was slow to read
 			line = strings.TrimSpace(line)
-			if for_, waits := strings.CutPrefix(line, waitAnswer+" "); waits {
-				why = for_
+			if reason, waits := strings.CutPrefix(line, waitAnswer+" "); waits {
+				why = reason
 				tell(why)
 			} else {
 				answer = line
 			}
 		}
 	}
-	return answer, file, why, err
+	return answer, file, why, nil
 }
 
 // ErrNoService is returned if nothing answers at the socket of the policy's service.

@@ -171,6 +171,14 @@ func Began(j *machine.Job) time.Time {
 	return j.Started
 }
 
+// DeniedTo returns how many rations a policy refused to the user of a job, if it is the job of all programs of the user.
+func DeniedTo(all []machine.Denied, j *machine.Job) uint64 {
+	if j.Path != job.OfUserPath(j.UID) {
+		return 0
+	}
+	return machine.DeniedCount(all, func(d *machine.Denied) bool { return d.UID == j.UID })
+}
+
 // DevicesOf returns the devices that a job has used or may use. It returns nil for a limit on all devices, before
 // a process has found out which devices exist.
 func DevicesOf(j *machine.Job) (out []machine.Device) {

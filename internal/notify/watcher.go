@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"maps"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"ration/internal/agent"
@@ -94,10 +93,11 @@ func (w *Watcher) Update(m *machine.Machine, events []machine.Event, now time.Ti
 	lasting := map[subject]time.Time{}
 	start := func(of subject, n Notification) {
 		again, lasts := w.active[of]
-		if (!lasts || !again.IsZero() && !now.Before(again)) && !add(of, n) {
-			again = now.Add(quiet)
-		} else if !now.Before(again) {
+		if !lasts || !again.IsZero() && !now.Before(again) {
 			again = time.Time{}
+			if !add(of, n) {
+				again = now.Add(quiet)
+			}
 		}
 		lasting[of] = again
 	}
@@ -194,17 +194,6 @@ func (w *Watcher) findings(m *machine.Machine, start func(subject, Notification)
 	}
 }
 
-// jobOf names a job and its owner. A policy's jobs have the owner in their names.
-func jobOf(j *machine.Job) string {
-	switch {
-	case j.Title() == j.Owner:
-		return "the job of " + j.Owner
-	case strings.HasPrefix(j.Title(), j.Owner+"/"):
-		return "job " + j.Title()
-	}
-	return fmt.Sprintf("job %s of %s", j.Title(), j.Owner)
-}
-
 // nearLimits adds the jobs that hold almost all of their limits. A job stays near its limit until it holds less
 // than farLimit percent.
 func (w *Watcher) nearLimits(m *machine.Machine, lasting map[subject]time.Time, start func(subject, Notification)) {
@@ -220,7 +209,7 @@ func (w *Watcher) nearLimits(m *machine.Machine, lasting map[subject]time.Time, 
 			switch {
 			case percent >= nearLimit:
 				start(of, Notification{User: j.Owner, UID: j.UID, Job: j.Title(), Path: j.Path, Device: m.DeviceOf(d),
-					Text:   fmt.Sprintf("%s holds %s of its %s on device %d", jobOf(j), humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), d.Device),
+					Text:   fmt.Sprintf("%s holds %s of its %s on device %d", humanfmt.JobOf(j.Title(), j.Owner), humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), d.Device),
 					Remedy: "its next request may be refused; ration limit changes the limit"})
 			case percent >= farLimit:
 				if again, lasts := w.active[of]; lasts {

@@ -69,6 +69,7 @@ func TestParseProblems(t *testing.T) {
 		{head + "largest.priority = \"high\"\n", []string{"3:9: everybody.largest.priority: no such key"}},
 		{head + "[users.anna]\nexempt = true\nmax_priority = \"high\"\n", []string{"3:8: users.anna: exempt, and a ration as well"}},
 		{head + head, []string{"3:2: "}},
+		{"[users.a\ncompute = [1]\n" + head + strings.Repeat("\n", 6) + "[users.b\ncompute = [1]\n", []string{"1:9: ", "2:1: users.a.compute: ", "11:9: ", "12:1: users.b.compute: "}},
 	} {
 		_, err := Parse("f", []byte(c.text))
 		var got []string

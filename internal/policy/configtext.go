@@ -102,7 +102,7 @@ func (r *reader) parse(text []byte) (tree map[string]any, parsed []byte) {
 		case again:
 			lines[line-1] = ""
 		case isRule(lines[line-1]):
-			name := fmt.Sprintf("%s%d", skipped, line)
+			name := fmt.Sprintf("%s%d-", skipped, line) // no name begins with another
 			r.sections[name], r.incomplete[join("users", name)] = strings.Trim(strings.TrimSpace(lines[line-1]), "[]"), true
 			lines[line-1] = fmt.Sprintf("[users.%s]", name) // so that the keys below it are checked
 		case strings.HasPrefix(strings.TrimSpace(lines[line-1]), "["):

@@ -284,42 +284,50 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	}
 }
 
-// handle handles a request of user peer, and returns the answer. If the client waits, the error may be a mustWait. held is a file whose lock keeps the run
-// or the user's job until its last copy is closed.
+// handle handles a request of user peer, and returns the answer. If the client waits, the error may be a mustWait. held is a
+// file whose lock keeps the run or the user's job until its last copy is closed.
 func (k *keeper) handle(peer int, line string, waits bool) (answer string, held *os.File, err error) {
-	answer, held, unread, err := k.handleWith(lastLook(lookAgain), peer, line, waits)
-	if unread && err != nil {
-		answer, held, _, err = k.handleWith(lookForSleepers(), peer, line, waits)
-	}
-	return answer, held, err
-}
-
-// handleWith is handle with what is known of jobs that sleep. If it is not known and would have counted, unread is true.
-func (k *keeper) handleWith(asleep map[string]bool, peer int, line string, waits bool) (answer string, held *os.File, unread bool, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
-		return "", nil, false, errors.New("empty request")
+		return "", nil, errors.New("empty request")
 	}
 	// A set-uid program of root may make a request for the user that it runs for. Other users may
 	// make requests only for themselves, because each job uses memory.
 	uid, err := strconv.Atoi(words[0])
 	if err != nil || uid < 0 || peer != 0 && uid != peer {
-		return "", nil, false, fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
+		return "", nil, fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
 	}
-	r, done, err := k.open()
-	if err != nil {
-		return "", nil, false, err
+	err = k.withRations(func(r *rations) error {
+		answer, held, err = k.answerTo(r, uid, words, waits)
+		if !r.unread {
+			k.record(uid, err)
+		}
+		return err
+	})
+	return answer, held, err
+}
+
+// withRations calls do with the rations of the policy in force. If do fails, and it counts which jobs sleep and was not
+// known, withRations looks for them and calls do again.
+func (k *keeper) withRations(do func(*rations) error) error {
+	try := func(asleep map[string]bool) (unread bool, err error) {
+		r, done, err := k.open()
+		if err != nil {
+			return false, err
+		}
+		defer done()
+		if err := checkInForce(); err != nil {
+			return false, err
+		}
+		r.asleep = asleep
+		err = do(r)
+		return r.unread, err
 	}
-	defer done()
-	if err := checkInForce(); err != nil {
-		return "", nil, false, err
+	unread, err := try(lastLook(lookAgain))
+	if unread && err != nil {
+		_, err = try(lookForSleepers()) // without a lock
 	}
-	r.asleep = asleep
-	answer, held, err = k.answerTo(r, uid, words, waits)
-	if !r.unread {
-		k.record(uid, err)
-	}
-	return answer, held, r.unread, err
+	return err
 }
 
 // answerTo is handle for a request of a user, with the lock of lockJobs.

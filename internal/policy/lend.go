@@ -197,7 +197,7 @@ func (r *rations) hasRoom(uid int) bool {
 	return err == nil && (r.policy.Overbook || r.checkBeside(l, bookedByOthers(uid), nil) == nil)
 }
 
-// firstIsStuck reports whether there is known to be no room for the first user in the queue. Then a job whose ration is
+// firstIsStuck reports whether there is no room for the first user in the queue, as far as is known. Then a job whose ration is
 // lent may wake before that user: otherwise a user could keep it from waking by waiting for more than there can be.
 func (r *rations) firstIsStuck() bool {
 	all, err := job.Queue(job.Folder())

@@ -204,7 +204,7 @@ func parseRun(words []string) (asked limit.Limits, project string, err error) {
 	return asked, project, err
 }
 
-// couldCarve returns an error for a run that the whole ration of the user has not enough for: it would wait in vain.
+// couldCarve returns an error for a run that is larger than the user's whole ration: it would wait in vain.
 func (r *rations) couldCarve(uid int, words []string) error {
 	asked, _, err := parseRun(words)
 	if err != nil {

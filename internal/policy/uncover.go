@@ -11,10 +11,10 @@ import (
 	"ration/internal/safepath"
 )
 
-// uncoverEvery is how often the service looks for file systems that users have mounted over their regions.
+// uncoverEvery is how often uncoverAll looks.
 const uncoverEvery = time.Second
 
-// uncoverAll unmounts them, until the context ends.
+// uncoverAll unmounts file systems that users have mounted over their regions, until the context ends.
 func (k *keeper) uncoverAll(ctx context.Context) {
 	tick := time.NewTicker(uncoverEvery)
 	defer tick.Stop()
@@ -50,7 +50,8 @@ func (k *keeper) uncoverAll(ctx context.Context) {
 func uncover(jobs []job.Job) (was bool, err error) {
 	for _, j := range jobs {
 		users, failed := safepath.Uncover(j.Path)
-		if was = was || len(users) > 0; !errors.Is(failed, fs.ErrNotExist) {
+		was = was || len(users) > 0
+		if !errors.Is(failed, fs.ErrNotExist) {
 			err = errors.Join(err, failed)
 		}
 	}

@@ -324,26 +324,11 @@ func (k *keeper) grantInTurn(w *waitingUser, m *mustWait, ticket *job.Ticket) (h
 // grant makes the user's job now, or gives it its ration back. The error is a mustWait if there is no room, or if it is
 // not the user's turn.
 func (k *keeper) grant(m *mustWait, first bool) (held *os.File, err error) {
-	held, unread, err := k.grantWith(lastLook(lookAgain), m, first)
-	if unread && err != nil {
-		held, _, err = k.grantWith(lookForSleepers(), m, first)
-	}
+	err = k.withRations(func(r *rations) error {
+		held, err = k.grantNow(r, m, first)
+		return err
+	})
 	return held, err
-}
-
-// grantWith is grant as handleWith is handle.
-func (k *keeper) grantWith(asleep map[string]bool, m *mustWait, first bool) (held *os.File, unread bool, err error) {
-	r, done, err := k.open()
-	if err != nil {
-		return nil, false, err
-	}
-	defer done()
-	if err := checkInForce(); err != nil {
-		return nil, false, err
-	}
-	r.asleep = asleep
-	held, err = k.grantNow(r, m, first)
-	return held, r.unread, err
 }
 
 func (k *keeper) grantNow(r *rations, m *mustWait, first bool) (held *os.File, err error) {

@@ -5,11 +5,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"ration/check/expect"
 	"ration/internal/abi"
 )
 
-// A saved region has what the first one had, and not more pages.
+// A saved region has what the first one had, and takes room only for pages that are not empty.
 func TestSave(t *testing.T) {
 	folder := t.TempDir()
 	from, to := filepath.Join(folder, "region"), filepath.Join(folder, "saved")
@@ -37,5 +39,8 @@ func TestSave(t *testing.T) {
 	must(t, err)
 	expect.True(t, len(refusals) == 1 && refusals[0].Asked == 7*MiB && limit.Bytes() == 10*MiB && saved.Created() == created && len(processes) == 0,
 		refusals, limit, saved.Created(), processes)
+	var st unix.Stat_t
+	must(t, unix.Stat(to, &st))
+	expect.True(t, st.Size == regionSize && st.Blocks*512 < regionSize/8, "the copy takes", st.Blocks*512, "bytes of", st.Size)
 	expect.True(t, Save(to, to) != nil, "over another file")
 }

@@ -111,14 +111,12 @@ func (m *Model) jobColumns() []column[jobRow] {
 	}
 }
 
-// refused returns the refused requests of a row. The rations that the policy refused to a user are in the first row of the
-// user's job.
+// refused returns the refused requests of a row. The rations that the policy refused are in the first row of a job.
 func (m *Model) refused(r jobRow) uint64 {
-	n := r.dev.Refused
-	if r.first && r.job.Path == job.OfUserPath(r.job.UID) {
-		n += machine.DeniedCount(m.sample.Denied, func(d *machine.Denied) bool { return d.UID == r.job.UID })
+	if r.first {
+		return r.dev.Refused + node.DeniedTo(m.sample.Denied, r.job)
 	}
-	return n
+	return r.dev.Refused
 }
 
 // stateWord returns a job's state: whether it sleeps, or should and cannot, or otherwise whether it runs.

@@ -10,6 +10,7 @@ import (
 	"ration/check/expect"
 	"ration/check/webtest"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/usage"
 	"ration/machine"
 )
@@ -54,9 +55,9 @@ func TestPolicyOnThePage(t *testing.T) {
 	h := newHub(Options{})
 	figures := h.top(m, h.holdingsOf(m)).Figures
 	expect.True(t, slices.Contains(figures, figure{"7", "refusals"}), figures)
-	drawn := drawnJob{job: *j, denied: deniedTo(m, j)}
+	drawn := drawnJob{job: *j, denied: node.DeniedTo(m.Denied, j)}
 	m.Denied = append(m.Denied, machine.Denied{UID: 4711, User: "ada", Count: 4})
-	expect.True(t, drawn.same(j, drawn.style, false, 3) && !drawn.same(j, drawn.style, false, deniedTo(m, j)), "it is not drawn again")
+	expect.True(t, drawn.same(j, drawn.style, false, 3) && !drawn.same(j, drawn.style, false, node.DeniedTo(m.Denied, j)), "it is not drawn again")
 }
 
 // A report has a column for time asleep only if a job slept.

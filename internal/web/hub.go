@@ -29,7 +29,7 @@ type drawnJob struct {
 	job       machine.Job
 	style     style
 	mayChange bool
-	denied    uint64 // as deniedTo
+	denied    uint64 // as node.DeniedTo
 }
 
 // hub draws the machine when it changes, once for all viewers.

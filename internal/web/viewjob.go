@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"ration/internal/humanfmt"
-	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -156,7 +155,7 @@ func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists ma
 		lists[in] = append(lists[in], id)
 		of, may := h.colours.style(h.holder(j)), h.mayChange(j)
 		before, known := h.jobs[id]
-		if denied := deniedTo(m, j); !known || !before.same(j, of, may, denied) {
+		if denied := node.DeniedTo(m.Denied, j); !known || !before.same(j, of, may, denied) {
 			before = drawnJob{*j, of, may, denied}
 			fragments[id] = render("job", h.job(m, j, of, may))
 		}
@@ -201,7 +200,7 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) 
 	if begin.IsZero() {
 		v.Sort.Since = 0
 	}
-	refused := deniedTo(m, j)
+	refused := node.DeniedTo(m.Denied, j)
 	var used []node.DeviceRange
 	for _, d := range node.DeviceRanges(j.Devices) {
 		line := h.line(m, &d)
@@ -245,14 +244,6 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) 
 	h.addRows(&v, m, j)
 	h.addSaid(&v, j)
 	return v
-}
-
-// deniedTo returns how many rations the policy refused to the user of a job, if it is the job of all programs of the user.
-func deniedTo(m *machine.Machine, j *machine.Job) uint64 {
-	if j.Path != job.OfUserPath(j.UID) {
-		return 0
-	}
-	return machine.DeniedCount(m.Denied, func(d *machine.Denied) bool { return d.UID == j.UID })
 }
 
 // sleepSentence says what is known of a job's sleep. It has no time in it that passes: a job that does not change is not drawn again.

@@ -6,17 +6,17 @@ import "sync"
 // each reads the records of all others. So the first that gets the lock books all that wait, one after the other, with
 // the records read once.
 type bookingQueue struct {
-	lead    sync.Mutex // held by the call that books; before mutex
-	mutex   sync.Mutex // of waiting
-	waiting []*booking
+	lead    sync.Mutex // held by the call that books; taken before mutex
+	mutex   sync.Mutex
+	waiting []*booking // guarded by mutex
 }
 
-// booking is a record that is to be put in place, if its claim fits beside the others. done and err are of lead.
+// booking is a record that is to be put in place, if its claim fits beside the others.
 type booking struct {
 	record *Record
 	place  func() error // waits for no disk
-	done   bool
-	err    error
+	done   bool         // guarded by lead
+	err    error        // guarded by lead
 }
 
 // reserve puts a record in place, if its claim fits beside the others.

@@ -172,11 +172,11 @@ def _ration(machine: dict[str, Any], region: str, gpus: list[GPU]) -> Job:
 
 
 def parse_limits(memory: str, gpus: list[GPU]) -> dict[int, Optional[int]]:
-    """Returns the limit of each GPU that a ration is for, as 10g, 25%, 0=10g,others=none; None is no limit."""
+    """Returns the limit of each GPU that a ration is for, as 10g, or none,0=25%; None is no limit."""
     named, others = {}, None
     for part in memory.split(","):
         number, equals, size = part.rpartition("=")
-        if equals and number != "others":
+        if equals:
             named[int(number)] = size
         else:
             others = size

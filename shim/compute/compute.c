@@ -208,7 +208,7 @@ int compute_made(struct device *d, CUcontext whole, CUcontext part)
 	unsigned state = slice_made(whole, part);
 	if (!whole && !part)
 		return CUDA_SUCCESS;
-	if (attach_config()->strict && state != RATION_SLICE_KEPT && region_share(attach_region(), d->index)) {
+	if (attach_config()->limits.strict && state != RATION_SLICE_KEPT && region_share(attach_region(), d->index)) {
 		log_error("device %u: no context: its share of the device's time cannot be enforced, and RATION_COMPUTE=strict: %s",
 			  d->index, slice_state_text(state));
 		slice_forget(whole);

@@ -47,8 +47,8 @@
 static struct priority_device {
 	struct mark mark;
 	uint32_t looks;    /* threads that compute slices now, or give the claim to be busy back */
-	uint32_t drops;    /* how often that was given back */
-	uint64_t held;     /* the kind of claim for which there may be a lock; CLAIMS_SEAT: none. With the mark */
+	uint32_t drops;    /* how often the claim to be busy was given back */
+	uint64_t held;     /* the kind of claim for which there may be a lock; CLAIMS_SEAT: none. Guarded by mark */
 	uint64_t locked;   /* there may be a lock for the claim to be busy */
 	uint64_t claim;    /* what this process claims, or tried to: a kind in the highest bits, and until when */
 	uint64_t busy;     /* until when it claims to be busy, and has the lock; 0: it does not */

@@ -308,6 +308,17 @@ static void unknown(void)
 	finish_worker(&high, false);
 }
 
+/* The first worker has normal priority now. The second need not wait for it. */
+static void finish_without(struct worker *first, struct worker *second, struct worker *high)
+{
+	uint64_t begun = machine_now(0);
+	EQ(slice(second), SHORT);
+	EQ(machine_now(0) - begun, 8 * MS);
+	finish_worker(first, false);
+	finish_worker(second, false);
+	finish_worker(high, false);
+}
+
 /* The order of changes, with waits and with a change of the priority: check_order. */
 static void order(void)
 {
@@ -323,12 +334,7 @@ static void order(void)
 	EQ(slice(&low), SHORT);
 	tell(&low, '2', 'd');
 	EQ(slice(&low), OWN);
-	uint64_t begun = machine_now(0);
-	EQ(slice(&second), SHORT);
-	EQ(machine_now(0) - begun, 8 * MS);
-	finish_worker(&low, false);
-	finish_worker(&second, false);
-	finish_worker(&high, false);
+	finish_without(&low, &second, &high);
 }
 
 /* Threads of one process that change its claims at the same time. */
@@ -347,12 +353,7 @@ static void dropped_beside(void)
 	tell(&low, 'R', 'd');
 	EQ(slice(&low), OWN);
 	struct worker second = begin("low");
-	uint64_t begun = machine_now(0);
-	EQ(slice(&second), SHORT);
-	EQ(machine_now(0) - begun, 8 * MS);
-	finish_worker(&low, false);
-	finish_worker(&second, false);
-	finish_worker(&high, false);
+	finish_without(&low, &second, &high);
 }
 
 /* However many contexts a job of high priority has, none has a slice in which nothing gets done. */

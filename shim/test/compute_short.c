@@ -150,6 +150,24 @@ static void hindered(const struct step *steps, double cap)
 static void above(void) { hindered(short_ones, 0.3); }
 static void above_hidden(void) { hindered(hidden, 0.3); }
 
+/* What the device did for this process since then, as a part of the time. */
+static void got_at_most(double most, uint64_t since)
+{
+	double got = (double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since);
+	if (got > most)
+		fprintf(stderr, "got %.1f %%\n", 100 * got);
+	CHECK(got <= most);
+}
+
+/* So many that only some are looked at from then on. */
+static void many(CUfunction f, CUstream s)
+{
+	for (unsigned i = 0; i < 5000; i++) {
+		OK(launch(f, s));
+		later(20 * US);
+	}
+}
+
 /* One that knows when it is looked at: at a graph behind a kernel. What is measured there says nothing of the launches after it. */
 static void above_graphs(void)
 {
@@ -173,7 +191,7 @@ static void above_graphs(void)
 			later(25 * US);
 		}
 	}
-	CHECK((double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since) < 0.36);
+	got_at_most(0.36, since);
 }
 
 /* One that has something under way, and launches many short kernels and then some long ones behind it: where chance chooses a long one, what
@@ -188,10 +206,7 @@ static void behind(unsigned longs, bool notices)
 	OK(cuStreamCreate(&s, 1));
 	CUgraphExec exec = captured_graph(hundred, 1, s);
 	uint64_t since = machine_now(0);
-	for (unsigned i = 0; i < 5000; i++) {
-		OK(launch(brief, s));
-		later(20 * US);
-	}
+	many(brief, s);
 	while (machine_now(0) - since < 8 * SECOND) {
 		OK(cuGraphLaunch(exec, s));
 		for (unsigned i = 0; i < 200; i++)
@@ -207,10 +222,7 @@ static void behind(unsigned longs, bool notices)
 		}
 		later(1950 * US);
 	}
-	double got = (double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since);
-	if (got > 0.36)
-		fprintf(stderr, "got %.1f %%\n", 100 * got);
-	CHECK(got <= 0.36);
+	got_at_most(0.36, since);
 }
 
 static void above_behind(void) { behind(12, false); }
@@ -236,10 +248,7 @@ static void above_graph_ends(void)
 			OK(cuGraphLaunch(i < 200 ? brief : hundred, s));
 		later(1950 * US);
 	}
-	double got = (double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since);
-	if (got > 0.36)
-		fprintf(stderr, "got %.1f %%\n", 100 * got);
-	CHECK(got <= 0.36);
+	got_at_most(0.36, since);
 }
 
 /* Graphs that keep the device at work cost little more than kernels that do: few of them are looked at. */
@@ -265,10 +274,7 @@ static void above_rare(void)
 	start_timed();
 	CUfunction zero = kernel("zero"), one = kernel("one");
 	uint64_t since = machine_now(0);
-	for (unsigned i = 0; i < 5000; i++) {
-		OK(launch(zero, NULL));
-		later(20 * US);
-	}
+	many(zero, NULL);
 	while (machine_now(0) - since < 20 * SECOND) {
 		for (unsigned i = 0; i < 100; i++) {
 			OK(launch(zero, NULL));
@@ -279,10 +285,7 @@ static void above_rare(void)
 		OK(launch(zero, NULL)); /* while it ends */
 		later(40 * US);
 	}
-	double got = (double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since);
-	if (got > 0.33)
-		fprintf(stderr, "got %.1f %%\n", 100 * got);
-	CHECK(got <= 0.33);
+	got_at_most(0.33, since);
 }
 
 /* Honest: many kernels that keep the device at work, and then short ones that do not. */
@@ -315,17 +318,14 @@ static void alternates(const struct phase phases[2])
 	start_timed();
 	CUfunction zero = kernel("zero"), f[2] = {kernel(phases[0].kernel), kernel(phases[1].kernel)};
 	uint64_t since = machine_now(0);
-	for (unsigned i = 0; i < 5000; i++) {
-		OK(launch(zero, NULL));
-		later(20 * US);
-	}
+	many(zero, NULL);
 	for (unsigned k = 0; machine_now(0) - since < 8 * SECOND; k = !k) {
 		for (unsigned i = 0; i < phases[k].launches; i++) {
 			OK(launch(f[k], NULL));
 			later(phases[k].next_ns);
 		}
 	}
-	CHECK((double)books_of(0, getpid(), 0).got_ns / (double)(machine_now(0) - since) < 0.36);
+	got_at_most(0.36, since);
 }
 
 /* The launch before which it is found that others were missed does not go unmeasured. */

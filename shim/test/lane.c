@@ -376,6 +376,20 @@ static bool sleeping(const struct maker *m)
 	return read && state == 'S';
 }
 
+/* fall_beside lets the job fall asleep while a thread is in a call of the driver, with a lock that another thread
+ * waits for. */
+static void fall_beside(const char *call, void *(*run)(void *), struct maker *first, struct maker *second)
+{
+	fakegpu_hold(call, 1);
+	EQ(pthread_create(&first->thread, NULL, run, first), 0);
+	EQ(fakegpu_held(call, 1, 60000), 1);
+	EQ(pthread_create(&second->thread, NULL, run, second), 0);
+	for (int i = 0; i < 60000 && !sleeping(second); i++)
+		nap();
+	set_state(RATION_FALLING);
+	fakegpu_open(call);
+}
+
 /* A thread that makes a context while the job falls asleep waits for the job to wake up, with a lock
  * held. The lane waits for no thread that waits for this lock. */
 static void makers(void)
@@ -383,14 +397,7 @@ static void makers(void)
 	struct maker first = {.id = 0}, second = {.id = 0};
 	CUdeviceptr p;
 	OK(cuMemAlloc_v2(&p, 96 * MIB)); /* more than one thread moves it */
-	fakegpu_hold("cuCtxCreate", 1);
-	EQ(pthread_create(&first.thread, NULL, make_context, &first), 0);
-	EQ(fakegpu_held("cuCtxCreate", 1, 60000), 1);
-	EQ(pthread_create(&second.thread, NULL, make_context, &second), 0);
-	for (int i = 0; i < 60000 && !sleeping(&second); i++)
-		nap();
-	set_state(RATION_FALLING);
-	fakegpu_open("cuCtxCreate");
+	fall_beside("cuCtxCreate", make_context, &first, &second);
 	bool out = ask_lane(RATION_LANE_DRAINING, RATION_LANE_OUT);
 	CHECK(out);
 	EQ(truth(FAKEGPU_DATA), out ? 0 : 96 * MIB);
@@ -409,14 +416,7 @@ static void makers(void)
 static void retainers(void)
 {
 	struct maker first = {.id = 0}, second = {.id = 0};
-	fakegpu_hold("cuDevicePrimaryCtxRetain", 1);
-	EQ(pthread_create(&first.thread, NULL, retain_context, &first), 0);
-	EQ(fakegpu_held("cuDevicePrimaryCtxRetain", 1, 60000), 1);
-	EQ(pthread_create(&second.thread, NULL, retain_context, &second), 0);
-	for (int i = 0; i < 60000 && !sleeping(&second); i++)
-		nap();
-	set_state(RATION_FALLING);
-	fakegpu_open("cuDevicePrimaryCtxRetain");
+	fall_beside("cuDevicePrimaryCtxRetain", retain_context, &first, &second);
 	pthread_join(first.thread, NULL);
 	for (int i = 0; i < 50; i++) {
 		CHECK(!__atomic_load_n(&second.done, __ATOMIC_ACQUIRE));

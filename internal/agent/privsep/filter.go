@@ -38,8 +38,8 @@ const x32Bit = 0x40000000
 // newFilter returns the filter for a processor. It denies all system calls of another ABI, such as
 // the 32-bit one, because their numbers differ. clone3 fails as on an old kernel, because its flags
 // are in memory where the filter cannot see them. clone may not make a namespace, and
-// socket makes only Unix sockets, which services of user names need, and those that ask the kernel whose a
-// connection is.
+// socket makes only Unix sockets, by which user names are looked up, and those that ask the kernel which user a
+// connection belongs to.
 func newFilter(arch string) ([]unix.SockFilter, error) {
 	number, known := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[arch]
 	if !known {
@@ -53,6 +53,10 @@ func newFilter(arch string) ([]unix.SockFilter, error) {
 	skip := func(test uint16, k uint32, n uint8) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | test, K: k, Jt: n}
 	}
+	// unless returns an instruction that skips n instructions if a test is false.
+	unless := func(test uint16, k uint32, n uint8) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | test, K: k, Jf: n}
+	}
 	const (
 		deny   = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 		absent = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
@@ -63,26 +67,22 @@ func newFilter(arch string) ([]unix.SockFilter, error) {
 		load(offNumber),
 	}
 	if arch == "amd64" {
-		out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JGE, K: x32Bit, Jf: 1}, result(deny))
+		out = append(out, unless(unix.BPF_JGE, x32Bit, 1), result(deny))
 	}
 	for _, call := range denied {
-		out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: call, Jf: 1}, result(deny))
+		out = append(out, unless(unix.BPF_JEQ, call, 1), result(deny))
 	}
 	// argument ends a call by whether an argument of it passes a test.
 	argument := func(call, index uint32, test uint16, k uint32, is, not uint32) {
-		out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: call, Jf: 4},
+		out = append(out, unless(unix.BPF_JEQ, call, 4),
 			load(offFirstArg+argSize*index), skip(test, k, 1), result(not), result(is))
 	}
 	argument(unix.SYS_CLONE, 0, unix.BPF_JSET, unix.CLONE_NEWUSER, deny, allow)
-	out = append(out, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: unix.SYS_SOCKET, Jf: 7},
-		load(offFirstArg), skip(unix.BPF_JEQ, unix.AF_UNIX, 3),
-		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: unix.AF_NETLINK, Jf: 3},
-		load(offFirstArg+2*argSize), unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: unix.NETLINK_SOCK_DIAG, Jf: 1},
-		result(allow), result(deny))
+	out = append(out, unless(unix.BPF_JEQ, unix.SYS_SOCKET, 7),
+		load(offFirstArg), skip(unix.BPF_JEQ, unix.AF_UNIX, 3), unless(unix.BPF_JEQ, unix.AF_NETLINK, 3),
+		load(offFirstArg+2*argSize), unless(unix.BPF_JEQ, unix.NETLINK_SOCK_DIAG, 1), result(allow), result(deny))
 	for _, call := range slices.Sorted(maps.Keys(fastOpen)) {
 		argument(call, fastOpen[call], unix.BPF_JSET, unix.MSG_FASTOPEN, deny, allow)
 	}
-	return append(out,
-		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, K: unix.SYS_CLONE3, Jf: 1}, result(absent),
-		result(allow)), nil
+	return append(out, unless(unix.BPF_JEQ, unix.SYS_CLONE3, 1), result(absent), result(allow)), nil
 }

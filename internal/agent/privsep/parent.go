@@ -169,7 +169,8 @@ func attend(ctx context.Context, own *net.UnixConn, opts Options, ended <-chan e
 		return err
 	case <-ctx.Done():
 	case broken := <-served: // the reader has ended, or has closed its end
-		if over = true; broken != nil {
+		over = true
+		if broken != nil {
 			return endBy(signal, ended, broken)
 		}
 	}

@@ -140,14 +140,14 @@ func runCommand(ctx context.Context, cmd *exec.Cmd, uid, gid uint32, killed func
 	return err
 }
 
-// Become makes this process, which root has started by RunAs, the user's for good. The user cannot trace it then, as
-// one that was that user's when it executed its program: the kernel does not let the memory of a process be read that
-// has changed its user. So the user cannot have it start processes in the cgroup of a service of root's.
+// Become makes this process, which root has started by RunAs, the user's for good. The user cannot trace it: the kernel
+// lets no user read the memory of a process that has changed its user since it executed its program. So the user cannot
+// have it start processes in the cgroup of a service of root's.
 func Become(uid, gid int) error {
 	if uid <= 0 || gid <= 0 {
 		return fmt.Errorf("becoming user %d of group %d: %w", uid, gid, unix.EINVAL)
 	}
-	runtime.LockOSThread() // which asks for the signal
+	runtime.LockOSThread() // the signal comes only as long as the thread that asked for it lives
 	parent := os.Getppid()
 	if err := errors.Join(syscall.Setgroups([]int{}), syscall.Setresgid(gid, gid, gid), syscall.Setresuid(uid, uid, uid)); err != nil {
 		return fmt.Errorf("becoming user %d: %w", uid, err)

@@ -46,11 +46,12 @@ logged_in() {
 	runtime=/run/user/
 }
 runtime=
-# as USER COMMAND...: as sshd would start it, with nothing else in the environment.
+# as USER COMMAND...: as sshd would start it, with nothing in the environment but what says which machine this is.
 as() {
 	user=$1
 	shift
-	env -i TMPDIR="$TMPDIR" ${runtime:+XDG_RUNTIME_DIR=$runtime$(id -u "$user")} FAKEGPU_QUIET=1 PATH="$bin:/usr/bin:/bin" setpriv --reuid="$user" --regid="$user" --init-groups "$@"
+	env -i TMPDIR="$TMPDIR" ${runtime:+XDG_RUNTIME_DIR=$runtime$(id -u "$user")} FAKEGPU_QUIET=1 ${FAKEGPU:+FAKEGPU=$FAKEGPU} \
+		${FAKEGPU_CHECKPOINT:+FAKEGPU_CHECKPOINT=$FAKEGPU_CHECKPOINT} PATH="$bin:/usr/bin:/bin" setpriv --reuid="$user" --regid="$user" --init-groups "$@"
 }
 # says NAME COMMAND...: its name, output and status in one line.
 says() {

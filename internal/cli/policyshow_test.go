@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"testing"
+
+	"ration/check/expect"
+	"ration/internal/policy"
+)
+
+// ration policy show names each device of a job whose limits differ, and tells a limit of 0 from none.
+func TestLimitsOfUsersJob(t *testing.T) {
+	on := func(device int, bytes uint64) policy.DeviceLimit {
+		return policy.DeviceLimit{Device: device, Limited: true, Memory: bytes}
+	}
+	for _, c := range []struct {
+		limits []policy.DeviceLimit
+		want   string
+	}{
+		{nil, "no limit"},
+		{[]policy.DeviceLimit{on(0, 2<<30), on(1, 2<<30)}, "2g"},
+		{[]policy.DeviceLimit{on(0, 2<<30), on(1, 1<<30), on(2, 2<<30)}, "0=2g,1=1g,2=2g"},
+		{[]policy.DeviceLimit{on(0, 0), {Device: 1}}, "0=0,1=none"},
+	} {
+		expect.Equal(t, limitsText(c.limits), c.want)
+	}
+}
