@@ -60,6 +60,7 @@ type userResult struct {
 	cut     bool // the user has more jobs than are read
 	changed bool
 	due     time.Time // when deferred work is due; zero if there is none
+	read    time.Time // when the last scan that read the folders began
 
 	bases, active, opened []string // folders of jobs, of unfinished jobs, and of jobs without open files
 }
@@ -271,7 +272,7 @@ func (u *userScan) scan(now time.Time, hints map[string]bool, most bounds, all b
 	}
 	hints = s.takeDeferred(hints)
 	clear(s.dying)
-	began := s.cost()
+	read, began := time.Now(), s.cost()
 	changed := !s.scanned
 	s.scanned = true
 	paths := u.paths()
@@ -355,6 +356,7 @@ func (u *userScan) scan(now time.Time, hints map[string]bool, most bounds, all b
 		out = s.collect(p, paths)
 	}
 	s.rest(began)
+	out.read = read
 	if out.due = s.deferredDue; !out.due.IsZero() {
 		out.due = later(out.due, s.rested)
 	}
