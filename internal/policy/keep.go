@@ -223,6 +223,9 @@ func (k *keeper) reload() {
 	}
 	k.policy = p
 	k.log.Info("the policy is in force", "file", file, "users", len(out.Users))
+	if p.sleeps() && !region.OnHost() {
+		k.log.Warn("in a PID namespace sleep_after counts only for rules with compute_max: it is not known whether other jobs work")
+	}
 }
 
 // serve answers requests until the listener is closed. It continues after any other error, such as
