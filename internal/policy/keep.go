@@ -59,6 +59,7 @@ type keeper struct {
 	idle   idleProcesses // that put jobs to sleep
 	turn   turn          // held while jobs are made or changed
 	policy *Policy       // in force; guarded by turn
+	behind []int         // users without room for the ration of a changed rule; only for Keep
 }
 
 // turn is a lock that serves the first caller first. A sync.Mutex may serve a later caller before one
@@ -126,10 +127,14 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	ready()
 	flush := time.NewTicker(logSpan)
 	defer flush.Stop()
+	again := time.NewTicker(behindEvery)
+	defer again.Stop()
 	for {
 		select {
 		case now := <-flush.C:
 			k.lines.Flush(now)
+		case <-again.C:
+			k.catchUp()
 		case <-ctx.Done():
 			return nil
 		case events, open := <-changes:
@@ -214,8 +219,12 @@ func (k *keeper) reload() {
 	if err == nil {
 		err = p.putInForce()
 	}
+	k.behind = nil
 	for _, f := range out.Failed {
-		k.log.Error("a user's job could not be made or changed", "user", proc.UserName(f.UID), "uid", f.UID, "error", f.Err)
+		if errors.Is(f.Err, ErrOverbooked) {
+			k.behind = append(k.behind, f.UID)
+		}
+		k.log.Error("a user's job could not be made or changed", "user", proc.UserName(f.UID), "uid", f.UID, "error", f.Text())
 	}
 	if err != nil {
 		k.log.Error("the policy could not be applied", "error", err)
@@ -226,6 +235,36 @@ func (k *keeper) reload() {
 	if p.sleeps() && !region.OnHost() {
 		k.log.Warn("in a PID namespace sleep_after counts only for rules with compute_max: it is not known whether other jobs work")
 	}
+}
+
+// behindEvery is how often the service tries to give users the ration of a changed rule for which there was no room.
+const behindEvery = 5 * time.Second
+
+// catchUp gives them their rations, if there is room now and no user waits for it.
+func (k *keeper) catchUp() {
+	if len(k.behind) == 0 {
+		return
+	}
+	lookForSleepers()
+	r, done, err := k.open()
+	if err != nil {
+		return // the next tick tries again
+	}
+	defer done()
+	if all, err := job.Queue(job.Folder()); err != nil || len(all) > 0 || checkInForce() != nil {
+		return
+	}
+	k.behind = slices.DeleteFunc(k.behind, func(uid int) bool {
+		if !usable(uid) || lent(uid) {
+			return true // the next program of the user, or the wake, gets it
+		}
+		err := r.ensure(uid)
+		if err == nil {
+			l, _ := readLimits(job.OfUserPath(uid))
+			r.say(uid, "%s has the ration of the changed rule: %s", proc.UserName(uid), r.rationText(l))
+		}
+		return !errors.Is(err, ErrOverbooked)
+	})
 }
 
 // serve answers requests until the listener is closed. It continues after any other error, such as
