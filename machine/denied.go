@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -98,11 +99,18 @@ func DeniedSentence(d *Denied) string {
 	return text
 }
 
+var you = regexp.MustCompile(`\b(you|yours?)\b`)
+
 // sentence returns what happened, and what the user can do.
 func (d *Denied) sentence() (text, remedy string) {
 	text = d.Text
 	if job.AllUsers() { // the user was told it in these words
-		text = strings.ReplaceAll(text, " your ", " "+d.User+"'s ")
+		text = you.ReplaceAllStringFunc(text, func(word string) string {
+			if word == "you" {
+				return d.User
+			}
+			return d.User + "'s"
+		})
 	}
 	if i := strings.LastIndex(text, " ("); i >= 0 && strings.HasSuffix(text, ")") {
 		text, remedy = text[:i], strings.TrimSuffix(text[i+2:], ")")

@@ -42,6 +42,22 @@ func TestDeniedOwnIsNoFinding(t *testing.T) {
 	expect.Equal(t, len((&Machine{Denied: []Denied{at(1, true, "too much")}}).recentlyDenied(now)), 0)
 }
 
+// It is said of the user in all its forms.
+func TestDeniedOfUser(t *testing.T) {
+	t.Setenv(job.EnvFolder, "")
+	if !job.AllUsers() {
+		t.Skip("only root reads of other users")
+	}
+	for text, want := range map[string]string{
+		"your ration cannot be moved: a program of yours uses it": "ada's ration cannot be moved: a program of ada's uses it",
+		"project bio is not one of yours (use --label)":           "project bio is not one of ada's",
+		"no room: 2 others wait before you (ration queue)":        "no room: 2 others wait before ada",
+	} {
+		got, _ := (&Denied{User: "ada", Text: text}).sentence()
+		expect.Equal(t, got, "the policy refused ada a ration: "+want)
+	}
+}
+
 // What the user was told is root's to read as well: in other words.
 func TestDeniedForRoot(t *testing.T) {
 	d := Denied{User: "ada", Own: true, Text: "no ration for this run: your other programs hold 2 GiB, and your ration has 1 GiB (end some)"}

@@ -80,6 +80,22 @@ func (m *Machine) addRecords(records []Job) {
 	}
 }
 
+// keepLabels sets the labels of records to those that their runs had in the last scan: the service of the policy has
+// checked these, and the records are the users'.
+func (m *Machine) keepLabels(before []Job) {
+	checked := map[JobID]*Job{}
+	for i := range before {
+		if j := &before[i]; len(j.Labels) > 0 && !j.Claimed {
+			checked[j.ID()] = j
+		}
+	}
+	for i := range m.Jobs {
+		if j := &m.Jobs[i]; j.ranAs != "" && checked[j.ID()] != nil {
+			j.Labels, j.Claimed = checked[j.ID()].Labels, false
+		}
+	}
+}
+
 // recordGap is how soon a record is looked for again whose user rests.
 const recordGap = 100 * time.Millisecond
 

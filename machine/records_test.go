@@ -79,3 +79,21 @@ func TestScannerReadsRecordsFirst(t *testing.T) {
 		u = r.users[61000]
 	}
 }
+
+// The record of a run is its user's, who may have changed the labels that the service has checked.
+func TestRecordsKeepLabels(t *testing.T) {
+	const run = "/run/ration/user-4001-train/region"
+	was := Job{Path: run, UID: 4001, State: Running, Created: timeOf(10), Labels: map[string]string{job.Project: "vision"}}
+	record := Job{Path: "/run/user/4001/ration/train/region", UID: 4001, State: Ended, Created: was.Created, countedIn: run, Labels: map[string]string{job.Project: "bio"}, Claimed: true}
+	record.ranAs = record.runOfRecord()
+	later := record
+	later.Created = timeOf(20)
+	m := Machine{Jobs: []Job{record, later}}
+	for range 2 { // also when the run is long gone
+		m.keepLabels([]Job{was})
+		expect.True(t, m.Jobs[0].Labels[job.Project] == "vision" && !m.Jobs[0].Claimed, "of the run", m.Jobs[0])
+		expect.True(t, m.Jobs[1].Labels[job.Project] == "bio" && m.Jobs[1].Claimed, "of another run of that name", m.Jobs[1])
+		was = m.Jobs[0]
+		m.Jobs = []Job{record, later}
+	}
+}

@@ -263,6 +263,7 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	if changed || s.last == nil {
 		m.addJobs(users)
 		m.Jobs = append(m.Jobs, unread...)
+		m.keepLabels(s.base.Jobs)
 		m.settleRations()
 	} else {
 		m.Jobs, m.Waiting = s.base.Jobs, s.base.Waiting

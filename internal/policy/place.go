@@ -305,7 +305,7 @@ func (r *rations) restrictRun(limits *region.Limits, asked limit.Limits, users r
 	if n > len(all) {
 		return "", fmt.Errorf("%w: it asks for %s, and your ration has %d that it may use (ration policy show)", ErrRun, humanfmt.Plural(n, "GPU", "GPUs"), len(all))
 	}
-	on, why := launch.Choose(n, all, "of your ration left")
+	on, why := launch.Choose(n, all, "of the ration left")
 	*limits = limits.Restrict(on)
 	for d := range abi.Devices {
 		if at.Has(d) && !on.Has(d) {

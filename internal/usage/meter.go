@@ -329,6 +329,9 @@ func (m *Meter) count(s Subject, was, is held, span time.Duration) {
 
 // add adds to an account of this period.
 func (m *Meter) add(s Subject, more Sums) {
+	if more == (Sums{}) {
+		return // a job that ended before has no line in the report for that
+	}
 	sums := m.period.Sums[s]
 	sums.add(more)
 	m.period.Sums[s] = sums
