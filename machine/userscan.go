@@ -65,14 +65,6 @@ type userResult struct {
 	bases, active, opened []string // folders of jobs, of unfinished jobs, and of jobs without open files
 }
 
-// again returns the same result for another scan.
-func (r userResult) again(due time.Time) userResult {
-	r.changed, r.due = false, due
-	return r
-}
-
-func (r userResult) isDue(now time.Time) bool { return !r.due.IsZero() && !now.Before(r.due) }
-
 // userState is kept between the scans of one user.
 type userState struct {
 	uid     int
