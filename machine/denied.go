@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -98,11 +99,18 @@ func DeniedSentence(d *Denied) string {
 	return text
 }
 
+var you = regexp.MustCompile(`\b(you|yours?)\b`)
+
 // sentence returns what happened, and what the user can do.
 func (d *Denied) sentence() (text, remedy string) {
 	text = d.Text
 	if job.AllUsers() { // the user was told it in these words
-		text = strings.ReplaceAll(text, " your ", " "+d.User+"'s ")
+		text = you.ReplaceAllStringFunc(text, func(word string) string {
+			if word == "you" {
+				return d.User
+			}
+			return d.User + "'s"
+		})
 	}
 	if i := strings.LastIndex(text, " ("); i >= 0 && strings.HasSuffix(text, ")") {
 		text, remedy = text[:i], strings.TrimSuffix(text[i+2:], ")")
@@ -118,11 +126,11 @@ func (d *Denied) sentence() (text, remedy string) {
 	return text, remedy
 }
 
-// recentlyDenied returns the latest refusal of each user that had no room lately, with the number of the
-// user's refusals in that time.
-func recentlyDenied(all []Denied, now time.Time) (out []Denied) {
+// recentlyDenied returns the latest refusal of each user that had no room lately and got none since, with the number of
+// the user's refusals in that time.
+func (m *Machine) recentlyDenied(now time.Time) (out []Denied) {
 	latest, before := map[int]Denied{}, map[int]uint64{} // before are the earlier ones that do not count
-	for _, d := range all {
+	for _, d := range m.Denied {
 		switch {
 		case now.Sub(d.Time) > deniedRecent:
 			before[d.UID] = d.Count
@@ -134,10 +142,33 @@ func recentlyDenied(all []Denied, now time.Time) (out []Denied) {
 		}
 	}
 	for _, d := range latest {
-		out = append(out, d)
+		if !m.gotSince(&d) {
+			out = append(out, d)
+		}
 	}
 	slices.SortFunc(out, func(a, b Denied) int { return cmp.Compare(a.UID, b.UID) })
 	return out
+}
+
+// gotSince reports whether the user has got a ration after the refusal: the user's job was made later, or the user has
+// as much now.
+func (m *Machine) gotSince(d *Denied) bool {
+	var has uint64 // on the device, with the user's runs
+	for i := range m.Jobs {
+		j := &m.Jobs[i]
+		if uid, is := job.PolicyUser(j.Path); !is || uid != d.UID || j.State == Ended {
+			continue
+		}
+		if j.Created.After(d.Time) && j.Path == job.OfUserPath(d.UID) {
+			return true
+		}
+		for n := range j.Devices {
+			if on := &j.Devices[n]; on.Limited && on.Device == d.Device {
+				has += min(on.Limit, ^has)
+			}
+		}
+	}
+	return d.Asked > 0 && has >= d.Asked
 }
 
 // DeniedCount returns how many rations the policy refused to the users that are chosen, since boot.

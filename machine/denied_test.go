@@ -33,13 +33,29 @@ func TestDeniedOwnIsNoFinding(t *testing.T) {
 	at := func(count uint64, own bool, text string) Denied {
 		return Denied{Time: now, UID: 1000, User: "ada", Count: count, Own: own, Text: text}
 	}
-	got := recentlyDenied([]Denied{at(1, true, "too much"), at(2, false, "no room (try again later)"), at(3, true, "too much")}, now)
+	got := (&Machine{Denied: []Denied{at(1, true, "too much"), at(2, false, "no room (try again later)"), at(3, true, "too much")}}).recentlyDenied(now)
 	expect.Must(t, len(got) == 1, got)
 	expect.Equal(t, got[0].Count, 1)
 	text, remedy := got[0].sentence()
 	expect.Equal(t, text, "the policy refused ada a ration: no room")
 	expect.Equal(t, remedy, "try again later")
-	expect.Equal(t, len(recentlyDenied([]Denied{at(1, true, "too much")}, now)), 0)
+	expect.Equal(t, len((&Machine{Denied: []Denied{at(1, true, "too much")}}).recentlyDenied(now)), 0)
+}
+
+// It is said of the user in all its forms.
+func TestDeniedOfUser(t *testing.T) {
+	t.Setenv(job.EnvFolder, "")
+	if !job.AllUsers() {
+		t.Skip("only root reads of other users")
+	}
+	for text, want := range map[string]string{
+		"your ration cannot be moved: a program of yours uses it": "ada's ration cannot be moved: a program of ada's uses it",
+		"project bio is not one of yours (use --label)":           "project bio is not one of ada's",
+		"no room: 2 others wait before you (ration queue)":        "no room: 2 others wait before ada",
+	} {
+		got, _ := (&Denied{User: "ada", Text: text}).sentence()
+		expect.Equal(t, got, "the policy refused ada a ration: "+want)
+	}
 }
 
 // What the user was told is root's to read as well: in other words.
@@ -53,5 +69,32 @@ func TestDeniedForRoot(t *testing.T) {
 		text, remedy := d.sentence()
 		expect.Equal(t, text, "the policy refused ada a ration: no ration for this run: "+want+" other programs hold 2 GiB, and "+want+" ration has 1 GiB")
 		expect.Equal(t, remedy, "end some")
+	}
+}
+
+// A refusal is no finding any more when the user has got a ration.
+func TestDeniedUntilGranted(t *testing.T) {
+	now := time.Now()
+	before, since := now.Add(-time.Minute), now.Add(time.Second)
+	of := func(path string, created time.Time, limit uint64) Job {
+		return Job{Path: path, UID: 1000, Created: created, State: Idle, Devices: []Device{{Device: 0, Limited: true, Limit: limit}}}
+	}
+	own, run := job.OfUserPath(1000), job.RunPath(1000, "train")
+	for name, c := range map[string]struct {
+		jobs  []Job
+		found int
+	}{
+		"no job":                                {nil, 1},
+		"a job with less, from before":          {[]Job{of(own, before, 4)}, 1},
+		"one that was lent":                     {[]Job{of(own, before, 0)}, 1},
+		"a job since then":                      {[]Job{of(own, since, 4)}, 0},
+		"a job with as much":                    {[]Job{of(own, before, 8)}, 0},
+		"a part of it is a run's":               {[]Job{of(own, before, 3), of(run, since, 5)}, 0},
+		"a run of what the user has left":       {[]Job{of(own, before, 1), of(run, since, 3)}, 1},
+		"another user's":                        {[]Job{of(job.OfUserPath(1001), since, 8)}, 1},
+		"a job of the user's own, of no policy": {[]Job{of("/run/user/1000/ration/x/region", since, 8)}, 1},
+	} {
+		m := Machine{Jobs: c.jobs, Denied: []Denied{{Time: now, UID: 1000, User: "ada", Count: 1, Asked: 8, Text: "no room"}}}
+		expect.Equal(t, len(m.recentlyDenied(now)), c.found, name)
 	}
 }

@@ -53,7 +53,7 @@ func findingsOf(m *Machine) (out []Finding) {
 				Remedy: "lower a limit with ration limit, or start fewer jobs there"})
 		}
 	}
-	for _, d := range recentlyDenied(m.Denied, time.Now()) {
+	for _, d := range m.recentlyDenied(time.Now()) {
 		addOf(d.UID)(deniedFinding(&d))
 	}
 	for i := range m.Jobs {

@@ -3,6 +3,7 @@ package machine
 import (
 	"path/filepath"
 	"slices"
+	"time"
 
 	"ration/internal/job"
 )
@@ -77,4 +78,93 @@ func (m *Machine) addRecords(records []Job) {
 			j.Labels, j.Claimed = r.Labels, r.Claimed
 		}
 	}
+}
+
+// keepLabels sets the labels of records to those that their runs had in the last scan: the service of the policy has
+// checked these, and the records are the users'.
+func (m *Machine) keepLabels(before []Job) {
+	checked := map[JobID]*Job{}
+	for i := range before {
+		if j := &before[i]; len(j.Labels) > 0 && !j.Claimed {
+			checked[j.ID()] = j
+		}
+	}
+	for i := range m.Jobs {
+		if j := &m.Jobs[i]; j.ranAs != "" && checked[j.ID()] != nil {
+			j.Labels, j.Claimed = checked[j.ID()].Labels, false
+		}
+	}
+}
+
+// recordGap is how soon a record is looked for again whose user rests.
+const recordGap = 100 * time.Millisecond
+
+// readRecords reads the records of runs that have disappeared since the last scan, which say how their commands have
+// ended. A record may be in a folder that its user made after the last search for users. The runs that it returns stay in
+// the list of jobs: their user's folder is not read yet. None does so for longer than a scan may take.
+func (s *scanner) readRecords(now time.Time) (unread []Job) {
+	gone := s.gone()
+	if len(gone) == 0 {
+		s.unread = nil
+		return nil
+	}
+	since := map[JobID]time.Time{}
+	began, searched := time.Now(), true
+	for i := range gone {
+		id := gone[i].ID()
+		at, known := s.unread[id]
+		searched = searched && known
+		if since[id] = at; !known {
+			since[id] = began
+		}
+	}
+	if s.unread = since; !searched {
+		notes := s.notes // the next search has them again
+		s.findUsers()
+		s.notes = notes
+	}
+	var users []*userScan
+	for i := range gone {
+		if u := s.users[gone[i].UID]; u != nil && !slices.Contains(users, u) {
+			users = append(users, u)
+		}
+	}
+	s.gather(users, now, nil, true)
+	for _, j := range s.gone() {
+		u, noticed := s.users[j.UID], since[j.ID()]
+		if u != nil && u.last.read.Before(noticed) && began.Sub(noticed) < s.timeout {
+			unread = append(unread, j)
+			s.due = earlier(s.due, now.Add(recordGap))
+		}
+	}
+	return unread
+}
+
+// gone returns the runs of the last scan that have disappeared, and have no record.
+func (s *scanner) gone() (out []Job) {
+	var there map[JobID]bool
+	for i := range s.base.Jobs {
+		j := &s.base.Jobs[i]
+		if _, _, is := job.RunOf(filepath.Base(filepath.Dir(j.Path))); !is || j.State == Ended {
+			continue
+		}
+		if there == nil {
+			there = s.jobIDs()
+		}
+		if !there[j.ID()] {
+			out = append(out, *j)
+		}
+	}
+	return out
+}
+
+// jobIDs returns the identities of all jobs that were read.
+func (s *scanner) jobIDs() map[JobID]bool {
+	out := map[JobID]bool{}
+	for _, u := range s.all() {
+		for i := range u.last.jobs {
+			out[u.last.jobs[i].ID()] = true
+		}
+	}
+	return out
 }

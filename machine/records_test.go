@@ -1,9 +1,14 @@
 package machine
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	"ration/check/expect"
+	"ration/internal/job"
 )
 
 // A run that has ended is known by the copy of its region beside the user's record. While both are there it is one job,
@@ -34,5 +39,63 @@ func TestRecordsOfRuns(t *testing.T) {
 		"of no policy":    {Path: record.Path, UID: 4001},
 	} {
 		expect.Equal(t, claim.runOfRecord(), "", name)
+	}
+}
+
+// A run that has disappeared stays in the list while its user's folder, which has its record, is not read: then its end
+// is reported with the status. It does not stay for longer than a scan may take.
+func TestScannerReadsRecordsFirst(t *testing.T) {
+	r, dir := scannerAt(t)
+	r.userPaths = job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	r.allUsers = func() bool { return true }
+	expect.OK(t, os.MkdirAll(filepath.Join(r.userPaths.Runtime, "61000"), 0o700))
+	run := Job{Path: job.RunPath(61000, "train"), UID: 61000, State: Running, Created: timeOf(10)}
+	shown := func() bool {
+		m, _ := mustScan(t, r)
+		r.base.Jobs = m.Jobs
+		return slices.ContainsFunc(m.Jobs, func(j Job) bool { return j.Path == run.Path })
+	}
+	shown()
+	u := r.users[61000]
+
+	for name, read := range map[string]func(){
+		"the folder was read":       func() { u.running, u.state.rested = false, time.Time{} },
+		"it is not read for ever":   func() { r.unread[run.ID()] = time.Now().Add(-r.timeout) },
+		"the user is there no more": func() { u.running = false; r.found = time.Time{}; expect.OK(t, os.RemoveAll(r.userPaths.Runtime)) },
+	} {
+		if u.running = true; r.users[61000] == nil {
+			t.Fatal(name)
+		}
+		r.base.Jobs, r.unread = []Job{run}, map[JobID]time.Time{run.ID(): time.Now()}
+		for range 2 {
+			expect.True(t, shown(), "before", name)
+		}
+		read()
+		expect.True(t, !shown() && len(r.unread) <= 1, name)
+		_, _ = mustScan(t, r)
+		expect.Equal(t, len(r.unread), 0, name)
+		u.running = false
+		expect.OK(t, os.MkdirAll(filepath.Join(r.userPaths.Runtime, "61000"), 0o700))
+		r.found = time.Time{}
+		shown()
+		u = r.users[61000]
+	}
+}
+
+// The record of a run is its user's, who may have changed the labels that the service has checked.
+func TestRecordsKeepLabels(t *testing.T) {
+	const run = "/run/ration/user-4001-train/region"
+	was := Job{Path: run, UID: 4001, State: Running, Created: timeOf(10), Labels: map[string]string{job.Project: "vision"}}
+	record := Job{Path: "/run/user/4001/ration/train/region", UID: 4001, State: Ended, Created: was.Created, countedIn: run, Labels: map[string]string{job.Project: "bio"}, Claimed: true}
+	record.ranAs = record.runOfRecord()
+	later := record
+	later.Created = timeOf(20)
+	m := Machine{Jobs: []Job{record, later}}
+	for range 2 { // also when the run is long gone
+		m.keepLabels([]Job{was})
+		expect.True(t, m.Jobs[0].Labels[job.Project] == "vision" && !m.Jobs[0].Claimed, "of the run", m.Jobs[0])
+		expect.True(t, m.Jobs[1].Labels[job.Project] == "bio" && m.Jobs[1].Claimed, "of another run of that name", m.Jobs[1])
+		was = m.Jobs[0]
+		m.Jobs = []Job{record, later}
 	}
 }

@@ -43,6 +43,7 @@ type scanner struct {
 	lockers map[int][]job.FileID // by PID: the files that a process had locked at that read
 	due     time.Time            // when deferred work is due; zero if there is none
 	permits chan struct{}        // see permit
+	unread  map[JobID]time.Time  // runs without a record that have disappeared: when that was noticed
 
 	driver *driverPoll
 	denied os.FileInfo // the file of m.Denied; nil if there was none
@@ -242,6 +243,11 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	s.due = time.Time{}
 	users := s.all()
 	changed = s.gather(users, now, hints, all) || changed
+	var unread []Job
+	if s.allUsers() && (changed || len(s.unread) > 0) {
+		unread = s.readRecords(now)
+		users, changed = s.all(), true
+	}
 	if s.opts.Once && s.allUsers() {
 		// This has a deadline of its own: a user that used up the first one must not hide these
 		// regions.
@@ -256,6 +262,8 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	m.Findings = append(m.Findings, s.notes...)
 	if changed || s.last == nil {
 		m.addJobs(users)
+		m.Jobs = append(m.Jobs, unread...)
+		m.keepLabels(s.base.Jobs)
 		m.settleRations()
 	} else {
 		m.Jobs, m.Waiting = s.base.Jobs, s.base.Waiting
@@ -381,6 +389,15 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 		return false
 	}
 	s.found, s.notes = now, nil
+	gone = s.findUsers()
+	if s.opts.Once {
+		return gone // scan searches for locked regions after it has found all others
+	}
+	return s.findLocked(jobsOf(slices.Collect(maps.Values(s.users)))) || gone
+}
+
+// findUsers finds the users that have jobs. It reports whether jobs disappeared with their user.
+func (s *scanner) findUsers() (gone bool) {
 	folders, all := s.userPaths.Folders()
 	if !all {
 		s.notes = append(s.notes, Finding{Kind: Unanswering, Device: -1, Text: s.userPaths.Temp + " holds more names than are read of it; jobs of users without a process may be missing",
@@ -405,10 +422,7 @@ func (s *scanner) find(now time.Time, folder string) (gone bool) {
 			delete(s.quotas, uid)
 		}
 	}
-	if s.opts.Once {
-		return gone // scan searches for locked regions after it has found all others
-	}
-	return s.findLocked(jobsOf(slices.Collect(maps.Values(s.users)))) || gone
+	return gone
 }
 
 // quotaOf returns the quota of an account, which is a user with all UIDs delegated to that user.

@@ -9,6 +9,14 @@ import (
 	"ration/internal/job"
 )
 
+// again returns the same result for another scan.
+func (r userResult) again(due time.Time) userResult {
+	r.changed, r.due = false, due
+	return r
+}
+
+func (r userResult) isDue(now time.Time) bool { return !r.due.IsZero() && !now.Before(r.due) }
+
 // takeDeferred returns the hints for this user's folders, including deferred ones.
 func (s *userState) takeDeferred(hints map[string]bool) map[string]bool {
 	out := s.ownOf(hints)

@@ -60,17 +60,10 @@ type userResult struct {
 	cut     bool // the user has more jobs than are read
 	changed bool
 	due     time.Time // when deferred work is due; zero if there is none
+	read    time.Time // when the last scan that read the folders began
 
 	bases, active, opened []string // folders of jobs, of unfinished jobs, and of jobs without open files
 }
-
-// again returns the same result for another scan.
-func (r userResult) again(due time.Time) userResult {
-	r.changed, r.due = false, due
-	return r
-}
-
-func (r userResult) isDue(now time.Time) bool { return !r.due.IsZero() && !now.Before(r.due) }
 
 // userState is kept between the scans of one user.
 type userState struct {
@@ -271,7 +264,7 @@ func (u *userScan) scan(now time.Time, hints map[string]bool, most bounds, all b
 	}
 	hints = s.takeDeferred(hints)
 	clear(s.dying)
-	began := s.cost()
+	read, began := time.Now(), s.cost()
 	changed := !s.scanned
 	s.scanned = true
 	paths := u.paths()
@@ -355,6 +348,7 @@ func (u *userScan) scan(now time.Time, hints map[string]bool, most bounds, all b
 		out = s.collect(p, paths)
 	}
 	s.rest(began)
+	out.read = read
 	if out.due = s.deferredDue; !out.due.IsZero() {
 		out.due = later(out.due, s.rested)
 	}

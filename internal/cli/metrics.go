@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/internal/agent"
 	"ration/internal/metrics"
 	"ration/internal/node"
 )
@@ -15,8 +16,9 @@ func newMetricsCommand(a *app) *cobra.Command {
 		Short: "Print metrics for Prometheus, once",
 		Long: `Print metrics of the machine and its jobs once, in the text format of
 Prometheus: for the textfile collector of its node exporter, or to read them
-yourself. As root, of the jobs of all users. ration agent serves the same
-metrics to Prometheus directly.
+yourself. As root, of the jobs of all users. For other users the sums of a
+device count all users' jobs only while root's ration agent runs, otherwise
+their own jobs. The agent serves the same metrics to Prometheus directly.
 
 At most 256 running jobs have series of their own, selected in turn from all
 users; one series has the sum of the others. docs/monitoring.md lists the
@@ -37,6 +39,7 @@ func (a *app) runMetrics() error {
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
+	a.noteSilent(new(agent.Totals).Add(&m), "the sums of the devices count only your own jobs")
 	var text bytes.Buffer
 	if err := metrics.Write(&text, &m, metrics.Options{Version: version, Jobs: true}); err != nil {
 		return err

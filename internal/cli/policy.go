@@ -246,7 +246,7 @@ type PolicyFailed struct {
 func (a *app) printApplied(r policy.Result) error {
 	out := PolicyApplied{Users: userNames(r.Users), Failed: []PolicyFailed{}}
 	for _, f := range r.Failed {
-		out.Failed = append(out.Failed, PolicyFailed{proc.UserName(f.UID), f.Err.Error()})
+		out.Failed = append(out.Failed, PolicyFailed{proc.UserName(f.UID), f.Text()})
 	}
 	return a.printReport(out, len(out.Failed) == 0, func() {
 		for _, f := range out.Failed {

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -238,13 +239,16 @@ func asOwner(uid, gid uint32, most time.Duration, path string, args []string) (o
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit):
-		return out, statusError{fmt.Errorf("as user %d: %w", uid, err), max(exit.ExitCode(), 1)}
+		if _, text, found := strings.Cut(err.Error(), "ration: "+path+": "); found { // what it says about the job
+			err = errors.New(text)
+		}
+		return out, statusError{fmt.Errorf("as user %s: %w", proc.UserName(int(uid)), err), max(exit.ExitCode(), 1)}
 	case err != nil:
-		return out, fmt.Errorf("as user %d: %w", uid, err)
+		return out, fmt.Errorf("as user %s: %w", proc.UserName(int(uid)), err)
 	}
 	var s Slept
 	if err := json.Unmarshal(answer.Bytes, &s); err != nil {
-		return out, fmt.Errorf("reading the answer of user %d's process: %w", uid, err)
+		return out, fmt.Errorf("reading the answer of user %s's process: %w", proc.UserName(int(uid)), err)
 	}
 	out = sleep.Result{Changed: s.Changed, Processes: s.Processes, Took: time.Duration(s.Seconds * float64(time.Second))}
 	for _, m := range s.Memory {

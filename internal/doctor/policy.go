@@ -50,15 +50,19 @@ func (c *checker) checkPolicy() {
 		return
 	}
 	text, err := os.ReadFile(policy.ConfigFile)
-	if err == nil && string(text) != string(p.Text) { // as ration policy apply would take it
-		_, err = policy.Check(policy.ConfigFile)
+	what := "the policy in force stays, because the file has an error"
+	if err == nil {
+		_, err = policy.Check(policy.ConfigFile) // as ration policy apply would take it
+		if string(text) == string(p.Text) {
+			what = "the file that is in force has an error by now" // a user or group is gone, or a GPU
+		}
 	}
 	if err != nil {
 		first, rest, more := strings.Cut(err.Error(), "\n")
 		if more {
 			first += fmt.Sprintf(" (and %d more)", 1+strings.Count(rest, "\n"))
 		}
-		c.warn("policy", forRoot("ration policy check, which shows all errors, and when they are mended ration policy apply"), "the policy in force stays, because the file has an error: %s", first)
+		c.warn("policy", forRoot("ration policy check, which shows all errors, and when they are mended ration policy apply"), "%s: %s", what, first)
 	} else if string(text) != string(p.Text) {
 		c.warn("policy", forRoot("ration policy apply"), "%s differs from the policy in force", policy.ConfigFile)
 	}

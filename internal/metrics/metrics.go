@@ -217,11 +217,19 @@ func (e emitter) devices(m *machine.Machine) {
 var kinds = []string{machine.Overbooked, machine.OverLimit, machine.Drift, machine.Unreadable, machine.OutsideJobs, machine.DeadProcesses, machine.ShareUnkept,
 	machine.GaveUp, machine.Unanswering, machine.Flood, machine.DriverSilent, machine.DeviceFailed, machine.PolicyRefused}
 
+// stateWaiting is the state, as in ration ps, of commands and users that wait for room.
+const stateWaiting = "waiting"
+
 func (e emitter) states(m *machine.Machine) {
-	states := map[string]int{machine.Starting: 0, machine.Running: 0, machine.Idle: 0, machine.Ended: m.Hidden}
+	states := map[string]int{machine.Starting: 0, machine.Running: 0, machine.Idle: 0, machine.Ended: m.Hidden, stateWaiting: 0}
 	for i := range m.Jobs {
 		if _, known := states[m.Jobs[i].State]; known {
 			states[m.Jobs[i].State]++
+		}
+	}
+	for i := range m.Waiting {
+		if !m.Waiting[i].Wakes { // otherwise it is a job
+			states[stateWaiting]++
 		}
 	}
 	for state, n := range states {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -80,6 +81,17 @@ func rests(m *machine.Machine, j *machine.Job) (held uint64, about, rests bool) 
 		}
 	}
 	return held, about, held > 0 && !(about && behindMPS(m, j))
+}
+
+// UnknownText says why a job does not fall asleep whose work is not known.
+const UnknownText = "in this PID namespace it is not known whether the job works; it is of a job with --compute-max"
+
+// WorkUnknown reports whether nothing can say that a job does nothing on its devices: the driver's samples name processes
+// by their PIDs on the host, and only while a job has a cap the library measures its time.
+func WorkUnknown(j *machine.Job) bool {
+	return slices.ContainsFunc(j.Processes, func(p machine.Process) bool {
+		return p.State != machine.Dead && p.HostPID == 0 && slices.ContainsFunc(p.Holdings, func(h machine.Holding) bool { return !j.Measured(h.Device) })
+	})
 }
 
 // behindMPS reports whether the driver may count the job's work for a server of MPS. A process chooses its own name,

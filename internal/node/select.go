@@ -179,15 +179,22 @@ func DeniedTo(all []machine.Denied, j *machine.Job) uint64 {
 	return machine.DeniedCount(all, func(d *machine.Denied) bool { return d.UID == j.UID })
 }
 
-// DevicesOf returns the devices that a job has used or may use. It returns nil for a limit on all devices, before
-// a process has found out which devices exist.
+// DevicesOf returns the devices that a job has used or may use. If it may use none, because its user's runs have the whole
+// ration, these are the devices of the ration. It returns nil for a limit on all devices, before a process has found out
+// which devices exist.
 func DevicesOf(j *machine.Job) (out []machine.Device) {
-	known := slices.ContainsFunc(j.Devices, func(d machine.Device) bool { return d.Total > 0 || d.Peak > 0 })
+	var known []machine.Device
 	for _, d := range j.Devices {
-		forbidden := d.Limited && d.Limit == 0 && d.Used == 0 && !j.RationLent
-		if known && !forbidden && (d.Total > 0 || d.Peak > 0) {
+		if d.Total == 0 && d.Peak == 0 {
+			continue
+		}
+		known = append(known, d)
+		if forbidden := d.Limited && d.Limit == 0 && d.Used == 0 && !j.RationLent; !forbidden {
 			out = append(out, d)
 		}
+	}
+	if len(out) == 0 {
+		return known
 	}
 	return out
 }

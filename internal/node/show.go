@@ -157,6 +157,8 @@ func SleepText(j *machine.Job, now time.Time) string {
 		return "should sleep, and cannot: " + strings.TrimPrefix(j.CannotSleep, "it cannot sleep: ")
 	case after == 0:
 		return ""
+	case WorkUnknown(j):
+		return fmt.Sprintf("should sleep after %s without work on the GPU, and does not: %s", humanfmt.Span(after), UnknownText)
 	case j.UnusedSince.IsZero():
 		return fmt.Sprintf("sleeps after %s without work on the GPU", humanfmt.Span(after))
 	}

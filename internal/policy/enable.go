@@ -81,6 +81,18 @@ type Fail struct {
 	Err error
 }
 
+// Text is the error for the operator, without what the user could do.
+func (f Fail) Text() string {
+	if !errors.Is(f.Err, ErrOverbooked) {
+		return f.Err.Error()
+	}
+	text := whyFull(f.Err)
+	if usable(f.UID) {
+		text += "; the user keeps the ration of before until there is room"
+	}
+	return text
+}
+
 // apply creates or changes the jobs of three kinds of users: those that the file names, those that
 // have a job, and those in more. It also exempts the agent's user. The service creates the jobs of
 // other users when they first need one (Keep). The caller holds the lock of lockJobs.

@@ -24,7 +24,6 @@ import (
 	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/region"
-	"ration/internal/safepath"
 	"ration/internal/termtext"
 )
 
@@ -59,6 +58,7 @@ type keeper struct {
 	idle   idleProcesses // that put jobs to sleep
 	turn   turn          // held while jobs are made or changed
 	policy *Policy       // in force; guarded by turn
+	behind []int         // users without room for the ration of a changed rule; only for Keep
 }
 
 // turn is a lock that serves the first caller first. A sync.Mutex may serve a later caller before one
@@ -126,10 +126,14 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	ready()
 	flush := time.NewTicker(logSpan)
 	defer flush.Stop()
+	again := time.NewTicker(behindEvery)
+	defer again.Stop()
 	for {
 		select {
 		case now := <-flush.C:
 			k.lines.Flush(now)
+		case <-again.C:
+			k.catchUp()
 		case <-ctx.Done():
 			return nil
 		case events, open := <-changes:
@@ -145,84 +149,6 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 			}
 		}
 	}
-}
-
-// mayChangeConfig reports whether an event may mean that the operator's file has changed.
-func mayChangeConfig(e safepath.WatchEvent) bool {
-	return e.Name == filepath.Base(ConfigFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
-}
-
-// watchFolder watches the folder of the operator's file, and sends its events. stop closes the
-// channel.
-func watchFolder(path string) (changes <-chan []safepath.WatchEvent, stop func(), err error) {
-	dir, err := safepath.OpenFolder(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("watching %s: %w", path, err)
-	}
-	defer unix.Close(dir)
-	w, err := safepath.NewWatcher()
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := w.Add(dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_DELETE|unix.IN_MOVED_FROM); err != nil {
-		w.Close()
-		return nil, nil, fmt.Errorf("watching %s: %w", path, err)
-	}
-	out := make(chan []safepath.WatchEvent)
-	go func() {
-		defer close(out)
-		for {
-			events, err := w.Read()
-			if err != nil {
-				return
-			}
-			out <- events
-		}
-	}()
-	return out, w.Close, nil
-}
-
-// reload puts the operator's file in force. If the file is not valid, the current policy stays.
-func (k *keeper) reload() {
-	lookForSleepers()
-	k.turn.lock()
-	defer k.turn.unlock()
-	warn := func(text string) { k.log.Warn(text) }
-	p, file := k.policy, InForceFile
-	now, err := Check(ConfigFile)
-	if err == nil {
-		err = Trusted(ConfigFile)
-	}
-	if err != nil {
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			k.log.Error("the policy that is in force stays: " + line)
-		}
-	} else {
-		p, file = now, ConfigFile
-	}
-	lock, err := lockJobs()
-	if err != nil {
-		k.log.Error("the policy could not be applied", "error", err)
-		return
-	}
-	defer lock.Close()
-	if err := checkInForce(); err != nil { // it has been disabled since
-		k.log.Info("nothing was applied", "error", err)
-		return
-	}
-	out, err := p.apply(nil, warn)
-	if err == nil {
-		err = p.putInForce()
-	}
-	for _, f := range out.Failed {
-		k.log.Error("a user's job could not be made or changed", "user", proc.UserName(f.UID), "uid", f.UID, "error", f.Err)
-	}
-	if err != nil {
-		k.log.Error("the policy could not be applied", "error", err)
-		return
-	}
-	k.policy = p
-	k.log.Info("the policy is in force", "file", file, "users", len(out.Users))
 }
 
 // serve answers requests until the listener is closed. It continues after any other error, such as

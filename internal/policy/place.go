@@ -104,7 +104,8 @@ func placed(uid int) (at region.Place, is bool) {
 
 // place restricts the limits of a ration to the devices of the user's job, or of at, or to those that it
 // chooses. If necessary it takes back the jobs of idle users. A job stays on its devices as long as it
-// exists; if the rule now wants another number of them, an idle job is taken back and made again.
+// exists. If the rule now wants another number of them, or more than there is room for, an idle job is taken back and
+// made again.
 func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at region.Place) (_ region.Limits, why string, err error) {
 	want := r.wanted(ration)
 	if now, is := placed(uid); is {
@@ -112,8 +113,14 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 			return limits, "", err
 		}
 		if r.suits(now, want, limits) || !vacate(uid) {
-			limits = limits.Restrict(now)
-			return limits, "", r.fits(uid, limits)
+			here := limits.Restrict(now)
+			err := r.fits(uid, here)
+			if want != 0 && at == 0 && errors.Is(err, ErrOverbooked) && idle(uid) {
+				if there, why, full := r.placeFree(uid, want, limits); full == nil && vacate(uid) {
+					return there, why, nil
+				}
+			}
+			return here, "", err
 		}
 	}
 	if want == 0 {
@@ -157,6 +164,14 @@ func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limit
 	return limits.Restrict(at), why, nil
 }
 
+// placeFree is placeAnew for a user without a program: nobody loses a ration for it.
+func (r *rations) placeFree(uid, want int, limits region.Limits) (_ region.Limits, why string, err error) {
+	others := bookedByOthers(uid)
+	at, why := launch.Choose(want, r.candidates(limits, others, nil), inNoRation)
+	limits = limits.Restrict(at)
+	return limits, why, r.checkBeside(limits, others, nil)
+}
+
 // chooseFitting chooses devices on which a ration fits. fits takes back the rations that must be lost, and fails if
 // one of these users has started a program since the candidates were found.
 func chooseFitting(want int, candidates func() []launch.Candidate, fits func(region.Place) error) (at region.Place, why string, err error) {
@@ -197,7 +212,12 @@ func (r *rations) suits(at region.Place, want int, limits region.Limits) bool {
 	return n == want && at>>len(r.totals()) == 0
 }
 
-// vacate takes back the job of a user that has no process, no promise and no run.
+// idle reports whether the job of a user has no process, no promise and no run.
+func idle(uid int) bool {
+	return len(job.RunsOf(uid)) == 0 && job.CheckRemovable(jobOf(uid), true) == nil
+}
+
+// vacate takes back the job of a user that is idle.
 func vacate(uid int) bool { return len(job.RunsOf(uid)) == 0 && evict(uid) == nil }
 
 // ErrMove is returned for a ration that cannot be moved.
@@ -236,7 +256,7 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 	asked, _ := os.ReadFile(askedPath(uid))
 	if is {
 		busy := fmt.Errorf("%w: a program of yours uses it on %v (end that, and try again)", ErrMove, now)
-		if len(job.RunsOf(uid)) > 0 || job.CheckRemovable(jobOf(uid), true) != nil {
+		if !idle(uid) {
 			return 0, busy
 		}
 		// A refusal must not cost the user the present place.
@@ -285,7 +305,7 @@ func (r *rations) restrictRun(limits *region.Limits, asked limit.Limits, users r
 	if n > len(all) {
 		return "", fmt.Errorf("%w: it asks for %s, and your ration has %d that it may use (ration policy show)", ErrRun, humanfmt.Plural(n, "GPU", "GPUs"), len(all))
 	}
-	on, why := launch.Choose(n, all, "of your ration left")
+	on, why := launch.Choose(n, all, "of the ration left")
 	*limits = limits.Restrict(on)
 	for d := range abi.Devices {
 		if at.Has(d) && !on.Has(d) {

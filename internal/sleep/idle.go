@@ -46,6 +46,7 @@ type watcher struct {
 
 	cannot  string    // why the job could not sleep the last time
 	notYet  time.Time // the job is left alone until then
+	unknown bool      // it was said that nothing is known of the job's work
 	halfway uint64    // count of an unfinished sleep or wake that the last look found; 0 if there was none
 }
 
@@ -111,6 +112,10 @@ func (w *watcher) look(now time.Time, after time.Duration) bool {
 		w.finish(j.Sleeps)
 	case j.Sleep == "" && idle && w.due(now, since, after):
 		w.sleep(now, j.Sleeps)
+	}
+	if node.WorkUnknown(j) && !w.unknown {
+		w.unknown = true
+		w.tell(w.job.Title() + " will not fall asleep by itself: " + node.UnknownText)
 	}
 	if !idle {
 		w.cannot = "" // what held for the last rest may not hold for the next one

@@ -35,7 +35,7 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 				ruled, turn = false, false // the policy was disabled meanwhile, and the job has its limits again
 				continue
 			} else if err != nil {
-				return Result{}, fmt.Errorf("waking %s: %w (it sleeps on)", j.Title(), err)
+				return Result{}, fmt.Errorf("%w (it sleeps on)", err)
 			}
 			defer promise.Close() // after the wake
 		}
@@ -51,7 +51,7 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 			defer gpus.Close()
 			t, err := takeTurn(r, j, gpus, c, wait)
 			if err != nil {
-				return out, fmt.Errorf("waking %s: %w (it sleeps on)", j.Title(), err)
+				return out, fmt.Errorf("%w (it sleeps on)", err)
 			}
 			if t != nil {
 				defer t.Leave() // only one: with its turn, the loop does not come here again

@@ -134,8 +134,8 @@ func (m *Meter) note(jobs map[Subject]held, mc *machine.Machine, j *machine.Job,
 	own := map[Subject]held{} // the job may name one device several times
 	for n := range j.Devices {
 		d := &j.Devices[n]
-		if d.Used == 0 && d.Driver == 0 && d.Peak == 0 {
-			continue // the limit may be for a device that does not exist
+		if _, ruled := job.PolicyUser(j.Path); d.Used == 0 && d.Driver == 0 && d.Peak == 0 && (!ruled || d.UUID == "") {
+			continue // the limit may be for a device that does not exist; a policy's are for devices that do
 		}
 		// The driver's count is that of the job's processes, as the kernel knows them. A job that writes
 		// less than that into its own region does not pay less.
@@ -329,6 +329,9 @@ func (m *Meter) count(s Subject, was, is held, span time.Duration) {
 
 // add adds to an account of this period.
 func (m *Meter) add(s Subject, more Sums) {
+	if more == (Sums{}) {
+		return // a job that ended before has no line in the report for that
+	}
 	sums := m.period.Sums[s]
 	sums.add(more)
 	m.period.Sums[s] = sums

@@ -288,6 +288,20 @@ func TestMeter(t *testing.T) {
 	expect.Equal(t, len(m.Take().Sums), 0)
 }
 
+// The ration of a user who has run no program yet is reserved: the policy knows the device. Another job's limit may be for
+// a device that does not exist.
+func TestMeterReservesRations(t *testing.T) {
+	for path, want := range map[string]uint64{job.OfUserPath(1000): 20 * gib, "/train": 0} {
+		m := NewMeter()
+		for after := range 3 {
+			mc := machineWith(0, 10*gib, 0, "train")
+			mc.Jobs[0].Path = path
+			m.Look(mc, monday.Add(time.Duration(after)*time.Second))
+		}
+		expect.Equal(t, m.Take().Sums[train].Reserved, want, path)
+	}
+}
+
 // A counter counts once: not again when the device's UUID becomes known, nor by an agent that starts later.
 func TestMeterCountsOnce(t *testing.T) {
 	with := func(uuid string, refused uint64) *machine.Machine {

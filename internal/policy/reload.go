@@ -1,0 +1,132 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ration/internal/job"
+	"ration/internal/proc"
+	"ration/internal/region"
+	"ration/internal/safepath"
+)
+
+// mayChangeConfig reports whether an event may mean that the operator's file has changed.
+func mayChangeConfig(e safepath.WatchEvent) bool {
+	return e.Name == filepath.Base(ConfigFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
+}
+
+// watchFolder watches the folder of the operator's file, and sends its events. stop closes the
+// channel.
+func watchFolder(path string) (changes <-chan []safepath.WatchEvent, stop func(), err error) {
+	dir, err := safepath.OpenFolder(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("watching %s: %w", path, err)
+	}
+	defer unix.Close(dir)
+	w, err := safepath.NewWatcher()
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := w.Add(dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_DELETE|unix.IN_MOVED_FROM); err != nil {
+		w.Close()
+		return nil, nil, fmt.Errorf("watching %s: %w", path, err)
+	}
+	out := make(chan []safepath.WatchEvent)
+	go func() {
+		defer close(out)
+		for {
+			events, err := w.Read()
+			if err != nil {
+				return
+			}
+			out <- events
+		}
+	}()
+	return out, w.Close, nil
+}
+
+// reload puts the operator's file in force. If the file is not valid, the current policy stays.
+func (k *keeper) reload() {
+	lookForSleepers()
+	k.turn.lock()
+	defer k.turn.unlock()
+	warn := func(text string) { k.log.Warn(text) }
+	p, file := k.policy, InForceFile
+	now, err := Check(ConfigFile)
+	if err == nil {
+		err = Trusted(ConfigFile)
+	}
+	if err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			k.log.Error("the policy that is in force stays: " + line)
+		}
+	} else {
+		p, file = now, ConfigFile
+	}
+	lock, err := lockJobs()
+	if err != nil {
+		k.log.Error("the policy could not be applied", "error", err)
+		return
+	}
+	defer lock.Close()
+	if err := checkInForce(); err != nil { // it has been disabled since
+		k.log.Info("nothing was applied", "error", err)
+		return
+	}
+	out, err := p.apply(nil, warn)
+	if err == nil {
+		err = p.putInForce()
+	}
+	k.behind = nil
+	for _, f := range out.Failed {
+		if errors.Is(f.Err, ErrOverbooked) {
+			k.behind = append(k.behind, f.UID)
+		}
+		k.log.Error("a user's job could not be made or changed", "user", proc.UserName(f.UID), "uid", f.UID, "error", f.Text())
+	}
+	if err != nil {
+		k.log.Error("the policy could not be applied", "error", err)
+		return
+	}
+	k.policy = p
+	k.log.Info("the policy is in force", "file", file, "users", len(out.Users))
+	if p.sleeps() && !region.OnHost() {
+		k.log.Warn("in a PID namespace sleep_after counts only for rules with compute_max: it is not known whether other jobs work")
+	}
+}
+
+// behindEvery is how often the service tries to give users the ration of a changed rule for which there was no room.
+const behindEvery = 5 * time.Second
+
+// catchUp gives them their rations, if there is room now and no user waits for it.
+func (k *keeper) catchUp() {
+	if len(k.behind) == 0 {
+		return
+	}
+	lookForSleepers()
+	r, done, err := k.open()
+	if err != nil {
+		return // the next tick tries again
+	}
+	defer done()
+	if all, err := job.Queue(job.Folder()); err != nil || len(all) > 0 || checkInForce() != nil {
+		return
+	}
+	k.behind = slices.DeleteFunc(k.behind, func(uid int) bool {
+		if !usable(uid) || lent(uid) {
+			return true // the next program of the user, or the wake, gets it
+		}
+		err := r.ensure(uid)
+		if err == nil {
+			l, _ := readLimits(job.OfUserPath(uid))
+			r.say(uid, "%s has the ration of the changed rule: %s", proc.UserName(uid), r.rationText(l))
+		}
+		return !errors.Is(err, ErrOverbooked)
+	})
+}
