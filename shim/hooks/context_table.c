@@ -28,14 +28,13 @@ struct context *context_find(CUcontext handle)
 	return NULL;
 }
 
-/* contexts_next returns the next context from *i on that has records of its own, or NULL. */
-static CUcontext contexts_next(unsigned *i)
+/* contexts_next returns the next context from *i on that has a handle and records of its own, or NULL. */
+static struct context *contexts_next(unsigned *i)
 {
 	for (unsigned n = __atomic_load_n(&context_count, __ATOMIC_ACQUIRE); *i < n;) {
-		const struct context *c = context_at((*i)++);
-		CUcontext handle = __atomic_load_n(&c->handle, __ATOMIC_ACQUIRE);
-		if (handle && c->records == c->number)
-			return handle;
+		struct context *c = context_at((*i)++);
+		if (__atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) && c->records == c->number)
+			return c;
 	}
 	return NULL;
 }
@@ -43,15 +42,19 @@ static CUcontext contexts_next(unsigned *i)
 CUcontext contexts_any(void)
 {
 	unsigned i = 0;
-	return contexts_next(&i);
+	const struct context *c = contexts_next(&i);
+	return c ? __atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) : NULL;
 }
 
 bool contexts_synchronise(void)
 {
 	CUcontext handle, popped;
 	bool done = true;
-	for (unsigned i = 0; (handle = contexts_next(&i));) {
-		if (REAL(cuCtxPushCurrent_v2, handle) != CUDA_SUCCESS)
+	struct context *c;
+	for (unsigned i = 0; (c = contexts_next(&i)); hold_drop(&c->waiting)) {
+		hold_take(&c->waiting);
+		handle = __atomic_load_n(&c->handle, __ATOMIC_SEQ_CST);
+		if (!handle || REAL(cuCtxPushCurrent_v2, handle) != CUDA_SUCCESS)
 			continue;
 		done &= REAL(cuCtxSynchronize) != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 		REAL(cuCtxPopCurrent_v2, &popped);
@@ -164,8 +167,10 @@ bool context_target_of(CUcontext handle, struct alloc_target *t)
 struct context *context_hide(CUcontext handle)
 {
 	struct context *c = handle ? context_find(handle) : NULL;
-	if (c)
-		__atomic_store_n(&c->handle, NULL, __ATOMIC_RELEASE);
+	if (c) {
+		__atomic_store_n(&c->handle, NULL, __ATOMIC_SEQ_CST);
+		hold_wait(&c->waiting);
+	}
 	return c;
 }
 

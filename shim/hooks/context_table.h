@@ -8,6 +8,7 @@
 
 #include "alloc_table.h"
 #include "charge.h"
+#include "hold.h"
 #include "hooks/init.h"
 
 /* The device and the context to which an allocation belongs. */
@@ -46,13 +47,15 @@ struct context {
 	uint32_t records;      /* the number in its records: its own, or the primary context's */
 	struct device *device; /* this and records are written before handle */
 	bool used;             /* under LOCK_CONTEXT_TABLE */
+	hold waiting;          /* threads that wait for its work */
 };
 
 /* context_find returns the context with a handle, or NULL. */
 struct context *context_find(CUcontext handle);
 
-/* contexts_any returns the handle of a context that has records of its own, or NULL. contexts_synchronise
- * waits for the work of all of them, and returns whether no capture kept it from that. */
+/* contexts_any returns the handle of a context that has records of its own, or NULL; the caller makes sure
+ * that none ends meanwhile. contexts_synchronise waits for the work of all of them, and returns whether no
+ * capture kept it from that. */
 CUcontext contexts_any(void);
 bool contexts_synchronise(void);
 
@@ -61,8 +64,8 @@ bool contexts_synchronise(void);
 void context_add_green(CUcontext handle, CUcontext primary, struct device *d);
 
 /* context_hide makes a context unfindable, before the driver is asked to end it: as soon as it
- * has ended, its handle may belong to another context. It returns the context, or NULL. If the
- * driver does not end the context, context_unhide makes it findable again; c may be NULL. */
+ * has ended, its handle may belong to another context. It waits for threads that wait for the
+ * context's work, for a second at most. It returns the context, or NULL. If the driver does not end the context, context_unhide makes it findable again; c may be NULL. */
 struct context *context_hide(CUcontext handle);
 void context_unhide(struct context *c, CUcontext handle);
 

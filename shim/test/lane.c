@@ -314,6 +314,72 @@ static void capture_goes_on(CUcontext context)
 	EQ(truth(FAKEGPU_DATA), 0);
 }
 
+static CUdeviceptr freed_late;
+static bool destroyed;
+
+static void *free_late(void *context)
+{
+	OK(cuCtxSetCurrent(context));
+	CUstream s = begin_capture();
+	OK(cuMemFree_v2(freed_late));
+	end_capture(s);
+	OK(cuStreamDestroy_v2(s));
+	return NULL;
+}
+
+static void *destroy_it(void *context)
+{
+	OK(cuCtxDestroy_v2(context));
+	__atomic_store_n(&destroyed, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* wait_in makes a context, and a thread that waits for its work in the driver because it frees late. */
+static CUcontext wait_in(CUcontext context, pthread_t *waits)
+{
+	CUdeviceptr p;
+	CUcontext c;
+	OK(cuCtxCreate_v2(&c, 0, 0));
+	OK(cuMemAlloc_v2(&p, 4 * MIB));
+	OK(cuCtxSetCurrent(context));
+	OK(cuMemAlloc_v2(&freed_late, 4 * MIB));
+	fakegpu_hold("cuCtxSynchronize", 1);
+	EQ(pthread_create(waits, NULL, free_late, context), 0);
+	EQ(fakegpu_held("cuCtxSynchronize", 1, 20000), 1); /* it has waited for the first context */
+	fakegpu_hold("cuCtxSynchronize:before", 1);
+	fakegpu_open("cuCtxSynchronize");
+	EQ(fakegpu_held("cuCtxSynchronize:before", 1, 20000), 1);
+	__atomic_store_n(&waits_made, 0, __ATOMIC_RELEASE);
+	return c;
+}
+
+/* A context does not end while another thread waits for its work, to free what was freed during a capture. */
+static void context_ends_late(CUcontext context)
+{
+	pthread_t waits, destroys;
+	CUcontext c = wait_in(context, &waits);
+	__atomic_store_n(&waits_how, WAITS_STAND, __ATOMIC_RELEASE);
+	EQ(pthread_create(&destroys, NULL, destroy_it, c), 0);
+	while (!__atomic_load_n(&waits_made, __ATOMIC_ACQUIRE) && !__atomic_load_n(&destroyed, __ATOMIC_ACQUIRE))
+		nap();
+	CHECK(!__atomic_load_n(&destroyed, __ATOMIC_ACQUIRE));
+	fakegpu_open("cuCtxSynchronize:before");
+	pthread_join(waits, NULL);
+	__atomic_store_n(&waits_how, WAITS_LAST, __ATOMIC_RELEASE);
+	pthread_join(destroys, NULL);
+	EQ(__atomic_load_n(&waits_made, __ATOMIC_ACQUIRE), 1);
+	/* But for no longer than a second. */
+	c = wait_in(context, &waits);
+	__atomic_store_n(&waits_how, WAITS_PASS, __ATOMIC_RELEASE);
+	OK(cuCtxDestroy_v2(c));
+	EQ(__atomic_load_n(&waits_made, __ATOMIC_ACQUIRE), 100);
+	__atomic_store_n(&waits_how, WAITS_LAST, __ATOMIC_RELEASE);
+	fakegpu_open("cuCtxSynchronize:before");
+	pthread_join(waits, NULL);
+	SAME();
+	EQ(truth(FAKEGPU_DATA), 0);
+}
+
 static void set_state(unsigned state)
 {
 	uint64_t *word = &region_here()->m->header.sleep;
@@ -486,6 +552,7 @@ int main(int argc, char **argv)
 	joined(context);
 	capture_waits(context);
 	capture_goes_on(context);
+	context_ends_late(context);
 	signals();
 	OK(cuDevicePrimaryCtxRelease_v2(0));
 	EQ(end(spawn("without"), 0), 0);
