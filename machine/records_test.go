@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ration/check/expect"
 	"ration/internal/job"
 )
@@ -98,4 +100,14 @@ func TestRecordsKeepLabels(t *testing.T) {
 		was = m.Jobs[0]
 		m.Jobs = []Job{record, later}
 	}
+}
+
+// A run is its user's, also if its files were removed while it was read: its record is in the folders of that user.
+func TestOwnerOfRemovedRun(t *testing.T) {
+	dir, err := unix.Open(t.TempDir(), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	expect.OK(t, err)
+	defer unix.Close(dir)
+	j := emptyJob(job.RunPath(61000, "train"))
+	j.addLaunch(job.Launch{UID: -1}, dir, job.RegionName)
+	expect.Equal(t, j.UID, 61000)
 }

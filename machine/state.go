@@ -20,9 +20,9 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 	if safepath.StatAt(dir, name, &st) == nil {
 		j.file = job.FileOf(&st)
 		j.UID, j.Owner = int(st.Uid), proc.UserName(int(st.Uid))
-		if uid, is := job.PolicyUser(j.Path); is { // its region is root's until it is handed to the user
-			j.UID, j.Owner = uid, proc.UserName(uid)
-		}
+	}
+	if uid, is := job.PolicyUser(j.Path); is { // its region is root's until it is handed to the user, and may have been removed just now
+		j.UID, j.Owner = uid, proc.UserName(uid)
 	}
 	if l.UID >= 0 {
 		j.Launcher = proc.UserName(l.UID)
