@@ -61,11 +61,11 @@ struct meter_stream {
 	} /* what the last event was; AFTER_NOTHING: not known */
 	after;
 	CUevent start;
-	uint64_t started;  /* see struct meter_batch */
-	uint64_t ready;    /* when the call that recorded start had returned */
-	uint64_t recorded; /* when the last event was recorded */
-	uint32_t run;      /* grows with each launch that is looked at, since the cap last made the program wait */
-	uint32_t pauses;   /* the value of meter.pauses then */
+	uint64_t started;          /* see struct meter_batch */
+	uint64_t ready;            /* when the call that recorded start had returned */
+	uint64_t recorded;         /* when the last event was recorded */
+	uint32_t run;              /* grows with each launch that is looked at, since the cap last made the program wait */
+	uint32_t pauses;           /* the value of meter.pauses then */
 	uint32_t burst;            /* launches since the stream was last found idle, without pending */
 	uint32_t wary;             /* how many of the next launches are each looked at, because earlier ones were missed */
 	bool sampled;              /* only some of its launches are measured, by chance */
