@@ -1,7 +1,9 @@
 package gputest
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,6 +31,7 @@ func TestPlaced(t *testing.T) {
 		} {
 			path, err := job.MakeFolder(name)
 			t.must(err)
+			defer os.RemoveAll(filepath.Dir(path)) // no later check has to make room for it
 			at := t.device
 			if !c.here {
 				at = abi.Devices - 1

@@ -3,7 +3,7 @@ package gputest
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
+	"os"
 	"testing"
 	"time"
 
@@ -43,7 +43,7 @@ func (t *trial) waiting() (names []string) {
 // queueInOrder starts jobs at once that each take a seventh of the device. Whenever one ends, the first in the queue
 // starts, and no other.
 func (t *trial) queueInOrder(jobs int, bytes uint64) {
-	limit := uint64(t.driver.Devices[t.device].Usable()) / 7
+	limit := (uint64(t.driver.Devices[t.device].Usable()) - gib) / 7
 	bytes = min(bytes, limit/2)
 	t.flags = []string{"--wait"}
 	all := map[string]*sleepingJob{}
@@ -52,14 +52,16 @@ func (t *trial) queueInOrder(jobs int, bytes uint64) {
 		t.open(limit)
 		all[t.job.Name] = &sleepingJob{program: t.start(nil, t.native("sleeper")...), job: t.job}
 	}
-	var queue []string
-	expect.Must(t, eventually(func() bool { queue = t.waiting(); return len(queue) == jobs-7 }), "seven jobs fit, and of", jobs, "wait", &queue)
-	var running []string
-	for name := range all {
-		if !slices.Contains(queue, name) {
-			running = append(running, name)
+	var queue, running []string
+	expect.Must(t, eventually(func() bool {
+		queue, running = t.waiting(), nil
+		for name, p := range all {
+			if _, err := os.Stat(p.job.Path); err == nil {
+				running = append(running, name)
+			}
 		}
-	}
+		return len(running) == 7 && len(queue) == jobs-7
+	}), "seven of", jobs, "jobs fit, and there are", &running, "and wait", &queue, t.mustRation("ps"))
 	for ended := 0; len(running) > 0; ended++ {
 		p := all[running[0]]
 		p.hold(bytes, ended)
