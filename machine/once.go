@@ -48,7 +48,8 @@ func (u *userScan) readOnce() userResult {
 		jobs, _ := job.List() // scan has returned the error
 		for _, found := range jobs {
 			j, err := readRegion(found.Path, p)
-			if found.Name == "" || !job.EndedOrNotBegun(err) || region.Locked(found.Path) {
+			_, ofPolicy := job.PolicyUser(found.Path) // its region is removed or mounted by the service, which has it locked
+			if !job.EndedOrNotBegun(err) || !ofPolicy && (found.Name == "" || region.Locked(found.Path)) {
 				add(found.Name, j, nil)
 			}
 			if _, run, is := job.RunOf(filepath.Base(filepath.Dir(found.Path))); is {

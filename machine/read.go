@@ -2,7 +2,9 @@ package machine
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,6 +82,11 @@ func readRegionAt(dir int, name, path string, p safepath.Budget, keepers bool) (
 		launch.Running = true // this process is in the job, so the job is running
 	}
 	err := j.read(dir, name, p.Part(jobBudget), keepers)
+	// The service of a policy mounts the region of a user before its job stands, and unmounts it afterwards. What is
+	// below that is root's.
+	if _, is := job.PolicyUser(path); is && errors.Is(err, fs.ErrPermission) && !job.ReadLaunch(dir).Standing {
+		err = fmt.Errorf("%w: it is being made or removed", fs.ErrNotExist)
+	}
 	if err != nil {
 		j, _ = unreadable(path, err)
 		j.addHolders(dir, name)

@@ -85,7 +85,7 @@ func ShownName(name, path string) string {
 
 // OfPolicy finds a job that a policy made, by its shown name: USER, USER/NAME or, for a run of this user, NAME.
 // It returns only the path: commands on named jobs are for jobs in this user's own folder. Only root finds jobs
-// of other users.
+// of other users, and those that the service is about to make or remove.
 func OfPolicy(argument string) (Job, bool) {
 	user, run, isRun := strings.Cut(argument, "/")
 	var paths []string
@@ -100,7 +100,8 @@ func OfPolicy(argument string) (Job, bool) {
 		paths = append(paths, RunPath(os.Getuid(), argument))
 	}
 	for _, path := range paths {
-		if !strings.Contains(run, "/") && safepath.Exists(path) {
+		stands := AllUsers() || safepath.Exists(filepath.Join(filepath.Dir(path), CreatedName))
+		if !strings.Contains(run, "/") && safepath.Exists(path) && stands {
 			return Job{Path: path}, true
 		}
 	}
