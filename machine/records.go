@@ -37,8 +37,18 @@ func (j *Job) runOfRecord() string {
 func (j *Job) setName(name string) { j.Name = job.ShownName(name, j.ID().Path) }
 
 // dropRecords drops the records of runs that are still there, or that an earlier job in the list is a record of: two
-// jobs must not have the same identity.
-func (m *Machine) dropRecords() {
+// jobs must not have the same identity. If the records are this user's own, it drops a run instead whose command has ended
+// and which the service has not removed yet.
+func (m *Machine) dropRecords(own bool) {
+	if own {
+		over := map[JobID]bool{}
+		for i := range m.Jobs {
+			if j := &m.Jobs[i]; j.ranAs != "" && j.Exit != nil {
+				over[j.ID()] = true
+			}
+		}
+		m.Jobs = slices.DeleteFunc(m.Jobs, func(j Job) bool { return j.ranAs == "" && j.State != Running && over[j.ID()] })
+	}
 	there := map[string]bool{}
 	for i := range m.Jobs {
 		if m.Jobs[i].ranAs == "" {

@@ -23,14 +23,29 @@ func TestRecordsOfRuns(t *testing.T) {
 	expect.Equal(t, record.ID(), JobID{run, created}, "the record of a run")
 
 	live := Job{Path: run, UID: 4001, State: Running, Created: created}
-	m := Machine{Jobs: []Job{record, live}}
-	m.dropRecords()
-	expect.True(t, len(m.Jobs) == 1 && m.Jobs[0].State == Running, "while the run is there", m.Jobs)
+	for _, own := range []bool{false, true} {
+		m := Machine{Jobs: []Job{record, live}}
+		m.dropRecords(own)
+		expect.True(t, len(m.Jobs) == 1 && m.Jobs[0].State == Running, "while the run is there", m.Jobs)
+	}
+
+	over, left := record, live
+	over.Exit, left.State = &Exit{Status: 7}, Idle
+	for _, own := range []bool{false, true} {
+		m := Machine{Jobs: []Job{left, over}}
+		m.dropRecords(own)
+		expect.True(t, len(m.Jobs) == 1 && (m.Jobs[0].Exit != nil) == own, "after its command has ended, to its user", own, m.Jobs)
+	}
+	earlier := over
+	earlier.Created = timeOf(5)
+	m := Machine{Jobs: []Job{left, earlier}}
+	m.dropRecords(true)
+	expect.True(t, len(m.Jobs) == 1 && m.Jobs[0].State == Idle, "beside the record of an earlier run of that name", m.Jobs)
 
 	other := record
 	other.Path = "/tmp/ration-4001/train/region"
 	m = Machine{Jobs: []Job{record, other, {Path: "elsewhere"}}}
-	m.dropRecords()
+	m.dropRecords(false)
 	expect.True(t, len(m.Jobs) == 2 && m.Jobs[0].Path == record.Path, "after the run", m.Jobs)
 
 	for name, claim := range map[string]Job{

@@ -332,7 +332,7 @@ func (m *Machine) addJobs(users []*userScan) {
 	for _, u := range users {
 		m.addRecords(u.last.records)
 	}
-	m.dropRecords()
+	m.dropRecords(!job.AllUsers())
 }
 
 // jobsOf returns the files of the jobs that were found.
