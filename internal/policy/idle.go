@@ -3,8 +3,10 @@ package policy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -70,7 +72,7 @@ func (k *keeper) sleepIdle(ctx context.Context) {
 			p := &idleProcess{idleJob: j, path: path, cancel: cancel, ask: make(chan struct{}, 1)}
 			running.set(path, p)
 			go func() {
-				if err := p.watch(one); err != nil && one.Err() == nil && k.mayLog(j.uid) {
+				if err := k.watch(one, p); err != nil && one.Err() == nil && k.mayLog(j.uid) {
 					k.log.Warn("the process that puts an idle job to sleep has ended", "user", proc.UserName(j.uid), "error", err)
 				}
 				cancel()
@@ -114,8 +116,22 @@ func (p *Policy) sleeps() bool {
 	return has(p.Everybody) || slices.ContainsFunc(byLine(p.Users), has) || slices.ContainsFunc(byLine(p.Groups), has)
 }
 
-// watch runs the process.
-func (p *idleProcess) watch(ctx context.Context) error {
+// watch runs the process, and shows and logs why the job cannot sleep, which the process cannot: the job's folder is root's.
+func (k *keeper) watch(ctx context.Context, p *idleProcess) error {
+	rest, err := job.WatchRest(filepath.Dir(p.path))
+	if err != nil {
+		return err
+	}
+	defer rest.Close()
+	if err := errors.Join(rest.GiveTo(p.uid), rest.Write(job.Rest{After: p.after})); err != nil {
+		return err
+	}
+	p.told = func(cannot string) {
+		_ = rest.Write(job.Rest{After: p.after, Cannot: cannot}) // it is in the log
+		if cannot != "" {
+			k.note(p.uid, fmt.Sprintf("%s should sleep, and cannot: %s", job.ShownName("", p.path), strings.TrimPrefix(cannot, "it cannot sleep: ")))
+		}
+	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args, cmd.Env = []string{"ration", IdleCommand, p.path, p.after.String()}, []string{"PATH=/usr/bin:/bin"}
 	in, err := cmd.StdinPipe()
