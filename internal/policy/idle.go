@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/agent/privsep"
 	"ration/internal/job"
 	"ration/internal/proc"
@@ -35,6 +37,7 @@ var idleEnviron = []string{"LD_LIBRARY_PATH=", "FAKEGPU_", "CUDA_", "NVIDIA_"}
 type idleJob struct {
 	uid   int
 	after time.Duration
+	file  job.FileID // its region: a later job of the same path is another
 }
 
 // sleepIdle keeps a process running for each job with processes whose user has sleep_after, until the context ends.
@@ -52,15 +55,18 @@ func (k *keeper) sleepIdle(ctx context.Context) {
 			}
 			return
 		case path := <-ended:
+			if !running.all()[path].stopped {
+				later[path] = time.Now().Add(idlePause)
+			}
 			running.set(path, nil)
-			later[path] = time.Now().Add(idlePause)
 			continue
 		case <-tick.C:
 		}
 		now, want := time.Now(), k.idleJobs()
 		is := running.all()
 		for path, p := range is {
-			if want[path] != p.idleJob { // the policy has changed, or the job has no process
+			if want[path] != p.idleJob { // the policy has changed, the job has no process, or it is another
+				p.stopped = true
 				p.cancel()
 			}
 		}
@@ -102,8 +108,9 @@ func (k *keeper) idleJobs() map[string]idleJob {
 			continue
 		}
 		for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
-			if errors.Is(job.CheckRemovable(j, true), job.ErrLiving) {
-				out[j.Path] = idleJob{uid, rule.SleepAfter}
+			var st unix.Stat_t
+			if errors.Is(job.CheckRemovable(j, true), job.ErrLiving) && unix.Lstat(j.Path, &st) == nil {
+				out[j.Path] = idleJob{uid, rule.SleepAfter, job.FileOf(&st)}
 			}
 		}
 	}

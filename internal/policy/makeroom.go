@@ -37,10 +37,11 @@ const (
 // idleProcess is a process that puts a job to sleep.
 type idleProcess struct {
 	idleJob
-	path   string // of the job's region
-	cancel context.CancelFunc
-	ask    chan struct{} // has a value if it is to be asked to make room
-	unused atomic.Int64  // Unix nanoseconds since when the job is unused, as it says; 0 if it is used
+	path    string // of the job's region
+	cancel  context.CancelFunc
+	stopped bool          // cancel was called; of sleepIdle alone
+	ask     chan struct{} // has a value if it is to be asked to make room
+	unused  atomic.Int64  // Unix nanoseconds since when the job is unused, as it says; 0 if it is used
 
 	cannot string       // why the job could not be put to sleep, as it says; of Write alone, as the others below
 	told   func(string) // is called when cannot changes
