@@ -130,12 +130,15 @@ func (d *Denied) sentence() (text, remedy string) {
 // the user's refusals in that time.
 func (m *Machine) recentlyDenied(now time.Time) (out []Denied) {
 	latest, before := map[int]Denied{}, map[int]uint64{} // before are the earlier ones that do not count
+	all := map[int]uint64{}
 	for _, d := range m.Denied {
+		more := d.Count - min(all[d.UID], d.Count) // an entry may be of several
+		all[d.UID] = d.Count
 		switch {
 		case now.Sub(d.Time) > deniedRecent:
 			before[d.UID] = d.Count
 		case d.Own: // nobody but the user can do anything about it, and the user has read it
-			before[d.UID]++
+			before[d.UID] += more
 		default:
 			d.Count -= min(before[d.UID], d.Count)
 			latest[d.UID] = d

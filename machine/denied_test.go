@@ -33,7 +33,7 @@ func TestDeniedOwnIsNoFinding(t *testing.T) {
 	at := func(count uint64, own bool, text string) Denied {
 		return Denied{Time: now, UID: 1000, User: "ada", Count: count, Own: own, Text: text}
 	}
-	got := (&Machine{Denied: []Denied{at(1, true, "too much"), at(2, false, "no room (try again later)"), at(3, true, "too much")}}).recentlyDenied(now)
+	got := (&Machine{Denied: []Denied{at(4, true, "too much"), at(5, false, "no room (try again later)"), at(6, true, "too much")}}).recentlyDenied(now)
 	expect.Must(t, len(got) == 1, got)
 	expect.Equal(t, got[0].Count, 1)
 	text, remedy := got[0].sentence()

@@ -57,6 +57,7 @@ func (a *app) runInspect(name, format string) error {
 	}
 	jobs := []machine.Job{j}
 	(&node.HostMeter{}).AddHostUse(jobs)
+	addPolicySleep(jobs)
 	j = jobs[0]
 	out := Inspection{Job: j, Findings: []machine.Finding{}}
 	for _, f := range m.Findings {

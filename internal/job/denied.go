@@ -72,10 +72,18 @@ func readDenied() (out []Denied, err error) {
 	return out, err
 }
 
-// AddDenied records a refusal. If entry is false, it only counts it in the user's latest entry. The caller
-// holds the lock of PolicyLock.
+// AddDenied records a refusal. If entry is false, it replaces the user's latest entry, except for its time: that entry
+// is no new event. The caller holds the lock of PolicyLock.
 func AddDenied(d Denied, entry bool) error {
 	all, _ := readDenied() // a file that cannot be read is replaced
+	text, err := json.Marshal(withDenied(all, d, entry))
+	if err != nil {
+		return err
+	}
+	return safepath.Replace(filepath.Join(RootFolder, PolicyRefused), text, 0o644)
+}
+
+func withDenied(all []Denied, d Denied, entry bool) []Denied {
 	last := -1
 	for i := range all {
 		if all[i].UID == d.UID {
@@ -89,11 +97,8 @@ func AddDenied(d Denied, entry bool) error {
 	if entry || last < 0 {
 		all = append(all, d)
 	} else {
-		all[last].Count = d.Count
+		d.Time = all[last].Time
+		all[last] = d
 	}
-	text, err := json.Marshal(all[max(0, len(all)-maxDenied):])
-	if err != nil {
-		return err
-	}
-	return safepath.Replace(filepath.Join(RootFolder, PolicyRefused), text, 0o644)
+	return all[max(0, len(all)-maxDenied):]
 }

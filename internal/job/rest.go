@@ -2,6 +2,7 @@ package job
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -69,6 +70,11 @@ func WatchRest(folder string) (*RestFile, error) {
 		return nil, fmt.Errorf("locking %s: %w", path, err)
 	}
 	return &RestFile{file: os.NewFile(uintptr(fd), path)}, nil
+}
+
+// GiveTo makes the file one that only that user and root can read.
+func (f *RestFile) GiveTo(uid int) error {
+	return errors.Join(f.file.Chmod(0o600), f.file.Chown(uid, -1))
 }
 
 // Write writes what is known now, if it has changed. A reader that meets a half-written line finds no line.

@@ -117,9 +117,12 @@ type noRoom struct {
 	among              int                // number of devices of which the ration could be on any; 1 if it names its devices
 }
 
+// leastUseful is the smallest ration that a message tells a user to ask for. A context alone takes half of it on some devices.
+const leastUseful = 1 << 30
+
 func (e *noRoom) Error() string {
 	less := ""
-	if free := e.total - min(e.held, e.total); free >= limit.Least {
+	if free := e.total - min(e.held, e.total); free >= leastUseful {
 		round := 20 // to MiB, or to GiB if little is lost by that
 		if free >= 4<<30 {
 			round = 30

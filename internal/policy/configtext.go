@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -66,6 +67,7 @@ func (r *reader) decode(text []byte) (out configText) {
 const (
 	maxSyntax = 16 // problems of syntax that are reported
 	skipped   = "ration-skipped-"
+	noEnd     = "its value does not end (a quote or a bracket is missing)"
 )
 
 // parse parses TOML. It replaces each line that has an error by a valid one, and returns the text that it could parse.
@@ -88,7 +90,9 @@ func (r *reader) parse(text []byte) (tree map[string]any, parsed []byte) {
 		line = min(max(line, 1), len(lines))
 		text := strings.TrimPrefix(err.Error(), "toml: ")
 		if begin := unclosed(lines, line); begin > 0 {
-			line, column, text = begin, 1, "its value does not end (a quote or a bracket is missing)"
+			line, column, text = begin, 1, noEnd
+		} else if quotes := quotesMissing(lines[line-1]); quotes != "" {
+			text = quotes
 		}
 		again := r.wrong[line]
 		if !again {
@@ -114,6 +118,32 @@ func (r *reader) parse(text []byte) (tree map[string]any, parsed []byte) {
 			lines[line-1] = ""
 		}
 	}
+}
+
+// quotesMissing says what is wrong with a line that the parser refused if it lacks quotes; otherwise it returns nothing.
+func quotesMissing(line string) string {
+	key, value, _ := strings.Cut(line, "=")
+	value, _, _ = strings.Cut(value, "#")
+	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+	if strings.Count(value, `"`) == 1 {
+		return noEnd
+	}
+	quoted := strconv.Quote(value)
+	if list, is := strings.CutPrefix(value, "["); is && strings.HasSuffix(list, "]") {
+		parts := strings.Split(strings.TrimSuffix(list, "]"), ",")
+		for i := range parts {
+			parts[i] = strconv.Quote(strings.TrimSpace(parts[i]))
+		}
+		quoted = "[" + strings.Join(parts, ", ") + "]"
+	}
+	right := key + " = " + quoted
+	switch {
+	case value == "" || strings.ContainsAny(value, `"'{}`) || toml.Unmarshal([]byte(right), &map[string]any{}) != nil:
+		return ""
+	case key == "overbook" || key == "exempt":
+		return fmt.Sprintf("%s = %s: true or false is needed, without quotes", key, value)
+	}
+	return fmt.Sprintf("%s = %s: quotes are missing (as %s)", key, value, right)
 }
 
 // isRule reports whether a line begins a section of a rule, perhaps with an error.

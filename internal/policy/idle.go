@@ -3,11 +3,15 @@ package policy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ration/internal/agent/privsep"
 	"ration/internal/job"
@@ -33,6 +37,7 @@ var idleEnviron = []string{"LD_LIBRARY_PATH=", "FAKEGPU_", "CUDA_", "NVIDIA_"}
 type idleJob struct {
 	uid   int
 	after time.Duration
+	file  job.FileID // its region: a later job of the same path is another
 }
 
 // sleepIdle keeps a process running for each job with processes whose user has sleep_after, until the context ends.
@@ -50,15 +55,18 @@ func (k *keeper) sleepIdle(ctx context.Context) {
 			}
 			return
 		case path := <-ended:
+			if !running.all()[path].stopped {
+				later[path] = time.Now().Add(idlePause)
+			}
 			running.set(path, nil)
-			later[path] = time.Now().Add(idlePause)
 			continue
 		case <-tick.C:
 		}
 		now, want := time.Now(), k.idleJobs()
 		is := running.all()
 		for path, p := range is {
-			if want[path] != p.idleJob { // the policy has changed, or the job has no process
+			if want[path] != p.idleJob { // the policy has changed, the job has no process, or it is another
+				p.stopped = true
 				p.cancel()
 			}
 		}
@@ -70,7 +78,7 @@ func (k *keeper) sleepIdle(ctx context.Context) {
 			p := &idleProcess{idleJob: j, path: path, cancel: cancel, ask: make(chan struct{}, 1)}
 			running.set(path, p)
 			go func() {
-				if err := p.watch(one); err != nil && one.Err() == nil && k.mayLog(j.uid) {
+				if err := k.watch(one, p); err != nil && one.Err() == nil && k.mayLog(j.uid) {
 					k.log.Warn("the process that puts an idle job to sleep has ended", "user", proc.UserName(j.uid), "error", err)
 				}
 				cancel()
@@ -100,8 +108,9 @@ func (k *keeper) idleJobs() map[string]idleJob {
 			continue
 		}
 		for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
-			if errors.Is(job.CheckRemovable(j, true), job.ErrLiving) {
-				out[j.Path] = idleJob{uid, rule.SleepAfter}
+			var st unix.Stat_t
+			if errors.Is(job.CheckRemovable(j, true), job.ErrLiving) && unix.Lstat(j.Path, &st) == nil {
+				out[j.Path] = idleJob{uid, rule.SleepAfter, job.FileOf(&st)}
 			}
 		}
 	}
@@ -114,8 +123,22 @@ func (p *Policy) sleeps() bool {
 	return has(p.Everybody) || slices.ContainsFunc(byLine(p.Users), has) || slices.ContainsFunc(byLine(p.Groups), has)
 }
 
-// watch runs the process.
-func (p *idleProcess) watch(ctx context.Context) error {
+// watch runs the process, and shows and logs why the job cannot sleep, which the process cannot: the job's folder is root's.
+func (k *keeper) watch(ctx context.Context, p *idleProcess) error {
+	rest, err := job.WatchRest(filepath.Dir(p.path))
+	if err != nil {
+		return err
+	}
+	defer rest.Close()
+	if err := errors.Join(rest.GiveTo(p.uid), rest.Write(job.Rest{After: p.after})); err != nil {
+		return err
+	}
+	p.told = func(cannot string) {
+		_ = rest.Write(job.Rest{After: p.after, Cannot: cannot}) // it is in the log
+		if cannot != "" {
+			k.note(p.uid, fmt.Sprintf("%s should sleep, and cannot: %s", job.ShownName("", p.path), strings.TrimPrefix(cannot, "it cannot sleep: ")))
+		}
+	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args, cmd.Env = []string{"ration", IdleCommand, p.path, p.after.String()}, []string{"PATH=/usr/bin:/bin"}
 	in, err := cmd.StdinPipe()

@@ -76,8 +76,8 @@ const (
 	maxLines = 120
 )
 
-// maxRecords bounds how many refusals of one user get an entry of their own in logSpan; the rest are
-// counted.
+// maxRecords bounds how many refusals of one user get an entry of their own in logSpan. The last entry
+// is the latest of the rest, which are counted.
 const maxRecords = 6
 
 func newKeeper(log *slog.Logger, p *Policy) *keeper {

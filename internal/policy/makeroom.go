@@ -10,11 +10,13 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"ration/internal/job"
+	"ration/internal/termtext"
 )
 
 // Jobs with sleep_after that are not used sleep for the first user in the queue, as those of one user do for ration run
@@ -35,31 +37,35 @@ const (
 // idleProcess is a process that puts a job to sleep.
 type idleProcess struct {
 	idleJob
-	path   string // of the job's region
-	cancel context.CancelFunc
-	ask    chan struct{} // has a value if it is to be asked to make room
-	unused atomic.Int64  // Unix nanoseconds since when the job is unused, as it says; 0 if it is used
+	path    string // of the job's region
+	cancel  context.CancelFunc
+	stopped bool          // cancel was called; of sleepIdle alone
+	ask     chan struct{} // has a value if it is to be asked to make room
+	unused  atomic.Int64  // Unix nanoseconds since when the job is unused, as it says; 0 if it is used
 
-	wrote  int // bytes, since second; of Write alone
+	cannot string       // why the job could not be put to sleep, as it says; of Write alone, as the others below
+	told   func(string) // is called when cannot changes
+	wrote  int          // bytes, since second
 	second time.Time
 }
 
-// ReportUnused returns a function that writes since when a job is unused, for the service.
-func ReportUnused(out io.Writer) func(time.Time) {
-	last := int64(-1)
-	return func(since time.Time) {
-		now := int64(0)
+// ReportUnused returns a function that writes since when a job is unused, and why it cannot sleep, for the service.
+func ReportUnused(out io.Writer) func(time.Time, string) {
+	last := ""
+	return func(since time.Time, cannot string) {
+		unused := int64(0)
 		if !since.IsZero() {
-			now = since.UnixNano()
+			unused = since.UnixNano()
 		}
-		if now != last {
-			last = now
-			_, _ = fmt.Fprintln(out, now) // if this fails, the job is not asked to make room
+		line := fmt.Sprintln(unused, termtext.Printable(cannot[:min(len(cannot), maxReport/4)]))
+		if line != last {
+			last = line
+			_, _ = io.WriteString(out, line) // if this fails, the job is not asked to make room
 		}
 	}
 }
 
-// Write reads what the process has written: a time in a line. It fails if that is too much.
+// Write reads what the process has written: a time in a line, and after it a text. It fails if that is too much.
 func (p *idleProcess) Write(b []byte) (int, error) {
 	if now := time.Now(); now.Sub(p.second) > time.Second {
 		p.wrote, p.second = 0, now
@@ -67,14 +73,17 @@ func (p *idleProcess) Write(b []byte) (int, error) {
 	if p.wrote += len(b); p.wrote > maxReport {
 		return 0, errors.New("too many lines")
 	}
-	lines := bytes.Fields(b)
-	if len(lines) > 0 {
-		since, err := strconv.ParseInt(string(lines[len(lines)-1]), 10, 64)
-		if err != nil {
-			since = 0
-		}
-		p.unused.Store(max(since, 0))
+	lines := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
+	unused, cannot, _ := strings.Cut(string(lines[len(lines)-1]), " ")
+	since, err := strconv.ParseInt(unused, 10, 64)
+	if err != nil {
+		since, cannot = 0, ""
 	}
+	p.unused.Store(max(since, 0))
+	if cannot != p.cannot && p.told != nil {
+		p.told(cannot)
+	}
+	p.cannot = cannot
 	return len(b), nil
 }
 

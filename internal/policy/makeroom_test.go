@@ -104,10 +104,17 @@ func TestAskWithoutReader(t *testing.T) {
 func TestReports(t *testing.T) {
 	p := &idleProcess{}
 	report := ReportUnused(p)
-	report(time.Unix(0, 12))
+	var told []string
+	p.told = func(cannot string) { told = append(told, cannot) }
+	report(time.Unix(0, 12), "")
 	expect.Equal(t, p.unused.Load(), 12)
-	report(time.Time{})
+	report(time.Time{}, "")
 	expect.Equal(t, p.unused.Load(), 0)
+	for range 2 {
+		report(time.Unix(0, 12), "no\nroom")
+	}
+	report(time.Unix(0, 13), "")
+	expect.Equal(t, strings.Join(told, ","), "no?room,")
 	for _, c := range []struct {
 		text string
 		is   int64

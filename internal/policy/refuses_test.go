@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ration/internal/limit"
 )
 
 // A user asks for a job or a run of that user only. Root may ask for any.
@@ -23,6 +25,15 @@ func TestHandleRefusesOtherUsers(t *testing.T) {
 		}
 		if err == nil || line != "" && !strings.Contains(err.Error(), "user 1000 asked for a job of user") {
 			t.Errorf("%q of user 1000: %v", line, err)
+		}
+	}
+}
+
+// A message tells a user to ask for less only if a program can run with that.
+func TestRefusalSuggestsUsefulRation(t *testing.T) {
+	for free, want := range map[limit.Size]string{411 << 20: "(try again later)", 1536 << 20: "--mem 1536m)", 20<<30 + 5: "--mem 20g)"} {
+		if text := (&noRoom{asked: 60 << 30, held: 140<<30 - free, total: 140 << 30, among: 1}).Error(); !strings.HasSuffix(text, want) {
+			t.Errorf("with %v free: %s", free, text)
 		}
 	}
 }

@@ -381,11 +381,11 @@ func checkHeld(uid int, before, after region.Limits) error {
 			return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
 		}
 		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
-			less := "ask for less"
-			if free := limit.Size(has - min(held, has)); free >= limit.Least {
-				less += ": --mem " + (free >> 20 << 20).Exact()
+			less := ""
+			if free := limit.Size(has - min(held, has)); free >= leastUseful {
+				less = ", or ask for less: --mem " + (free >> 20 << 20).Exact()
 			}
-			return heldError{fmt.Errorf("%w: your other programs hold %s of the %s on GPU %d that no run has (end some, or %s)",
+			return heldError{fmt.Errorf("%w: your other programs hold %s of the %s on GPU %d that no run has (end some%s)",
 				ErrRun, humanfmt.Bytes(held), humanfmt.Bytes(has), d, less)}
 		}
 	}

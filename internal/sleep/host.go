@@ -119,6 +119,8 @@ const defaultMemory = 50
 // policyFile is the policy in force, which every user can read.
 var policyFile = job.InForceFile
 
+const policySource = "sleep_memory of the policy"
+
 // Bound returns how much host memory sleeping jobs may take together, and where that was set.
 func Bound() (bytes uint64, source string, err error) {
 	info, err := meminfo(memoryFile)
@@ -129,9 +131,11 @@ func Bound() (bytes uint64, source string, err error) {
 	var policy struct {
 		Memory *string `toml:"sleep_memory"`
 	}
+	unset := EnvMemory
 	text, err := os.ReadFile(policyFile)
 	switch {
 	case err == nil:
+		unset = policySource // the process that puts a user's job to sleep has no variables of the user
 		if err := toml.Unmarshal(text, &policy); err != nil {
 			return 0, "", fmt.Errorf("reading %s: %w", policyFile, err)
 		}
@@ -140,10 +144,10 @@ func Bound() (bytes uint64, source string, err error) {
 	}
 	value, source := os.Getenv(EnvMemory), EnvMemory
 	if policy.Memory != nil {
-		value, source = *policy.Memory, "sleep_memory of the policy"
+		value, source = *policy.Memory, policySource
 	}
 	if value == "" {
-		return total / 100 * defaultMemory, fmt.Sprintf("half of the host's memory, without %s", EnvMemory), nil
+		return total / 100 * defaultMemory, fmt.Sprintf("half of the host's memory, without %s", unset), nil
 	}
 	bytes, err = ParseBound(value, total)
 	if err != nil {
@@ -209,8 +213,11 @@ func checkBound(bytes, others uint64) error {
 		return err
 	}
 	if left := most - min(most, others); bytes > left {
-		return fmt.Errorf("%w: %s would go to the host's memory, where sleeping jobs may have %s (%s) and others have %s (wake or end one of them)", ErrCannotSleep,
-			humanfmt.Bytes(bytes), humanfmt.Bytes(most), source, humanfmt.Bytes(others))
+		have := ""
+		if others > 0 {
+			have = fmt.Sprintf(", and others have %s (wake or end one of them)", humanfmt.Bytes(others))
+		}
+		return fmt.Errorf("%w: %s would go to the host's memory, where sleeping jobs may have %s (%s)%s", ErrCannotSleep, humanfmt.Bytes(bytes), humanfmt.Bytes(most), source, have)
 	}
 	return nil
 }

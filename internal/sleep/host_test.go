@@ -85,6 +85,11 @@ func TestCheckBound(t *testing.T) {
 	}
 	fits(49*hostGiB, "")
 	fits(51*hostGiB, "half of the host's memory")
+	err := checkMemory("/j/region", nil, 51*hostGiB, 0)
+	expect.True(t, err != nil && !strings.Contains(err.Error(), "one of them"), "no other job sleeps:", err)
+	expect.OK(t, os.WriteFile(policyFile, []byte("[everybody]\nmemory = \"8g\"\n"), 0o600))
+	fits(51*hostGiB, "half of the host's memory, without sleep_memory of the policy")
+	expect.OK(t, os.Remove(policyFile))
 	others = 40 * hostGiB
 	fits(9*hostGiB, "")
 	fits(11*hostGiB, "others have 40 GiB")

@@ -20,7 +20,8 @@ type Rule struct {
 	// Room, if it is not nil, says that the job's room is waited for: it sleeps if it has been unused for job.YieldAfter.
 	Room <-chan struct{}
 	// Report, if it is not nil, is called after each look with the time since when the job is unused; zero if it is used.
-	Report func(since time.Time)
+	// cannot is why it could not be put to sleep the last time.
+	Report func(since time.Time, cannot string)
 }
 
 // Intervals of a process that watches a job.
@@ -125,7 +126,7 @@ func (w *watcher) look(now time.Time, after time.Duration) bool {
 		if !idle || j.Sleep != "" {
 			since = time.Time{}
 		}
-		w.rule.Report(since)
+		w.rule.Report(since, w.cannot)
 	}
 	return true
 }
