@@ -165,11 +165,11 @@ func TestSleepCrowd(t *testing.T) {
 	awakeAndWhole(t, "crowd", before.Used, first)
 }
 
-// waiters returns the processes that wait to wake the job of a region.
+// waiters returns the processes that wait to wake the job of a region, or those whose regions are in a folder.
 func waiters(path string) (out []int) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range all {
-		if text, err := os.ReadFile(name); err == nil && strings.Contains(string(text), sleep.Waiter+"\x00"+path+"\x00") {
+		if text, err := os.ReadFile(name); err == nil && strings.Contains(string(text), sleep.Waiter+"\x00"+path) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 			out = append(out, pid)
 		}

@@ -38,6 +38,14 @@ func sleepMachine(t *testing.T, speed string) (jobs string) {
 	testenv.Made(t, embedded.Workload.Built())
 	t.Setenv("FAKEGPU", "small:8g")
 	t.Setenv("FAKEGPU_CHECKPOINT", speed)
+	t.Cleanup(func() { // before the folder is removed, in which they may make files
+		for pids := waiters(jobs); len(pids) > 0; pids = waiters(jobs) {
+			for _, pid := range pids {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
 	return jobs
 }
 
