@@ -1,6 +1,7 @@
 package job
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,26 +41,18 @@ func TestPriorityFlood(t *testing.T) {
 	}
 }
 
-// TestPriorityHidden checks that a process is named whose lock hides the claims of others, and none with a claim of its own.
+// TestPriorityHidden checks that a process is named whose lock hides the claims of others, and none that has a seat.
 func TestPriorityHidden(t *testing.T) {
 	path := filepath.Join(t.TempDir(), PriorityFile)
 	expect.OK(t, MakePriorityFile(filepath.Dir(path)))
-	const seat, high = 1 << 32, 1 << 42
-	now := time.Now().UnixMilli() % seat
 	for name, c := range map[string]struct {
 		command    int
 		start, len int64
 		want       int
 	}{
-		"a seat":                 {unix.F_SETLK, 5 * seat, 1, 0},
-		"a claim":                {unix.F_SETLK, high + 5*seat, now + 10e3, 0},
-		"with a detail":          {unix.F_SETLK, high + 5*seat + 100, now + 10e3, 0},
-		"an old claim":           {unix.F_SETLK, high + 5*seat, now - 10e3, 0},
+		"a seat":                 {unix.F_SETLK, 5 << 32, 1, 0},
 		"the whole file":         {unix.F_SETLK, 0, 0, os.Getpid()},
-		"two seats":              {unix.F_SETLK, high + 5*seat, seat + 1, os.Getpid()},
-		"late in a seat":         {unix.F_SETLK, high + 5*seat + 5000, 1, os.Getpid()},
-		"for a day":              {unix.F_SETLK, high + 5*seat, (now + 86400e3) % seat, os.Getpid()},
-		"a lock of an open file": {unix.F_OFD_SETLK, high + 5*seat, now + 10e3, -1},
+		"a lock of an open file": {unix.F_OFD_SETLK, 5 << 32, 1, -1},
 	} {
 		f, err := os.Open(path)
 		expect.OK(t, err)
@@ -67,5 +60,25 @@ func TestPriorityHidden(t *testing.T) {
 		pid, holds, err := PriorityFlood(path)
 		expect.True(t, err == nil && pid == c.want, name, "PID", pid, holds, err, "want", c.want)
 		expect.OK(t, f.Close())
+	}
+}
+
+// TestHidesPriorities checks which locks the library cannot have made.
+func TestHidesPriorities(t *testing.T) {
+	const seat, high, now = 1 << 32, 1<<42 + 5<<32, 3_000_000_000
+	for name, c := range map[string]struct {
+		from, bytes int64
+		want        bool
+	}{
+		"a seat":         {5 * seat, 1, false},
+		"a claim":        {high, now + 10e3, false},
+		"with a detail":  {high + 100, now + 10e3, false},
+		"an old claim":   {high, now - 10e3, false},
+		"two seats":      {high, seat + now + 10e3, true},
+		"late in a seat": {high + 5000, now + 5e3, true},
+		"for two hours":  {high, now + 7200e3, true},
+	} {
+		got := hidesPriorities("POSIX", fmt.Sprint(c.from), fmt.Sprint(c.from+c.bytes-1), time.UnixMilli(417*seat+now))
+		expect.Equal(t, got, c.want, name)
 	}
 }
