@@ -124,6 +124,21 @@ func TestSlurmTaskWithoutAnswer(t *testing.T) {
 	}
 }
 
+// A prolog that is killed after it has made the ration, as by a user who ends the step whose task runs it, leaves none: the
+// epilog removes it.
+func TestSlurmPrologKilled(t *testing.T) {
+	n := newSlurmNode(t)
+	n.write("shards", "#!/bin/sh\necho 1 0 all\n")
+	n.write("ration", "#!/bin/sh\necho \"$*\" >>"+n.path("calls")+"\n[ \"$1\" != create ] || kill -KILL $PPID\n")
+	if out, err := n.run("prolog", nil); err == nil || n.read("state/7") != "" {
+		t.Fatalf("%v: %s%s", err, out, n.read("state/7"))
+	}
+	if out, err := n.run("epilog", nil); err != nil || n.read("state/7") != "" {
+		t.Errorf("%v: %s%s", err, out, n.read("state/7"))
+	}
+	expect.Equal(t, n.read("calls"), "create slurm-7 --mem 1m,0=12.5000%\nrm --force slurm-7\n", "it called ration")
+}
+
 // shards reads what slurmctld counts, of this job and this node, and refuses what it does not understand.
 func TestHostileSlurmShards(t *testing.T) {
 	const header = "/usr/include/slurm/slurm.h"

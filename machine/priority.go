@@ -75,10 +75,14 @@ func (m *Machine) addPriorities(once bool) {
 }
 
 // prioritiesSuspended returns why no priority has an effect now; empty if each may have one.
-func prioritiesSuspended(flood func(path string) (pid, locks int, err error)) string {
+func prioritiesSuspended(flood func(path string) (pid int, holds string, err error)) string {
 	for _, path := range []string{filepath.Join(job.RootFolder, job.PriorityFile), job.SharedPriorityFile} {
-		if pid, locks, err := flood(path); err == nil && pid != 0 {
-			return fmt.Sprintf("priorities are suspended while pid %d holds %d locks on %s", pid, locks, path)
+		switch pid, holds, err := flood(path); {
+		case err != nil || pid == 0:
+		case pid < 0:
+			return fmt.Sprintf("priorities are suspended while a process holds %s on %s", holds, path)
+		default:
+			return fmt.Sprintf("priorities are suspended while pid %d holds %s on %s", pid, holds, path)
 		}
 	}
 	return ""

@@ -54,8 +54,10 @@ func TestPriorityWithoutEffect(t *testing.T) {
 	}
 	normal := job("plain", "", "a")
 	expect.Equal(t, normal.PrioritySentence(), "")
-	flood := func(string) (pid, locks int, err error) { return 7, 600, nil }
+	flood := func(string) (pid int, holds string, err error) { return 7, "600 locks", nil }
 	expect.Equal(t, prioritiesSuspended(flood), "priorities are suspended while pid 7 holds 600 locks on /run/ration/priority")
-	none := func(string) (pid, locks int, err error) { return 0, 0, nil }
+	unnamed := func(string) (pid int, holds string, err error) { return -1, "a lock", nil }
+	expect.Equal(t, prioritiesSuspended(unnamed), "priorities are suspended while a process holds a lock on /run/ration/priority")
+	none := func(string) (pid int, holds string, err error) { return 0, "", nil }
 	expect.Equal(t, prioritiesSuspended(none), "")
 }

@@ -141,15 +141,19 @@ func (c *checker) tryShare() (has *machine.ProcessCompute, result string, err er
 func (c *checker) checkPriority() {
 	const name = "priorities"
 	for _, path := range []string{filepath.Join(job.Folder(), job.PriorityFile), filepath.Join(job.RootFolder, job.PriorityFile), job.SharedPriorityFile} {
-		pid, locks, err := job.PriorityFlood(path)
+		pid, holds, err := job.PriorityFlood(path)
 		if err != nil {
 			c.warn(name, "run ration doctor as root", "the locks on %s cannot be counted: %v", path, err)
 			return
 		}
-		if locks > 0 {
-			c.warn(name, fmt.Sprintf("end process %d", pid), "priorities may not be enforced: process %d holds %d locks on %s, which slows down jobs with a priority", pid, locks, path)
+		switch {
+		case pid < 0:
+			c.warn(name, "fuser -v "+path+" lists the processes that have it open", "priorities may not be enforced: a process holds %s on %s", holds, path)
+			return
+		case pid > 0:
+			c.warn(name, fmt.Sprintf("end process %d", pid), "priorities may not be enforced: process %d holds %s on %s", pid, holds, path)
 			return
 		}
 	}
-	c.pass(name, "no process holds very many locks on a file of priorities")
+	c.pass(name, "no process is in the way of the locks on a file of priorities")
 }

@@ -45,3 +45,22 @@ func TestImpossibleWords(t *testing.T) {
 	e.PID, e.UID, r.m.Devices[0].Peak = uint64(os.Getpid()), uint64(os.Geteuid()), MiB/abi.Unit
 	a.A.Kind[0], a.B.Kind[0] = 0, 0
 }
+
+// A request that waits for nothing, for more than the device has, or of a device that no process has used, is not one.
+func TestImpossibleWaiters(t *testing.T) {
+	r := open(t, MiB)
+	s := claim(t, r)
+	must(t, r.NameDevice(0, [2]uint64{1, 1}, 3*MiB))
+	gen := abi.Status(r.m.Status[s.Index()]).Gen()
+	for i, c := range []struct {
+		device int
+		units  uint64
+	}{{0, 3 * MiB / abi.Unit}, {0, 0}, {0, 3*MiB/abi.Unit + 1}, {0, math.MaxUint64}, {5, 1}} {
+		r.m.Header.Waiters[i] = abi.Waiter{Place: uint64(abi.MakeWaitPlace(s.Index(), gen, c.device, uint64(i))), Units: c.units}
+	}
+	v, err := OpenReadOnly(r.path)
+	must(t, err)
+	defer v.Close()
+	got, err := v.Waiters()
+	expect.True(t, err == nil && len(got) == 1 && got[0].Bytes == 3*MiB && got[0].Device == 0, got, err)
+}

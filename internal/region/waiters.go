@@ -31,7 +31,8 @@ func (r *Region) Waiters() ([]Waiter, error) {
 				continue
 			}
 			w := Waiter{slot, place.Device(), possible(atomic.LoadUint64(&e.Units), abi.MaxUnits) * abi.Unit, time.Unix(0, timeOf(atomic.LoadUint64(&e.Since)))}
-			if abi.WaitPlace(atomic.LoadUint64(&e.Place)) == place {
+			total := atomic.LoadUint64(&r.limits.Device[w.Device].Total) // 0: no process has used the device
+			if w.Bytes > 0 && w.Bytes <= total && abi.WaitPlace(atomic.LoadUint64(&e.Place)) == place {
 				turns = append(turns, turn{w, place.Ticket()})
 			}
 		}

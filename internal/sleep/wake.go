@@ -176,7 +176,8 @@ func (s *sleeper) startWaiter() error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", Waiter, err)
 	}
-	return cmd.Process.Release()
+	go func() { _ = cmd.Wait() }() // this process may put the job to sleep many times
+	return nil
 }
 
 // lookAgain is how often the waiter checks that the job has not ended.

@@ -205,3 +205,10 @@ func TestHostileSubordinates(t *testing.T) {
 	expect.Equal(t, sums[Subject{UID: 6666, Owner: "eve", Job: OtherJobs, Device: train.Device}].Held, gib)
 	expect.Equal(t, sums[Subject{UID: first + maxSubjects, Owner: fmt.Sprint(first + maxSubjects), Job: OtherJobs, Device: train.Device}].Held, (users-maxSubjects)*gib)
 }
+
+// What users name their jobs and projects is one line in every report, and no character of it is for a terminal.
+func TestHostileNames(t *testing.T) {
+	s := Subject{Owner: "eve", UID: 6666, Project: "a\u202eb\u009b2J", Job: "x\nroot,,slurm-7\x1b[2J"}
+	expect.Equal(t, keyLine(ByJob, s), Line{User: "eve", Project: "a?b?2J", Job: "x?root,,slurm-7?[2J"})
+	expect.Equal(t, keyLine(ByProject, s), Line{Project: "a?b?2J"})
+}

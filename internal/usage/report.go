@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ration/internal/humanfmt"
+	"ration/internal/termtext"
 )
 
 // Ways to add up accounts.
@@ -107,8 +108,10 @@ func indexed(by string, visible func(uid int) bool, place func(key Line) int) fu
 	}
 }
 
-// keyLine returns the line that a subject belongs to, without its sums.
+// keyLine returns the line that a subject belongs to, without its sums. Users choose names and projects: they are printable,
+// also in a table of comma-separated values.
 func keyLine(by string, s Subject) Line {
+	s.Project, s.Job = termtext.Printable(s.Project), termtext.Printable(s.Job)
 	switch by {
 	case ByProject:
 		return Line{Project: s.Project}

@@ -248,6 +248,16 @@ static bool claims_counts(const struct flock *l, uint64_t seat, uint64_t now)
 	       (uint32_t)(until - now % CLAIMS_SEAT_SIZE) <= (uint32_t)CLAIMS_MOST_MS;
 }
 
+/* claims_hides returns true if a lock on a seat, one that does not count, may hide a claim that does: the kernel tells of one lock
+ * only, and whoever has the older one chooses which. Such a claim has the byte of this moment. A lock of this library has it
+ * as well if it ended before the time last started again from 0. */
+static bool claims_hides(const struct flock *l, uint64_t seat, uint64_t now)
+{
+	uint64_t at = now % CLAIMS_SEAT_SIZE, start = (uint64_t)l->l_start, end = start + (uint64_t)l->l_len - seat;
+	bool ours = l->l_pid >= 0 && l->l_len > 0 && start >= seat && start < seat + CLAIMS_DETAILS && end < CLAIMS_SEAT_SIZE;
+	return start <= seat + at && (!l->l_len || end > at) && !(ours && (int32_t)(uint32_t)(end - at) < 0);
+}
+
 /* claims_allowed returns true if the owner of a lock may claim high priority. What was found out about
  * a process counts for a second, so that many claims cost little. */
 static bool claims_allowed(const struct flock *l, uint64_t now)
@@ -290,11 +300,13 @@ unsigned claims_find_all(const uint64_t uuid[2], enum claims_kind kind, uint64_t
 			parts--;
 			continue;
 		}
-		/* A lock over several seats is none of ours; it hides what is behind it. */
+		/* A lock over several seats is none of ours. */
 		uint64_t start = (uint64_t)l.l_start;
 		unsigned seat = start < base ? from : (unsigned)((start - base) / CLAIMS_SEAT_SIZE);
 		seat = seat < from ? from : seat;
-		bool counts = claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now) && (kind != CLAIMS_HIGH || claims_allowed(&l, now));
+		bool valid = claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now), counts = valid && (kind != CLAIMS_HIGH || claims_allowed(&l, now));
+		if (!valid && claims_hides(&l, base + seat * CLAIMS_SEAT_SIZE, now))
+			return CLAIMS_MANY;
 		count += counts;
 		others->before += counts && seat < claims_seat;
 		others->details += counts ? start - (base + seat * CLAIMS_SEAT_SIZE) : 0;

@@ -308,6 +308,51 @@ static void unknown(void)
 	finish_worker(&high, false);
 }
 
+/* The position of a process's claim to be busy, from a position to another; 0: none. The kernel tells of any lock there. */
+static off_t find_busy(int fd, pid_t pid, off_t from, off_t to)
+{
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = from, .l_len = to - from};
+	off_t found;
+	if (from >= to || syscall(SYS_fcntl, fd, F_GETLK, &l) != 0 || l.l_type == F_UNLCK)
+		return 0;
+	if (l.l_pid == pid && l.l_len > 1 && (l.l_start >> KIND_BITS & 3) == KIND_BUSY)
+		return l.l_start;
+	return (found = find_busy(fd, pid, from, l.l_start)) ? found : find_busy(fd, pid, l.l_start + l.l_len, to);
+}
+
+/* A lock of a process that was there first, on the seat of another one's claim, hides that claim from everybody else. What
+ * may be behind it is not known: no second process has a short slice. */
+static void hidden(void)
+{
+	char path[4200];
+	snprintf(path, sizeof path, "%s/priority", getenv("RATION_DIR"));
+	int fd = open(path, O_CREAT | O_RDONLY | O_CLOEXEC, 0444);
+	struct flock first = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 100, .l_len = 1}, over;
+	EQ(syscall(SYS_fcntl, fd, F_SETLK, &first), 0);
+	struct worker low = begin("low"), second = begin("low"), high = begin("high");
+	EQ(slice(&high), HIGH);
+	EQ(slice(&low), SHORT);
+	off_t seat = find_busy(fd, low.pid, 0, INT64_MAX);
+	struct flock claim = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = seat, .l_len = 1};
+	EQ(syscall(SYS_fcntl, fd, F_GETLK, &claim), 0);
+	EQ(claim.l_pid, low.pid);
+	/* From a place where no claim begins; to the end of the file; and for longer than a claim counts. */
+	const off_t ranges[][2] = {{5000, SEAT_SIZE - 5001}, {0, 0}, {0, claim.l_len + 7200000}};
+	for (unsigned i = 0; i < 3; i++) {
+		over = (struct flock){.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = seat + ranges[i][0], .l_len = ranges[i][1]};
+		EQ(syscall(SYS_fcntl, fd, F_SETLK, &over), 0);
+		slice(&low);
+		EQ(slice(&second), SEVERAL);
+		EQ(slice(&low), SEVERAL);
+		over.l_type = F_UNLCK;
+		EQ(syscall(SYS_fcntl, fd, F_SETLK, &over), 0);
+	}
+	close(fd);
+	finish_worker(&low, false);
+	finish_worker(&second, false);
+	finish_worker(&high, false);
+}
+
 /* The first worker has normal priority now. The second need not wait for it. */
 static void finish_without(struct worker *first, struct worker *second, struct worker *high)
 {
@@ -374,6 +419,7 @@ int main(int argc, char **argv)
 	flood();
 	not_renewed();
 	unknown();
+	hidden();
 	order();
 	dropped_beside();
 	many_contexts();
