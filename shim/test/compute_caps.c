@@ -184,6 +184,7 @@ static void copy_waits(void)
 	pthread_t t;
 	start_timed();
 	OK(cuCtxGetCurrent(&context));
+	EQ(wanted(), 0); /* opens the region, before there is another thread */
 	fakegpu_hold("cuMemcpyDtoH:before", 1);
 	EQ(pthread_create(&t, NULL, copy_it, context), 0);
 	for (int i = 0; i < 20000 && !wanted(); i++)
