@@ -96,7 +96,7 @@ func TestWaitingProcessOfAnother(t *testing.T) {
 		expect.Equal(t, w.PID, 0, "another process had that PID")
 		// In root's queue the policy's service names a client, whose PID may be another process's by now.
 		w = waitingAt(1, job.Waiting{Job: "user-65534", UID: liar, PID: c.pid, Start: start}, job.RootFolder, 0)
-		expect.True(t, w.UID == liar && w.PID == 0 == (c.pid == os.Getpid()), "of a user for whom the policy's service waits", w)
+		expect.True(t, w.UID == liar && w.PID == 0 == (c.pid == os.Getpid()), "of the queue of the policy's service", w)
 	}
 }
 

@@ -30,8 +30,8 @@ type accounts struct {
 	reading chan struct{} // has a value for each report that is being made
 }
 
-// maxReports bounds the reports that are made at once. Users whose jobs have many names, for months, make a report of a
-// year take some 100 MiB, whoever asks for it.
+// maxReports bounds the reports that are made at once. If jobs have had very many names for months, a report of a year
+// takes some 100 MiB of memory.
 const maxReports = 2
 
 // openAccounts opens the accounts at a path; empty for none.

@@ -133,7 +133,7 @@ func (k *keeper) watch(ctx context.Context, p *idleProcess) error {
 	if err := errors.Join(rest.GiveTo(p.uid), rest.Write(job.Rest{After: p.after})); err != nil {
 		return err
 	}
-	p.told = func(cannot string) {
+	p.onCannot = func(cannot string) {
 		_ = rest.Write(job.Rest{After: p.after, Cannot: cannot}) // it is in the log
 		if cannot != "" {
 			k.note(p.uid, fmt.Sprintf("%s should sleep, and cannot: %s", job.ShownName("", p.path), strings.TrimPrefix(cannot, "it cannot sleep: ")))

@@ -43,10 +43,10 @@ type idleProcess struct {
 	ask     chan struct{} // has a value if it is to be asked to make room
 	unused  atomic.Int64  // Unix nanoseconds since when the job is unused, as it says; 0 if it is used
 
-	cannot string       // why the job could not be put to sleep, as it says; of Write alone, as the others below
-	told   func(string) // is called when cannot changes
-	wrote  int          // bytes, since second
-	second time.Time
+	cannot   string       // why the job could not be put to sleep, as it says; of Write alone, as the others below
+	onCannot func(string) // is called when cannot changes
+	wrote    int          // bytes, since second
+	second   time.Time
 }
 
 // ReportUnused returns a function that writes since when a job is unused, and why it cannot sleep, for the service.
@@ -80,8 +80,8 @@ func (p *idleProcess) Write(b []byte) (int, error) {
 		since, cannot = 0, ""
 	}
 	p.unused.Store(max(since, 0))
-	if cannot != p.cannot && p.told != nil {
-		p.told(cannot)
+	if cannot != p.cannot && p.onCannot != nil {
+		p.onCannot(cannot)
 	}
 	p.cannot = cannot
 	return len(b), nil

@@ -104,8 +104,8 @@ func TestAskWithoutReader(t *testing.T) {
 func TestReports(t *testing.T) {
 	p := &idleProcess{}
 	report := ReportUnused(p)
-	var told []string
-	p.told = func(cannot string) { told = append(told, cannot) }
+	var said []string
+	p.onCannot = func(cannot string) { said = append(said, cannot) }
 	report(time.Unix(0, 12), "")
 	expect.Equal(t, p.unused.Load(), 12)
 	report(time.Time{}, "")
@@ -114,7 +114,7 @@ func TestReports(t *testing.T) {
 		report(time.Unix(0, 12), "no\nroom")
 	}
 	report(time.Unix(0, 13), "")
-	expect.Equal(t, strings.Join(told, ","), "no?room,")
+	expect.Equal(t, strings.Join(said, ","), "no?room,")
 	for _, c := range []struct {
 		text string
 		is   int64

@@ -288,8 +288,8 @@ func TestMeter(t *testing.T) {
 	expect.Equal(t, len(m.Take().Sums), 0)
 }
 
-// The ration of a user who has run no program yet is reserved: the policy knows the device. Another job's limit may be for
-// a device that does not exist.
+// A user's ration is reserved before the first program of that user: the policy knows the device. Another job's limit may
+// be for a device that does not exist.
 func TestMeterReservesRations(t *testing.T) {
 	for path, want := range map[string]uint64{job.OfUserPath(1000): 20 * gib, "/train": 0} {
 		m := NewMeter()

@@ -248,9 +248,9 @@ static bool claims_counts(const struct flock *l, uint64_t seat, uint64_t now)
 	       (uint32_t)(until - now % CLAIMS_SEAT_SIZE) <= (uint32_t)CLAIMS_MOST_MS;
 }
 
-/* claims_hides returns true if a lock on a seat, one that does not count, may hide a claim that does: the kernel tells of one lock
- * only, and whoever has the older one chooses which. Such a claim has the byte of this moment. A lock of this library has it
- * as well if it ended before the time last started again from 0. */
+/* claims_hides returns true if a lock on a seat that is no claim may hide a claim behind it: of several locks on a range the
+ * kernel shows only the oldest. A claim in force covers the byte of the present time. So does a claim of this library that
+ * lapsed before the time last wrapped around to 0. */
 static bool claims_hides(const struct flock *l, uint64_t seat, uint64_t now)
 {
 	uint64_t at = now % CLAIMS_SEAT_SIZE, start = (uint64_t)l->l_start, end = start + (uint64_t)l->l_len - seat;
@@ -304,7 +304,8 @@ unsigned claims_find_all(const uint64_t uuid[2], enum claims_kind kind, uint64_t
 		uint64_t start = (uint64_t)l.l_start;
 		unsigned seat = start < base ? from : (unsigned)((start - base) / CLAIMS_SEAT_SIZE);
 		seat = seat < from ? from : seat;
-		bool valid = claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now), counts = valid && (kind != CLAIMS_HIGH || claims_allowed(&l, now));
+		bool valid = claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now),
+		     counts = valid && (kind != CLAIMS_HIGH || claims_allowed(&l, now));
 		if (!valid && claims_hides(&l, base + seat * CLAIMS_SEAT_SIZE, now))
 			return CLAIMS_MANY;
 		count += counts;
