@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"ration/internal/agent/privsep"
 	"ration/internal/job"
 	"ration/internal/proc"
@@ -35,9 +33,9 @@ var idleEnviron = []string{"LD_LIBRARY_PATH=", "FAKEGPU_", "CUDA_", "NVIDIA_"}
 
 // idleJob is a job that may fall asleep.
 type idleJob struct {
-	uid   int
-	after time.Duration
-	file  job.FileID // its region: a later job of the same path is another
+	uid     int
+	after   time.Duration
+	created int64 // a later job of the same path is another; its region may have the same device and inode
 }
 
 // sleepIdle keeps a process running for each job with processes whose user has sleep_after, until the context ends.
@@ -108,9 +106,8 @@ func (k *keeper) idleJobs() map[string]idleJob {
 			continue
 		}
 		for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
-			var st unix.Stat_t
-			if errors.Is(job.CheckRemovable(j, true), job.ErrLiving) && unix.Lstat(j.Path, &st) == nil {
-				out[j.Path] = idleJob{uid, rule.SleepAfter, job.FileOf(&st)}
+			if created, whole := job.StandingSince(j); whole && errors.Is(job.CheckRemovable(j, true), job.ErrLiving) {
+				out[j.Path] = idleJob{uid, rule.SleepAfter, created}
 			}
 		}
 	}
