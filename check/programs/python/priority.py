@@ -1,8 +1,9 @@
 """priority.py serve|graph|train SECONDS: requests through a small transformer, or steps of training, for so long.
 
-serve prints how long a request took, graph the same for a CUDA graph that takes half a millisecond alone (one every 10 ms
-for rare, and as many as fit for graph), and train how many steps a second were done. If train is told to end (SIGTERM), it
-reads from when to when they count. docs/compute.md has figures of both side by side.
+serve prints how long a request took, graph the same for a CUDA graph that takes half a millisecond alone, and train how
+many steps a second were done. A request of graph begins every 3 ms, and one of rare every 10 ms, or when the one before it
+has ended: so the training of all rows is beside as many requests. If train is told to end (SIGTERM), it reads from when to
+when steps count. docs/compute.md has figures of both side by side.
 
 priority.py beside RATION SLICER SECONDS: graph beside train, without ration, with slices set by the library SLICER, and with
 priorities of the command RATION. SECONDS is for the rows that have a target, and the others take less. A row for "host" has a
@@ -34,18 +35,18 @@ def small_model():
     return model, x
 
 
-def answer(request, pause):
-    """Answers requests, and prints what they took."""
+def answer(request, every):
+    """Answers a request every so many seconds, and prints what they took."""
     took = []
     long = []  # when requests of 2 ms or more ended, in seconds
     start = time.time()
     while time.time() < start + seconds:
+        time.sleep(max(0, start + every * len(took) - time.time()))
         begin = time.perf_counter()
         request()
         took.append(1e3 * (time.perf_counter() - begin))
         if took[-1] >= 2:
             long.append(f"{time.time() - start:.2f}")
-        time.sleep(pause)
     took.sort()
     print(start, time.time())
     print(
@@ -57,7 +58,7 @@ def answer(request, pause):
 def serve():
     model, x = small_model()
     with torch.inference_mode():
-        answer(lambda: model(x).float().sum().item(), 0.005)
+        answer(lambda: model(x).float().sum().item(), 0.006)
 
 
 def capture(model, x, times):
@@ -68,7 +69,7 @@ def capture(model, x, times):
     return graph
 
 
-def graph(pause=0.002):
+def graph(every=0.003):
     model, x = small_model()
     one = capture(model, x, 1)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -87,7 +88,7 @@ def graph(pause=0.002):
 
     for _ in range(20):
         replay()
-    answer(replay, pause)
+    answer(replay, every)
 
 
 def host():
@@ -96,7 +97,7 @@ def host():
         while time.perf_counter() < end:
             pass
 
-    answer(spin, 0.002)
+    answer(spin, 0.003)
 
 
 def train():
@@ -167,4 +168,4 @@ def beside():
         row("one every 10 ms, high / low", "high", "low", short, "rare")
 
 
-{"serve": serve, "graph": graph, "rare": lambda: graph(0.0094), "train": train, "host": host, "beside": beside}[kind]()
+{"serve": serve, "graph": graph, "rare": lambda: graph(0.01), "train": train, "host": host, "beside": beside}[kind]()
