@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -319,6 +320,8 @@ func usableJob(name string) bool {
 // limit.
 const closed = limit.Least
 
+var fakeMachine sync.Mutex
+
 // makeJob makes a job with the limits of a ration. Only root can change these limits.
 func (n *Node) makeJob(name string, ration claim.Ration) error {
 	var warnings []string
@@ -335,6 +338,10 @@ func (n *Node) makeJob(name string, ration claim.Ration) error {
 		if s.ComputeMax > 0 {
 			plan.Settings.ComputeMax.Device[s.Index] = limit.ComputePercent(s.ComputeMax)
 		}
+	}
+	if n.FakeGPU != "" { // a process's environment says which stand-in machine is opened
+		fakeMachine.Lock()
+		defer fakeMachine.Unlock()
 	}
 	err := plan.Create()
 	if errors.Is(err, job.ErrInUse) {

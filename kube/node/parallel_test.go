@@ -3,6 +3,8 @@ package node
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"ration/check/expect"
+	"ration/internal/job"
 	"ration/kube/claim"
 )
 
@@ -51,6 +54,29 @@ func TestClaimsInParallel(t *testing.T) {
 	n.Reached = meet(PointSpecRemoved)
 	each(n.Unprepare)
 	n.Reached = nil
+}
+
+// Each of several claims that are prepared at the same time has a stand-in machine of its own.
+func TestMachinesInParallel(t *testing.T) {
+	n := newNode(t)
+	var all sync.WaitGroup
+	uids := make([]string, 12)
+	for i := range uids {
+		uids[i] = fmt.Sprintf("%08d%s", i, uid[8:])
+		all.Go(func() {
+			p := n.plan(uids[i], gib)
+			p.Rations[0].Shares[0].Compute = 0
+			_, err := n.Prepare(p)
+			expect.Equal(t, err, nil)
+		})
+	}
+	all.Wait()
+	for _, uid := range uids {
+		r, err := n.Record(uid)
+		expect.OK(t, err)
+		_, err = os.Stat(filepath.Join(os.Getenv("RATION_DIR"), r.Jobs()[0], job.MachineName, "machine"))
+		expect.Equal(t, err, nil, "the machine of", uid)
+	}
 }
 
 // Claims that are booked together are booked one after the other: each beside those before it, and beside the record of one

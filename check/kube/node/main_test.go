@@ -25,6 +25,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == hostileCommand {
+		if err := hostile(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	flag.Parse()
 	if testing.Short() {
 		fmt.Println("node: skipped: it takes the parts of Kubernetes, and minutes (make e2e-node)")
