@@ -90,7 +90,9 @@ func open(path string, readOnly bool) (_ *Store, err error) {
 			return nil, fmt.Errorf("opening the accounts: %w", err)
 		}
 	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistMapType})
+	// Free pages are taken from the beginning of the file. The library's other list cuts large runs of them into small ones:
+	// then records, which need runs, would make the file grow without end (to four times MaxSize in a year of many names).
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistArrayType})
 	if damaged(path, err) {
 		err = fmt.Errorf("%w: %w", ErrBroken, err)
 	}
