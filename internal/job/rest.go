@@ -1,6 +1,7 @@
 package job
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ const (
 	maxCannot = 400
 )
 
-// Rest is what the process that watches a job knows about its rest. The job's user can write anything here.
+// Rest is what the process that watches a job knows about its rest. It is the word of the job's user.
 type Rest struct {
 	After  time.Duration `json:"after"`            // the job falls asleep when it has done nothing on its devices for so long
 	Manual bool          `json:"manual,omitempty"` // then only ration wake wakes it
@@ -72,10 +73,33 @@ func WatchRest(folder string) (*RestFile, error) {
 	return &RestFile{file: os.NewFile(uintptr(fd), path)}, nil
 }
 
-// GiveTo makes the file one that only that user and root can read.
-func (f *RestFile) GiveTo(uid int) error {
-	return errors.Join(f.file.Chmod(0o600), f.file.Chown(uid, -1))
+// ShowTo makes a file of root's one that only that user and root can read. The user does not own it: whoever owns a file can
+// write it, and so fill the file system that it is on. Where files have no lists of who may read them, only root can.
+func (f *RestFile) ShowTo(uid int) error {
+	list := binary.LittleEndian.AppendUint32(nil, 2) // the version; linux/posix_acl_xattr.h
+	for _, entry := range []struct {
+		tag, may uint16
+		id       uint32
+	}{{aclOwner, 6, aclNoID}, {aclUser, 4, uint32(uid)}, {aclGroup, 0, aclNoID}, {aclMask, 4, aclNoID}, {aclOther, 0, aclNoID}} {
+		list = binary.LittleEndian.AppendUint16(list, entry.tag)
+		list = binary.LittleEndian.AppendUint16(list, entry.may)
+		list = binary.LittleEndian.AppendUint32(list, entry.id)
+	}
+	err := errors.Join(f.file.Chown(0, 0), f.file.Chmod(0o600))
+	if err == nil {
+		err = unix.Fsetxattr(int(f.file.Fd()), "system.posix_acl_access", list, 0)
+	}
+	if errors.Is(err, unix.ENOTSUP) {
+		err = nil
+	}
+	return err
 }
+
+// Whom an entry of such a list is about, as in linux/posix_acl.h.
+const (
+	aclOwner, aclUser, aclGroup, aclMask, aclOther = 0x01, 0x02, 0x04, 0x10, 0x20
+	aclNoID                                        = 1<<32 - 1
+)
 
 // Write writes what is known now, if it has changed. A reader that meets a half-written line finds no line.
 func (f *RestFile) Write(r Rest) error {

@@ -1,9 +1,12 @@
 package job
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,4 +48,35 @@ func TestRest(t *testing.T) {
 		expect.OK(t, os.WriteFile(filepath.Join(folder, restName), []byte(text), 0o600))
 		expect.True(t, read() == nil, "a rest from", text)
 	}
+}
+
+// A user whose job root's service watches reads why it cannot sleep, and can write nothing into root's folder: neither
+// the file, nor after a change of its mode. Other users cannot read it.
+func TestRestOfRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	folder := t.TempDir()
+	expect.OK(t, errors.Join(os.Chmod(filepath.Dir(folder), 0o755), os.Chmod(folder, 0o755)))
+	path := filepath.Join(folder, restName)
+	f, err := WatchRest(folder)
+	expect.OK(t, err)
+	defer f.Close()
+	expect.OK(t, errors.Join(f.ShowTo(4001), f.Write(Rest{After: time.Minute, Cannot: "why"})))
+	says := func(uid uint32, script string) string {
+		cmd := exec.Command("/bin/sh", "-c", script, "sh", path)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return err.Error()
+		}
+		return string(out)
+	}
+	line := `{"after":60000000000,"cannot":"why"}` + "\n"
+	expect.Equal(t, says(4001, `cat "$1"`), line)
+	expect.Equal(t, says(4002, `cat "$1" 2>/dev/null`), "exit status 1")
+	expect.Equal(t, says(4001, `chmod 600 "$1" 2>/dev/null; { echo x >>"$1"; } 2>/dev/null || echo refused`), "refused\n")
+	is, err := os.ReadFile(path)
+	expect.OK(t, err)
+	expect.Equal(t, string(is), line)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"ration/internal/abi"
 	"ration/internal/gpu"
@@ -41,7 +42,7 @@ func (r *rations) fits(uid int, l region.Limits) error {
 		for _, other := range lose {
 			evicted, err := takeBack(other)
 			if err != nil { // a process has joined the job since, or is about to; or the job wakes
-				keep[other] = true
+				keep[other], r.stays[other] = true, time.Now()
 			} else {
 				r.sayTaken(uid, other, evicted)
 			}

@@ -127,7 +127,7 @@ func (k *keeper) watch(ctx context.Context, p *idleProcess) error {
 		return err
 	}
 	defer rest.Close()
-	if err := errors.Join(rest.GiveTo(p.uid), rest.Write(job.Rest{After: p.after})); err != nil {
+	if err := errors.Join(rest.ShowTo(p.uid), rest.Write(job.Rest{After: p.after})); err != nil {
 		return err
 	}
 	p.onCannot = func(cannot string) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,8 +43,9 @@ type rations struct {
 	warn    func(string)
 	note    func(uid int, text string) // writes to the log; may be nil
 
-	asleep map[string]bool // jobs that sleep, by the path of their region (lookForSleepers); nil if that is not known
-	unread bool            // it was not known, and would have counted
+	stays  map[int]time.Time // when rations of users could not be taken back; guarded by the lock
+	asleep map[string]bool   // jobs that sleep, by the path of their region (lookForSleepers); nil if that is not known
+	unread bool              // it was not known, and would have counted
 }
 
 // lockJobs takes the lock that protects the jobs of users and the policy in force. The caller must
@@ -74,7 +76,7 @@ func lockJobs() (*os.File, error) {
 // open finds the devices, and completes what a service that died had begun. The caller holds the lock of
 // lockJobs.
 func (p *Policy) open(warn func(string)) (*rations, error) {
-	r := &rations{policy: p, warn: warn, asleep: lastLook(forEver)}
+	r := &rations{policy: p, warn: warn, stays: map[int]time.Time{}, asleep: lastLook(forEver)}
 	if err := keepLeaving(); err != nil {
 		return nil, err
 	}

@@ -54,11 +54,12 @@ type keeper struct {
 	lines   *connlimit.Lines // of log, because of requests
 	records *connlimit.Lines // refusals that have an entry of their own
 
-	queue  queue         // users that wait for room
-	idle   idleProcesses // that put jobs to sleep
-	turn   turn          // held while jobs are made or changed
-	policy *Policy       // in force; guarded by turn
-	behind []int         // users without room for the ration of a changed rule; only for Keep
+	queue  queue             // users that wait for room
+	idle   idleProcesses     // that put jobs to sleep
+	turn   turn              // held while jobs are made or changed
+	policy *Policy           // in force; guarded by turn
+	stays  map[int]time.Time // of rations; guarded by turn
+	behind []int             // users without room for the ration of a changed rule; only for Keep
 }
 
 // turn is a lock that serves the first caller first. A sync.Mutex may serve a later caller before one
@@ -81,7 +82,7 @@ const (
 const maxRecords = 6
 
 func newKeeper(log *slog.Logger, p *Policy) *keeper {
-	return &keeper{log: log, policy: p, turn: make(turn, 1), queue: queue{users: map[int]*waitingUser{}}, records: connlimit.NewLines(maxRecords, logSpan, func(string, int) {}), lines: connlimit.NewLines(maxLines, logSpan, func(owner string, n int) {
+	return &keeper{log: log, policy: p, turn: make(turn, 1), stays: map[int]time.Time{}, queue: queue{users: map[int]*waitingUser{}}, records: connlimit.NewLines(maxRecords, logSpan, func(string, int) {}), lines: connlimit.NewLines(maxLines, logSpan, func(owner string, n int) {
 		log.Warn(fmt.Sprintf("%d lines about requests of user %s were not written: there were more than %d in %v", n, owner, maxLines, logSpan), "left_out", n)
 	})}
 }
@@ -417,7 +418,7 @@ func (k *keeper) open() (r *rations, done func(), err error) {
 		k.turn.unlock()
 		return nil, nil, err
 	}
-	r.note = k.note
+	r.note, r.stays = k.note, k.stays
 	return r, func() {
 		r.close()
 		_ = lock.Close()

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -104,6 +105,7 @@ var look struct {
 // A user who says that its job sleeps, and holds memory, must not make the service read the machine all the time.
 const (
 	lookAgain = time.Second
+	staysFor  = time.Second // how long a ration that could not be taken back is left alone
 	forEver   = time.Duration(math.MaxInt64)
 )
 
@@ -140,8 +142,17 @@ func lookForSleepers() map[string]bool {
 }
 
 // yielding returns the users that can give up their rations for others. Those whose jobs sleep come first: as few of them
-// as possible lose theirs.
+// as possible lose theirs. A ration that could not be taken back a moment ago counts as one in use: its user can hold a promise
+// for ever, or say of a job that sleeps that it has memory. Others would wait for its room, and none would be made elsewhere.
 func (r *rations) yielding(keep map[int]bool) []int {
+	keep = maps.Clone(keep)
+	for uid, at := range r.stays {
+		if time.Since(at) < staysFor {
+			keep[uid] = true
+		} else {
+			delete(r.stays, uid)
+		}
+	}
 	idle := r.removable(keep)
 	sleepers := slices.DeleteFunc(r.sleepers(keep), func(uid int) bool { return slices.Contains(idle, uid) })
 	return append(sleepers, idle...)

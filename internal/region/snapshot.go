@@ -6,10 +6,10 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
-	"unicode"
 	"unicode/utf8"
 
 	"ration/internal/abi"
+	"ration/internal/termtext"
 )
 
 // Process is the owner of a slot.
@@ -249,16 +249,10 @@ func loadName(e *abi.Slot) string {
 	return printable(copied.Name[:])
 }
 
-// printable returns a name up to its zero byte. Its owner chose it and it will be printed, so it
-// removes characters that move the cursor or change the direction of text.
+// printable returns a name up to its zero byte. Its owner chose it, and it will be printed.
 func printable(name []byte) string {
 	name, _, _ = bytes.Cut(name, []byte{0})
-	return strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) && c != utf8.RuneError {
-			return c
-		}
-		return '?'
-	}, string(name))
+	return strings.ReplaceAll(termtext.Printable(string(name)), string(utf8.RuneError), "?")
 }
 
 // OwnReads returns the reads of this reader that are not in the region's counters: those of a

@@ -27,16 +27,29 @@ func Truncate(text string, width int, tail string) string {
 	return ansi.Truncate(text, width, tail)
 }
 
-// Printable replaces characters that could move the cursor, because other users choose names of
-// processes and files.
+// Printable replaces characters that could move the cursor, that are not seen, or that are drawn over other lines, because
+// other users choose names of processes and files.
 func Printable(text string) string {
+	marks := 0 // on the character before
 	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
+		if r >= firstMark && unicode.In(r, unicode.Mn, unicode.Me) {
+			marks++
+		} else {
+			marks = 0
+		}
+		if marks <= maxMarks && unicode.IsPrint(r) && (r < firstMark || r != blankBraille && !unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r)) {
 			return r
 		}
 		return '?'
 	}, text)
 }
+
+const (
+	firstMark    = '\u0300'
+	blankBraille = '\u2800'
+	// maxMarks is how many marks one character may have. Languages need fewer; a hundred cover the lines above and below.
+	maxMarks = 4
+)
 
 // unbroken matches the spaces at which a line must not break: between a number and its unit ("4
 // GiB", "50 %", "75 W"), and before a PID in brackets ("(4711)").

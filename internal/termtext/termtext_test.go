@@ -20,6 +20,8 @@ func TestFit(t *testing.T) {
 		{termtext.Truncate("abcd", 4, "…"), "abcd"},
 		{termtext.Truncate("abcd", -1, "…"), ""},
 		{termtext.Printable("a\x1b[2Jé\nb"), "a?[2Jé?b"},
+		{termtext.Printable("e" + strings.Repeat("\u0301", 6) + "e\u0301\u0302\u0303\u0304"), "e" + strings.Repeat("\u0301", 4) + "??e\u0301\u0302\u0303\u0304"},
+		{termtext.Printable("a\u3164b\u2800c\u115fd\u034f한 ไม่ \u202ee"), "a?b?c?d?한 ไม่ ?e"},
 		{termtext.ToASCII("→ 3 µs – 4 × 5 … ██▌·· é\x1b[1m"), "> 3 us - 4 x 5 ~ ###.. ?\x1b[1m"},
 	} {
 		expect.Equal(t, tt.got, tt.want)

@@ -14,6 +14,8 @@ import (
 
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"ration/internal/proc"
 )
 
 // level is a resolution at which the accounts are kept, and for how many periods. Old periods are counted,
@@ -43,7 +45,7 @@ var (
 	bucketNumbers  = []byte("numbers")  // Subject as JSON: number
 )
 
-// MaxSize bounds the file: when it is larger, the oldest hours go.
+// MaxSize bounds the file: when it is larger, days are folded, and if that is not enough, the oldest hours go.
 const MaxSize = 200 << 20
 
 // minSize is the size of a new file: four pages. A smaller one was cut short.
@@ -56,8 +58,10 @@ const lockTimeout = time.Second
 type Store struct {
 	db      *bbolt.DB
 	maxSize int64
-	count   []int     // by level: periods that are in the file
-	swept   time.Time // oldest day when subjects were last swept
+	count   []int             // by level: periods that are in the file
+	swept   time.Time         // oldest day when subjects were last swept
+	folded  time.Time         // all days before are folded, as far as that is of use
+	account func(uid int) int // proc.Account, except in tests
 	broken  atomic.Bool
 }
 
@@ -77,7 +81,7 @@ func Open(path string) (*Store, error) { return open(path, false) }
 func OpenReadOnly(path string) (*Store, error) { return open(path, true) }
 
 func open(path string, readOnly bool) (_ *Store, err error) {
-	s := &Store{maxSize: MaxSize}
+	s := &Store{maxSize: MaxSize, account: proc.Account}
 	defer s.guard(&err, debug.SetPanicOnFault(true))
 	if readOnly {
 		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
@@ -86,7 +90,9 @@ func open(path string, readOnly bool) (_ *Store, err error) {
 			return nil, fmt.Errorf("opening the accounts: %w", err)
 		}
 	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistMapType})
+	// Free pages are taken from the beginning of the file. The library's other list cuts large runs of them into small ones:
+	// then records, which need runs, would make the file grow without end (to four times MaxSize in a year of many names).
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistArrayType})
 	if damaged(path, err) {
 		err = fmt.Errorf("%w: %w", ErrBroken, err)
 	}
@@ -266,12 +272,24 @@ func number(tx *bbolt.Tx, s Subject) (uint32, error) {
 	return uint32(next), errors.Join(numbers.Put(text, key), subjects.Put(key, text))
 }
 
-// bound drops the oldest hour if the file is too large, and once for each day that goes the subjects that no
-// account mentions any more.
+// bound folds days if the file is too large, or drops the oldest hour if there is none to fold. Once for each day that goes,
+// and after a fold, it drops the subjects that no account mentions any more.
 func (s *Store) bound(tx *bbolt.Tx, counts []int) error {
-	free := int64(s.db.Stats().FreePageN) * int64(s.db.Info().PageSize)
+	stats := s.db.Stats()
+	free := int64(stats.FreePageN+stats.PendingPageN) * int64(s.db.Info().PageSize)
 	dropped := counts[hours] < s.count[hours] || counts[hours] == levels[hours].most
-	if tx.Size()-free > s.maxSize && counts[hours] > 1 {
+	tooLarge := tx.Size()-free > s.maxSize
+	if until := foldable(tx); tooLarge && !until.Equal(s.folded) {
+		folded, err := fold(tx, s.account)
+		if err != nil {
+			return err
+		}
+		if folded {
+			return sweep(tx, tx.Bucket([]byte(levels[hours].name)))
+		}
+		s.folded = until
+	}
+	if tooLarge && counts[hours] > 1 {
 		if err := dropOldest(tx, hours, counts); err != nil {
 			return err
 		}
