@@ -26,6 +26,7 @@ type accounts struct {
 	store atomic.Pointer[usage.Store] // nil if none is kept
 	path  string
 	log   *slog.Logger
+	inUse bool // a report is being read from the file: each write tries to open it again
 
 	reading chan struct{} // has a value for each report that is being made
 }
@@ -48,15 +49,23 @@ func openAccounts(path string, log *slog.Logger) *accounts {
 	return a
 }
 
-// open opens the file. If it is damaged, open sets it aside and begins a new one.
+// open opens the file. If it is damaged, open sets it aside and begins a new one. If a report is being read from it, as
+// after a restart of the agent, open sets inUse.
 func (a *accounts) open() {
 	store, err := usage.Open(a.path)
 	if errors.Is(err, usage.ErrBroken) {
 		store, err = a.begin(err)
 	}
 	if err != nil {
-		a.log.Warn("no accounts of usage are kept, for ration report", "error", err)
+		if !a.inUse {
+			a.log.Warn("no accounts of usage are kept, for ration report", "error", err)
+		}
+		a.inUse = errors.Is(err, usage.ErrInUse)
 		return
+	}
+	if a.inUse {
+		a.log.Info("accounts of usage are kept from now on")
+		a.inUse = false
 	}
 	a.store.Store(store)
 }
@@ -104,6 +113,9 @@ func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *node.Id
 // write writes the period since the last write. If it fails, the period is lost, and shows as not watched. Of a
 // file that proves to be damaged, nothing more can be read: a new one is begun, which has the next period.
 func (a *accounts) write(failed *bool) {
+	if a.inUse {
+		a.open()
+	}
 	store, period := a.store.Load(), a.meter.Take()
 	if store == nil {
 		return

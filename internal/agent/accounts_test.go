@@ -50,6 +50,22 @@ func TestDamagedAccounts(t *testing.T) {
 	expect.OK(t, a.store.Load().Close())
 }
 
+// A report that is being read from the file when the agent starts does not keep it from accounts for good.
+func TestAccountsInUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "usage.db")
+	made, err := usage.Open(path)
+	expect.OK(t, err)
+	expect.OK(t, made.Close())
+	report, err := usage.OpenReadOnly(path)
+	expect.OK(t, err)
+	a, failed := openAccounts(path, slog.New(slog.DiscardHandler)), false
+	expect.True(t, a.store.Load() == nil, "accounts that are being read are open for writing")
+	expect.OK(t, report.Close())
+	a.write(&failed)
+	expect.Must(t, a.store.Load() != nil && !failed, "no accounts are kept after the report")
+	expect.OK(t, a.store.Load().Close())
+}
+
 // A look that took long is followed by a rest, in which scans find changes without it. A short one is made at each scan.
 func TestLookRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

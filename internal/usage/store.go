@@ -64,6 +64,9 @@ type Store struct {
 // ErrBroken is returned for a file that cannot be used.
 var ErrBroken = errors.New("the file of accounts is damaged")
 
+// ErrInUse is returned if another process has the file open for writing, as a running agent has, or, for Open, for reading.
+var ErrInUse = errors.New("another process has the accounts open")
+
 // noFileError is returned if no agent has kept accounts.
 type noFileError struct{ path string }
 
@@ -87,7 +90,10 @@ func open(path string, readOnly bool) (_ *Store, err error) {
 		}
 	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistMapType})
-	if damaged(path, err) {
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		err = ErrInUse
+	case damaged(path, err):
 		err = fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	if err != nil {
@@ -106,7 +112,7 @@ func open(path string, readOnly bool) (_ *Store, err error) {
 // damaged reports whether the library could not open a file because of its content.
 func damaged(path string, err error) bool {
 	switch {
-	case err == nil, errors.Is(err, bolterrors.ErrTimeout):
+	case err == nil:
 		return false
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
 		return true
