@@ -17,6 +17,7 @@ import (
 	"ration/check/expect"
 	"ration/internal/job"
 	"ration/internal/usage"
+	"ration/machine"
 )
 
 // A file that is damaged while the agent runs, or before it starts, is set aside, and a new one is begun.
@@ -67,6 +68,7 @@ func TestAccountsInUse(t *testing.T) {
 }
 
 // A look that took long is followed by a rest, in which scans find changes without it. A short one is made at each scan.
+// The rest is never so long that what was held meanwhile would not count.
 func TestLookRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, looks := &Agent{}, 0
@@ -74,15 +76,36 @@ func TestLookRests(t *testing.T) {
 			a.account(func() { looks++; time.Sleep(takes) })
 		}
 		look(0)
-		look(time.Second)
+		look(100 * time.Millisecond)
 		expect.Equal(t, looks, 2, "looks of which the first took no time")
-		time.Sleep(10*time.Second - time.Millisecond)
+		time.Sleep(time.Second - time.Millisecond)
 		look(0)
-		expect.Equal(t, looks, 2, "looks before ten seconds have passed since one that took a second")
+		expect.Equal(t, looks, 2, "looks before a second has passed since one that took a tenth of that")
 		time.Sleep(time.Millisecond)
+		look(time.Minute)
+		expect.Equal(t, looks, 3, "looks after a second")
+		time.Sleep(maxLookRest)
 		look(0)
-		expect.Equal(t, looks, 3, "looks after ten seconds")
+		expect.Equal(t, looks, 4, "looks after one that took a minute, and the longest rest")
 	})
+}
+
+// What the accounts have not looked at yet is written when the agent ends.
+func TestLooksAtItsEnd(t *testing.T) {
+	t.Setenv(job.EnvFolder, t.TempDir())
+	path := filepath.Join(t.TempDir(), "usage.db")
+	a, err := New(Options{Usage: path, Log: slog.New(slog.DiscardHandler)})
+	expect.OK(t, err)
+	a.usage.meter.Look(&machine.Machine{}, time.Now().Add(-time.Second))
+	a.lookDue = time.Now().Add(time.Hour)
+	ctx, stop := context.WithCancel(t.Context())
+	expect.OK(t, a.Run(ctx, stop))
+	store, err := usage.OpenReadOnly(path)
+	expect.OK(t, err)
+	defer store.Close()
+	report, err := store.Report(time.Now().Add(-time.Hour), time.Now().Add(time.Minute), usage.ByUser, func(int) bool { return true })
+	expect.OK(t, err)
+	expect.True(t, report.Watched >= 1, "seconds in the accounts:", report.Watched)
 }
 
 // A user gets a report and a plot of that user's accounts only; root gets all.
