@@ -84,7 +84,7 @@ func (a *accounts) begin(why error) (*usage.Store, error) {
 func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *node.Idleness) {
 	var driver node.Reader
 	defer driver.Close()
-	ask, write := time.NewTicker(timesInterval), time.NewTicker(usage.Step)
+	ask, write := time.NewTicker(timesInterval), time.NewTimer(untilStep(time.Now()))
 	defer ask.Stop()
 	defer write.Stop()
 	last, failed := time.Now(), false
@@ -106,9 +106,14 @@ func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *node.Id
 			last = now
 		case <-write.C:
 			a.write(&failed)
+			write.Reset(untilStep(time.Now()))
 		}
 	}
 }
+
+// untilStep returns the time until the next step begins. A period that was written at any other time would be of two steps,
+// and a report since a time in the second one would lack it.
+func untilStep(now time.Time) time.Duration { return now.Truncate(usage.Step).Add(usage.Step).Sub(now) }
 
 // write writes the period since the last write. If it fails, the period is lost, and shows as not watched. Of a
 // file that proves to be damaged, nothing more can be read: a new one is begun, which has the next period.

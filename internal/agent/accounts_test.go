@@ -16,6 +16,7 @@ import (
 
 	"ration/check/expect"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/usage"
 	"ration/machine"
 )
@@ -87,6 +88,38 @@ func TestLookRests(t *testing.T) {
 		time.Sleep(maxLookRest)
 		look(0)
 		expect.Equal(t, looks, 4, "looks after one that took a minute, and the longest rest")
+	})
+}
+
+// What happens in a step is in the accounts of that step, whenever the agent was started: a report since a time has all from
+// then on, and little from before.
+func TestAccountsOfAStep(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "usage.db")
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now().Truncate(usage.Step)
+		time.Sleep(8 * time.Second)
+		a := openAccounts(path, slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			a.run(ctx, func() *snapshot { return &snapshot{} }, node.NewIdleness(0))
+		}()
+		for range 34 {
+			a.meter.Look(&machine.Machine{}, time.Now())
+			time.Sleep(time.Second)
+		}
+		stop()
+		<-done
+		store, err := usage.OpenReadOnly(path)
+		expect.OK(t, err)
+		defer store.Close()
+		for step, want := range []float64{2, 10, 10, 10} {
+			from := began.Add(time.Duration(step) * usage.Step)
+			r, err := store.Report(from, from.Add(usage.Step), usage.ByUser, func(int) bool { return true })
+			expect.OK(t, err)
+			expect.True(t, r.Watched >= want-1 && r.Watched <= want+1, "step", step, "has", r.Watched, "seconds, want", want)
+		}
 	})
 }
 
