@@ -24,7 +24,7 @@ func newSlurmNode(t *testing.T) slurmNode {
 	for _, name := range []string{"prolog", "epilog", "task", "account", "functions"} {
 		text, err := os.ReadFile("slurm/" + name)
 		expect.OK(t, err)
-		n.write(name, strings.NewReplacer("/etc/ration/slurm.conf", n.path("conf"), "/run/ration-slurm", n.path("state")).Replace(string(text)))
+		n.write(name, strings.NewReplacer("/etc/ration/slurm.conf", n.path("conf"), "/run/ration-slurm", n.path("state"), "/var/lib/ration-agent/usage.db", n.path("usage.db")).Replace(string(text)))
 	}
 	n.write("conf", "SHARDS=8\nPRIORITIES='serve=high batch=low'\nQOS_PRIORITIES='premium=high scavenger=low'\nPATH="+n.folder+":$PATH\n")
 	n.write("ration", "#!/bin/sh\necho \"$*\" >>"+n.path("calls")+"\n")
@@ -223,21 +223,18 @@ func TestHostileSlurmAccount(t *testing.T) {
 		"no line":                    {csv: head, logged: "the accounts have nothing of slurm-7 (does ration agent run?)"},
 		"no accounts":                {csv: "ration: there is no agent\n", logged: "the accounts have nothing of slurm-7"},
 		"several nodes":              {csv: head + own, nodes: "2", logged: used + " (not in AdminComment: it had several nodes)"},
-		"no database":                {csv: head + own, fails: "no slurmdbd", wrote: wrote, logged: used + " (not in AdminComment: no slurmdbd)"},
+		"no database":                {csv: head + own, fails: "echo no slurmdbd; exit 1", wrote: wrote, logged: used + " (not in AdminComment: no slurmdbd)"},
+		"a busy database":            {csv: head + own, fails: "[ -e again ] || { : >again; exit 1; }", wrote: wrote},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if out, err := exec.Command("id", "-un").Output(); err != nil || string(out) != "root\n" {
 				c.csv = strings.ReplaceAll(c.csv, "root,", strings.TrimSpace(string(out))+",")
 			}
 			n := newSlurmNode(t)
-			n.write("conf", n.read("conf")+"ACCOUNT_DELAY=0\n")
 			n.write("csv", c.csv)
 			n.write("ration", "#!/bin/sh\n[ \"$*\" = 'report --by job --since 2026-01-31T15:04:05Z --csv' ] && cat "+n.path("csv")+"\n")
-			fails := ""
-			if c.fails != "" {
-				fails = "echo " + c.fails + "; exit 1\n"
-			}
-			n.write("sacctmgr", "#!/bin/sh\nprintf '%s\\n' \"$@\" >"+n.path("wrote")+"\n"+fails)
+			n.write("sleep", "#!/bin/sh\n")
+			n.write("sacctmgr", "#!/bin/sh\ncd "+n.folder+"\nprintf '%s\\n' \"$@\" >wrote\n"+c.fails+"\n")
 			n.write("logger", "#!/bin/sh\necho \"$*\" >"+n.path("logged")+"\n")
 			if c.nodes == "" {
 				c.nodes = "1"
@@ -248,6 +245,19 @@ func TestHostileSlurmAccount(t *testing.T) {
 			expect.True(t, strings.Contains(got, c.logged) && (c.logged != "" || got == ""), "it logged", got, "want", c.logged)
 		})
 	}
+}
+
+// The accounts are read after the agent has written them twice since the job's end, however late that is.
+func TestSlurmAccountWaits(t *testing.T) {
+	n := newSlurmNode(t)
+	n.write("usage.db", "")
+	old := time.Now().Add(-time.Hour)
+	expect.OK(t, os.Chtimes(n.path("usage.db"), old, old))
+	// The agent writes at each third look, later than the clock of the file system has moved.
+	n.write("sleep", "#!/bin/sh\ncd "+n.folder+"\necho look >>calls\n[ $(($(grep -c look calls) % 3)) != 0 ] || { /bin/sleep 0.05; : >usage.db; echo write >>calls; }\n")
+	_, err := n.run("account", []string{"7", "slurm-7", "2026-01-31T15:04:05Z"}, "SLURM_JOB_NUM_NODES=1")
+	expect.True(t, err != nil, "there are no accounts")
+	expect.Equal(t, n.read("calls"), strings.Repeat("look\nlook\nlook\nwrite\n", 2)+"report --by job --since 2026-01-31T15:04:05Z --csv\n")
 }
 
 // The epilog accounts for a job since its prolog, if the settings say so, and does not wait for it.

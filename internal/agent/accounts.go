@@ -26,6 +26,7 @@ type accounts struct {
 	store atomic.Pointer[usage.Store] // nil if none is kept
 	path  string
 	log   *slog.Logger
+	inUse bool // a report is being read from the file: each write tries to open it again
 
 	reading chan struct{} // has a value for each report that is being made
 }
@@ -48,15 +49,23 @@ func openAccounts(path string, log *slog.Logger) *accounts {
 	return a
 }
 
-// open opens the file. If it is damaged, open sets it aside and begins a new one.
+// open opens the file. If it is damaged, open sets it aside and begins a new one. If a report is being read from it, as
+// after a restart of the agent, open sets inUse.
 func (a *accounts) open() {
 	store, err := usage.Open(a.path)
 	if errors.Is(err, usage.ErrBroken) {
 		store, err = a.begin(err)
 	}
 	if err != nil {
-		a.log.Warn("no accounts of usage are kept, for ration report", "error", err)
+		if !a.inUse {
+			a.log.Warn("no accounts of usage are kept, for ration report", "error", err)
+		}
+		a.inUse = errors.Is(err, usage.ErrInUse)
 		return
+	}
+	if a.inUse {
+		a.log.Info("accounts of usage are kept from now on")
+		a.inUse = false
 	}
 	a.store.Store(store)
 }
@@ -75,7 +84,7 @@ func (a *accounts) begin(why error) (*usage.Store, error) {
 func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *node.Idleness) {
 	var driver node.Reader
 	defer driver.Close()
-	ask, write := time.NewTicker(timesInterval), time.NewTicker(usage.Step)
+	ask, write := time.NewTicker(timesInterval), time.NewTimer(untilStep(time.Now()))
 	defer ask.Stop()
 	defer write.Stop()
 	last, failed := time.Now(), false
@@ -97,13 +106,21 @@ func (a *accounts) run(ctx context.Context, read func() *snapshot, idle *node.Id
 			last = now
 		case <-write.C:
 			a.write(&failed)
+			write.Reset(untilStep(time.Now()))
 		}
 	}
 }
 
+// untilStep returns the time until the next step begins. A period that was written at any other time would be of two steps,
+// and a report since a time in the second one would lack it.
+func untilStep(now time.Time) time.Duration { return now.Truncate(usage.Step).Add(usage.Step).Sub(now) }
+
 // write writes the period since the last write. If it fails, the period is lost, and shows as not watched. Of a
 // file that proves to be damaged, nothing more can be read: a new one is begun, which has the next period.
 func (a *accounts) write(failed *bool) {
+	if a.inUse {
+		a.open()
+	}
 	store, period := a.store.Load(), a.meter.Take()
 	if store == nil {
 		return

@@ -16,7 +16,9 @@ import (
 
 	"ration/check/expect"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/internal/usage"
+	"ration/machine"
 )
 
 // A file that is damaged while the agent runs, or before it starts, is set aside, and a new one is begun.
@@ -50,7 +52,24 @@ func TestDamagedAccounts(t *testing.T) {
 	expect.OK(t, a.store.Load().Close())
 }
 
+// A report that is being read from the file when the agent starts does not keep it from accounts for good.
+func TestAccountsInUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "usage.db")
+	made, err := usage.Open(path)
+	expect.OK(t, err)
+	expect.OK(t, made.Close())
+	report, err := usage.OpenReadOnly(path)
+	expect.OK(t, err)
+	a, failed := openAccounts(path, slog.New(slog.DiscardHandler)), false
+	expect.True(t, a.store.Load() == nil, "accounts that are being read are open for writing")
+	expect.OK(t, report.Close())
+	a.write(&failed)
+	expect.Must(t, a.store.Load() != nil && !failed, "no accounts are kept after the report")
+	expect.OK(t, a.store.Load().Close())
+}
+
 // A look that took long is followed by a rest, in which scans find changes without it. A short one is made at each scan.
+// The rest is never so long that what was held meanwhile would not count.
 func TestLookRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, looks := &Agent{}, 0
@@ -58,15 +77,68 @@ func TestLookRests(t *testing.T) {
 			a.account(func() { looks++; time.Sleep(takes) })
 		}
 		look(0)
-		look(time.Second)
+		look(100 * time.Millisecond)
 		expect.Equal(t, looks, 2, "looks of which the first took no time")
-		time.Sleep(10*time.Second - time.Millisecond)
+		time.Sleep(time.Second - time.Millisecond)
 		look(0)
-		expect.Equal(t, looks, 2, "looks before ten seconds have passed since one that took a second")
+		expect.Equal(t, looks, 2, "looks before a second has passed since one that took a tenth of that")
 		time.Sleep(time.Millisecond)
+		look(time.Minute)
+		expect.Equal(t, looks, 3, "looks after a second")
+		time.Sleep(maxLookRest)
 		look(0)
-		expect.Equal(t, looks, 3, "looks after ten seconds")
+		expect.Equal(t, looks, 4, "looks after one that took a minute, and the longest rest")
 	})
+}
+
+// What happens in a step is in the accounts of that step, whenever the agent was started: a report since a time has all from
+// then on, and little from before.
+func TestAccountsOfAStep(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "usage.db")
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now().Truncate(usage.Step)
+		time.Sleep(8 * time.Second)
+		a := openAccounts(path, slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			a.run(ctx, func() *snapshot { return &snapshot{} }, node.NewIdleness(0))
+		}()
+		for range 34 {
+			a.meter.Look(&machine.Machine{}, time.Now())
+			time.Sleep(time.Second)
+		}
+		stop()
+		<-done
+		store, err := usage.OpenReadOnly(path)
+		expect.OK(t, err)
+		defer store.Close()
+		for step, want := range []float64{2, 10, 10, 10} {
+			from := began.Add(time.Duration(step) * usage.Step)
+			r, err := store.Report(from, from.Add(usage.Step), usage.ByUser, func(int) bool { return true })
+			expect.OK(t, err)
+			expect.True(t, r.Watched >= want-1 && r.Watched <= want+1, "step", step, "has", r.Watched, "seconds, want", want)
+		}
+	})
+}
+
+// What the accounts have not looked at yet is written when the agent ends.
+func TestLooksAtItsEnd(t *testing.T) {
+	t.Setenv(job.EnvFolder, t.TempDir())
+	path := filepath.Join(t.TempDir(), "usage.db")
+	a, err := New(Options{Usage: path, Log: slog.New(slog.DiscardHandler)})
+	expect.OK(t, err)
+	a.usage.meter.Look(&machine.Machine{}, time.Now().Add(-time.Second))
+	a.lookDue = time.Now().Add(time.Hour)
+	ctx, stop := context.WithCancel(t.Context())
+	expect.OK(t, a.Run(ctx, stop))
+	store, err := usage.OpenReadOnly(path)
+	expect.OK(t, err)
+	defer store.Close()
+	report, err := store.Report(time.Now().Add(-time.Hour), time.Now().Add(time.Minute), usage.ByUser, func(int) bool { return true })
+	expect.OK(t, err)
+	expect.True(t, report.Watched >= 1, "seconds in the accounts:", report.Watched)
 }
 
 // A user gets a report and a plot of that user's accounts only; root gets all.

@@ -51,8 +51,10 @@ const (
 	gap      = 20 * time.Millisecond
 	maxScans = 4
 	// After the accounts have looked at all jobs, they do not look again for lookRest times as long as that took. With
-	// thousands of jobs of one user a look takes longer than a scan, and scans find the changes of all users.
-	lookRest = 10
+	// thousands of jobs of one user a look takes longer than a scan, and scans find the changes of all users. The rest is
+	// bounded: looks that are more than 15 s apart do not count what was held between them.
+	lookRest    = 10
+	maxLookRest = 5 * time.Second
 )
 
 // lastWrite is how long an agent that ends waits for its accounts to be written: users can keep the disk busy. Tests
@@ -179,6 +181,7 @@ func (a *Agent) Run(ctx context.Context, ready func()) error {
 	}()
 	counting, stopCounting := context.WithCancel(context.Background())
 	defer stopCounting()
+	defer func() { a.usage.meter.Look(a.Machine(), time.Now()) }() // the accounts may not have looked at the last scans
 	go func() {
 		defer close(written)
 		a.usage.run(counting, a.snapshot.Load, a.idle)
@@ -275,7 +278,7 @@ func (a *Agent) account(look func()) {
 		return
 	}
 	look()
-	a.lookDue = time.Now().Add(lookRest * time.Since(began))
+	a.lookDue = time.Now().Add(min(lookRest*time.Since(began), maxLookRest))
 }
 
 // Machine returns the machine as of the latest scan. Do not change it.

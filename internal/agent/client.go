@@ -101,6 +101,13 @@ func NewClient(path string) *Client {
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(path) }}}}
 }
 
+// Patient returns a client of the same agent that waits so long for a whole answer.
+func (c *Client) Patient(wait time.Duration) *Client {
+	p := NewClient(c.path)
+	p.timeout = wait
+	return p
+}
+
 // dial connects to a socket of root or of this user.
 func dial(path string) (net.Conn, error) {
 	var st unix.Stat_t

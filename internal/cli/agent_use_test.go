@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,7 @@ import (
 	"ration/check/expect"
 	"ration/check/testenv"
 	"ration/internal/job"
+	"ration/internal/usage"
 	"ration/machine"
 )
 
@@ -148,6 +150,25 @@ func TestSilentAgent(t *testing.T) {
 			expect.True(t, name == "stopped" || err != nil, "a page has written what was told: it has no log")
 		})
 	}
+}
+
+// ration report waits for an agent that is slow to answer and has the accounts open: nothing else can read them.
+func TestReportOfSlowAgent(t *testing.T) {
+	t.Parallel()
+	folder := jobsFolder(t)
+	accounts, err := usage.Open(filepath.Join(folder, job.UsageFile))
+	expect.OK(t, err)
+	defer accounts.Close()
+	var asked atomic.Int32
+	serveAgent(t, folder, func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			<-r.Context().Done() // when the command has given up
+			return
+		}
+		fmt.Fprint(w, `{"by": "user", "lines": [{"user": "ada"}]}`)
+	})
+	out := runIn(t, folder, "report", "--csv")
+	expect.True(t, strings.Contains(out, "\nada,"), out)
 }
 
 // Who follows an agent that falls silent is told so, and goes on without it.

@@ -97,7 +97,10 @@ func (a *app) runReport(f reportFlags) error {
 	case f.html && a.out.tty:
 		return usageError("--html writes a file for a browser, not for a terminal (use ration report --html > report.html)")
 	}
-	report, err := readReport(from, to, f.by, f.html)
+	report, err := readReport(from, to, f.by, f.html, 0)
+	if errors.Is(err, usage.ErrInUse) {
+		report, err = readReport(from, to, f.by, f.html, reportPatience)
+	}
 	if err != nil {
 		return err
 	}
@@ -110,15 +113,28 @@ func (a *app) runReport(f reportFlags) error {
 	return a.print(report, func() { a.showReport(report) })
 }
 
-// readReport gets a report from the agent or, if none runs, from its file.
-func readReport(from, to time.Time, by string, plot bool) (usage.Report, error) {
-	if c, err := agent.Find(); err == nil {
+// reportPatience is how long ration report waits for an agent that has the accounts open: nothing else can read them
+// meanwhile, and on a busy machine an agent may need many seconds.
+const reportPatience = 30 * time.Second
+
+// readReport gets a report from the agent, for which it waits so long (0: for as long as other commands), or, if none
+// answers, from its file. It returns ErrInUse if a process has that open, which may be the agent.
+func readReport(from, to time.Time, by string, plot bool, wait time.Duration) (usage.Report, error) {
+	c, silent := agent.Find()
+	if silent == nil {
+		if wait > 0 {
+			c = c.Patient(wait)
+		}
 		report, err := c.Report(from, to, by, plot)
-		if err == nil || !errors.Is(err, agent.ErrSilent) {
+		if !errors.Is(err, agent.ErrSilent) {
 			return report, err
 		}
+		silent = err
 	}
 	s, err := usage.OpenReadOnly(usagePath())
+	if errors.Is(err, usage.ErrInUse) && errors.Is(silent, agent.ErrSilent) {
+		return usage.Report{}, fmt.Errorf("%w: %w", silent, err)
+	}
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 			return usage.Report{}, statusError{fmt.Errorf("%w (start ration agent: it keeps them from then on)", err), ExitOpen}
@@ -139,7 +155,7 @@ func viewerReport(from, to time.Time, plot bool) (usage.Report, error) {
 	if !job.AllUsers() {
 		by = usage.ByJob
 	}
-	return readReport(from, to, by, plot)
+	return readReport(from, to, by, plot, 0)
 }
 
 // writeHTML writes a report as one file for a browser.

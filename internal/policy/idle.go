@@ -24,7 +24,7 @@ const IdleCommand = "sleep-when-idle"
 // Intervals of the watch for jobs that need such a process.
 const (
 	idleEvery = 5 * time.Second
-	// idlePause is how long a job is left alone after its process has ended. A user can end it at will.
+	// idlePause is how long a job is left alone after its process has ended before the job. A user can end it at will.
 	idlePause = time.Minute
 )
 
@@ -38,11 +38,30 @@ type idleJob struct {
 	created int64 // a later job of the same path is another; its region may have the same device and inode
 }
 
+// idlePauses are the jobs that are left alone because their process has ended, and until when, by the path of the region.
+type idlePauses map[string]idleRest
+
+// idleRest is the pause of the job that was made at a time.
+type idleRest struct {
+	created int64
+	until   time.Time
+}
+
+// end ends the pauses that are over. The process of a job that has no processes any more, or that was made anew, has ended
+// with its job.
+func (p idlePauses) end(want map[string]idleJob, now time.Time) {
+	for path, pause := range p {
+		if j, there := want[path]; !there || j.created != pause.created || now.After(pause.until) {
+			delete(p, path)
+		}
+	}
+}
+
 // sleepIdle keeps a process running for each job with processes whose user has sleep_after, until the context ends.
 func (k *keeper) sleepIdle(ctx context.Context) {
 	running := &k.idle
 	ended := make(chan string)
-	later := map[string]time.Time{}
+	pauses := idlePauses{}
 	tick := time.NewTicker(idleEvery)
 	defer tick.Stop()
 	for {
@@ -53,14 +72,15 @@ func (k *keeper) sleepIdle(ctx context.Context) {
 			}
 			return
 		case path := <-ended:
-			if !running.all()[path].stopped {
-				later[path] = time.Now().Add(idlePause)
+			if p := running.all()[path]; !p.stopped {
+				pauses[path] = idleRest{p.created, time.Now().Add(idlePause)}
 			}
 			running.set(path, nil)
 			continue
 		case <-tick.C:
 		}
 		now, want := time.Now(), k.idleJobs()
+		pauses.end(want, now)
 		is := running.all()
 		for path, p := range is {
 			if want[path] != p.idleJob { // the policy has changed, the job has no process, or it is another
@@ -69,7 +89,7 @@ func (k *keeper) sleepIdle(ctx context.Context) {
 			}
 		}
 		for path, j := range want {
-			if is[path] != nil || now.Before(later[path]) {
+			if _, left := pauses[path]; left || is[path] != nil {
 				continue
 			}
 			one, cancel := context.WithCancel(ctx)
@@ -82,11 +102,6 @@ func (k *keeper) sleepIdle(ctx context.Context) {
 				cancel()
 				ended <- path
 			}()
-		}
-		for path, at := range later {
-			if now.After(at) {
-				delete(later, path)
-			}
 		}
 	}
 }

@@ -410,11 +410,13 @@ func timesOf(j *machine.Job, device int) (sampled, unmeasured float64, worked, k
 }
 
 // Take returns the period until the last look, and begins the next. Memory that was held in it counts as idle
-// if the job is known to have done no work.
+// if the job is known to have done no work. The period's time is its middle: looks are a little before or after the limits
+// of a step.
 func (m *Meter) Take() Period {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := m.period
+	out.At = out.At.Add(m.at.Sub(out.At) / 2)
 	for s, sums := range out.Sums {
 		if worked, known := m.worked[s]; known && !worked {
 			sums.Idle = sums.Held

@@ -68,6 +68,9 @@ type Store struct {
 // ErrBroken is returned for a file that cannot be used.
 var ErrBroken = errors.New("the file of accounts is damaged")
 
+// ErrInUse is returned if another process has the file open for writing, as a running agent has, or, for Open, for reading.
+var ErrInUse = errors.New("another process has the accounts open")
+
 // noFileError is returned if no agent has kept accounts.
 type noFileError struct{ path string }
 
@@ -93,7 +96,10 @@ func open(path string, readOnly bool) (_ *Store, err error) {
 	// Free pages are taken from the beginning of the file. The library's other list cuts large runs of them into small ones:
 	// then records, which need runs, would make the file grow without end (to four times MaxSize in a year of many names).
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: readOnly, FreelistType: bbolt.FreelistArrayType})
-	if damaged(path, err) {
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		err = ErrInUse
+	case damaged(path, err):
 		err = fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	if err != nil {
@@ -112,7 +118,7 @@ func open(path string, readOnly bool) (_ *Store, err error) {
 // damaged reports whether the library could not open a file because of its content.
 func damaged(path string, err error) bool {
 	switch {
-	case err == nil, errors.Is(err, bolterrors.ErrTimeout):
+	case err == nil:
 		return false
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
 		return true

@@ -20,6 +20,18 @@ static void replace_claims(void)
 	}
 }
 
+#define WAIT "cuCtxSynchronize:before"
+
+/* Says that this process waits for its device, once the library has shown so and calls the driver. */
+static void *say_waits(void *arg)
+{
+	unsigned held = fakegpu_held(WAIT, 1, 60000);
+	if (held != 1 || write(1, "w", 1) != 1)
+		_exit(1);
+	fakegpu_open(WAIT);
+	return arg;
+}
+
 /* A worker: l launches, w waits for a kernel that takes minutes, 1 to 3 change the job's priority, c
  * makes another context and launches in it, x closes the file of claims. */
 static int work(void)
@@ -32,9 +44,12 @@ static int work(void)
 		if (step == 'l')
 			OK(launch(f, NULL));
 		if (step == 'w') {
+			pthread_t t;
 			OK(launch(forever, NULL));
-			EQ(write(1, "w", 1), 1);
+			fakegpu_hold(WAIT, 1);
+			EQ(pthread_create(&t, NULL, say_waits, NULL), 0);
 			OK(cuCtxSynchronize());
+			EQ(pthread_join(t, NULL), 0);
 		}
 		if (step >= '1' && step <= '3')
 			EQ(region_limits_with(region_here(), change_priority, &(uint64_t){(uint64_t)(step - '0')}), 0);
@@ -96,8 +111,6 @@ static void waiting(void)
 	EQ(slice(&high), HIGH);
 	EQ(slice(&low), SHORT);
 	tell(&second, 'w', 'w');
-	/* It has told before it waits. */
-	syscall(SYS_nanosleep, &(struct timespec){0, 300000000}, NULL);
 	later(5 * SECOND);
 	EQ(slice(&high), HIGH);
 	/* Its kernel outlasts eight turns of the other one: there are no turns for a minute. */
@@ -113,7 +126,6 @@ static void waiting(void)
 	/* One of high priority that has waited counts for as long as one that has launched. */
 	char done = 0;
 	tell(&high, 'w', 'w');
-	syscall(SYS_nanosleep, &(struct timespec){0, 300000000}, NULL);
 	later(60 * SECOND);
 	EQ(slice(&low), SHORT);
 	later(600 * SECOND);

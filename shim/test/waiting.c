@@ -248,13 +248,15 @@ static void test_refused(void)
 static void test_mutual(void)
 {
 	struct worker one = new_worker(NULL), two = new_worker(NULL);
-	wait_at_most(500);
+	wait_at_most(RATION_MAX_WAIT_ALLOC);
 	tell(&one, 'q', 'd');
 	tell(&two, 'q', 'd');
 	ask(&one, 'q');
 	until_waiting(1);
 	uint64_t before = refusals();
 	ask(&two, 'q');
+	until_waiting(2);
+	wait_at_most(1);
 	answer(&one, 'o');
 	CHECK(refusals() > before);
 	CHECK(region_here()->m->refusals[before % RATION_REFUSALS].waited >> RATION_WAITED_MUTUAL_BIT);
@@ -312,10 +314,10 @@ static void test_fault(const char *frees, const char *waits)
 	ask(&two, 'h');
 	if (!waits)
 		until_waiting(1);
-	else
-		nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+	else /* until it has died or stopped; it stays to be waited for */
+		EQ(waitid(P_PID, (id_t)two.pid, &(siginfo_t){0}, WEXITED | WSTOPPED | WNOWAIT), 0);
 	ask(&three, 'h');
-	nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+	nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* it waits by now, or comes when there is room: both are right */
 	ask(&one, 'f');
 	if (waits) {
 		answer(&three, 'd');

@@ -4,6 +4,19 @@
 
 #define MODULE (100 * MIB)
 
+enum { FIRST_LOOK_NS = 50000 }; /* how long a load that waits for its turn sleeps at first; nothing else sleeps so long */
+
+static uint32_t looks_stopped, look_stops; /* such a load does not go on; one has come there */
+
+__attribute__((visibility("default"))) int nanosleep(const struct timespec *t, struct timespec *left)
+{
+	while (t->tv_nsec == FIRST_LOOK_NS && load32_acquire(&looks_stopped)) {
+		store32_release(&look_stops, 1);
+		syscall(SYS_nanosleep, &(struct timespec){0, 1000000}, NULL);
+	}
+	return (int)syscall(SYS_nanosleep, t, left);
+}
+
 static const char large[] = PTX(BIG_100M);
 
 static CUresult load(struct task *t) { return cuModuleLoadData(&t->module, large); }
@@ -36,10 +49,15 @@ static void at_the_limit(void)
 	CUcontext c = start();
 	OK(cuCtxSynchronize());
 	set_limit(0, in_use(0) + MODULE - MIB);
+	store32_release(&looks_stopped, 1);
 	begin(t, c);
 	EQ(fakegpu_held("cuModuleLoadData", 1, LONG), 1);
-	EQ(fakegpu_held("cuModuleLoadData", 2, SOON), 1);
+	for (unsigned ms = 0; ms < LONG && !load32_acquire(&look_stops); ms++)
+		pause_ms(1);
+	EQ(load32_acquire(&look_stops), 1);
+	EQ(fakegpu_held("cuModuleLoadData", 2, 0), 1);
 	CHECK(in_use(0) <= limit_of(0) + MODULE);
+	store32_release(&looks_stopped, 0);
 	fakegpu_open("cuModuleLoadData");
 	end(t, CUDA_ERROR_OUT_OF_MEMORY);
 }
@@ -65,8 +83,10 @@ static void with_room(void)
 	CUcontext c = start();
 	OK(cuCtxSynchronize());
 	set_limit(0, in_use(0) + 2 * MODULE + MIB);
+	store32_release(&looks_stopped, 1); /* so that one that waits would not come */
 	begin(t, c);
-	EQ(fakegpu_held("cuModuleLoadData", 2, SOON), 2);
+	EQ(fakegpu_held("cuModuleLoadData", 2, LONG), 2);
+	store32_release(&looks_stopped, 0);
 	end(t, CUDA_SUCCESS);
 }
 
