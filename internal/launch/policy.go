@@ -158,7 +158,7 @@ func (p Plan) startWhenRoom(j *Job) error {
 	if err := w.untilFirst(t); err != nil {
 		return err
 	}
-	ask := job.Backoff{First: askFirst, Last: askLast}
+	ask := job.Backoff{First: askFirst, Last: askService}
 	for announced := false; ; announced = true {
 		err := p.start(j, TryRequest, w)
 		if !errors.Is(err, errBusy) {

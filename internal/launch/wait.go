@@ -44,6 +44,8 @@ const (
 	tellEvery = time.Second // how often a changed place in the queue is shown
 	// How often the driver is asked while other programs than jobs hold the room: nothing tells of their end.
 	askFirst, askLast = 100 * time.Millisecond, 2 * time.Second
+	// How often the policy's service is asked in the end whether there is room in the user's ration.
+	askService = 500 * time.Millisecond
 	// How often jobs are read that cannot be waited for: jobs of ration create that another user may remove.
 	readAgain = 5 * time.Second
 )
