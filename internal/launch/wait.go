@@ -195,6 +195,7 @@ type waiter struct {
 	expired   <-chan time.Time // nil without a time limit
 	atOnce    bool             // do not wait
 	announced bool
+	service   service                     // of the policy
 	sleep     func(*machine.Job) error    // Wait.Sleep
 	refused   map[machine.JobID]time.Time // jobs that could not sleep, and until when they are left alone
 
