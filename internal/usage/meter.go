@@ -134,7 +134,7 @@ func (m *Meter) note(jobs map[Subject]held, mc *machine.Machine, j *machine.Job,
 	own := map[Subject]held{} // the job may name one device several times
 	for n := range j.Devices {
 		d := &j.Devices[n]
-		if _, ruled := job.PolicyUser(j.Path); d.Used == 0 && d.Driver == 0 && d.Peak == 0 && (!ruled || d.UUID == "" || runIsNew(j, now)) {
+		if _, ruled := job.PolicyUser(j.Path); d.Used == 0 && d.Driver == 0 && d.Peak == 0 && (!ruled || d.UUID == "") {
 			continue // the limit may be for a device that does not exist; a policy's are for devices that do
 		}
 		// The driver's count is that of the job's processes, as the kernel knows them. A job that writes
@@ -170,13 +170,6 @@ func (m *Meter) note(jobs map[Subject]held, mc *machine.Machine, j *machine.Job,
 	for s, h := range own {
 		jobs[s] = jobs[s].add(h)
 	}
-}
-
-// runIsNew reports whether a job is a run of a policy that its user has not recorded yet. The record has the project, and
-// the command starts after it is written.
-func runIsNew(j *machine.Job, now time.Time) bool {
-	uid, ruled := job.PolicyUser(j.Path)
-	return ruled && j.Path != job.OfUserPath(uid) && len(j.Command) == 0 && len(j.Labels) == 0 && now.Sub(j.Created) < firstRead
 }
 
 // capacityOf returns the size of a job's device, which is 0 if it is unknown, and whether there is such a device. The

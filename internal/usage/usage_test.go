@@ -302,28 +302,6 @@ func TestMeterReservesRations(t *testing.T) {
 	}
 }
 
-// A run whose user has not recorded its project yet is in no account, unless it holds memory, or stays without a record.
-func TestMeterAwaitsRecord(t *testing.T) {
-	m := NewMeter()
-	run := machine.Job{Name: "exp", Path: job.RunPath(1000, "exp"), Owner: "ada", UID: 1000, Created: monday,
-		Devices: []machine.Device{{UUID: "GPU-0", Limited: true, Limit: gib}}}
-	subjects := func(after time.Duration) (out []string) {
-		jobs := map[Subject]held{}
-		m.known = map[int]int{}
-		m.note(jobs, &machine.Machine{}, &run, monday.Add(after))
-		for s := range jobs {
-			out = append(out, s.Project)
-		}
-		return out
-	}
-	expect.True(t, len(subjects(time.Second)) == 0)
-	expect.True(t, slices.Equal(subjects(firstRead), []string{""}))
-	run.Command, run.Labels, run.Claimed = []string{"train"}, map[string]string{job.Project: "web"}, true
-	expect.True(t, slices.Equal(subjects(time.Second), []string{"web (claimed)"}))
-	run.Command, run.Labels, run.Devices[0].Used = nil, nil, 1
-	expect.True(t, slices.Equal(subjects(time.Second), []string{""}))
-}
-
 // A counter counts once: not again when the device's UUID becomes known, nor by an agent that starts later.
 func TestMeterCountsOnce(t *testing.T) {
 	with := func(uuid string, refused uint64) *machine.Machine {
