@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -84,8 +85,12 @@ func (m *Machine) addRecords(records []Job) {
 			continue
 		}
 		j.Command, j.Launcher, j.Started = r.Command, r.Launcher, r.Started
-		if len(j.Labels) == 0 {
+		switch project := j.Labels[job.Project]; {
+		case len(j.Labels) == 0:
 			j.Labels, j.Claimed = r.Labels, r.Claimed
+		case j.Claimed && len(r.Labels) > 0: // the project stays the one that the run was given with
+			j.Labels = maps.Clone(r.Labels)
+			j.Labels[job.Project] = project
 		}
 	}
 }

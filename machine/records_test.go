@@ -126,3 +126,17 @@ func TestOwnerOfRemovedRun(t *testing.T) {
 	j.addLaunch(job.Launch{UID: -1}, dir, job.RegionName)
 	expect.Equal(t, j.UID, 61000)
 }
+
+// The project that a run was given with is known with the run, before its record is read, and stays the same after that.
+func TestClaimedProjectOfRun(t *testing.T) {
+	dir, err := unix.Open(t.TempDir(), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	expect.OK(t, err)
+	defer unix.Close(dir)
+	run := emptyJob(job.RunPath(61000, "train"))
+	run.addLaunch(job.Launch{UID: 0, Info: job.Info{Labels: map[string]string{job.Project: "web"}, Claimed: true}}, dir, job.RegionName)
+	expect.True(t, run.Labels[job.Project] == "web" && run.Claimed, run)
+	m := Machine{Jobs: []Job{run}}
+	m.addRecords([]Job{{countedIn: run.Path, Launcher: run.Owner, Command: []string{"train"}, Claimed: true, Labels: map[string]string{job.Project: "bio", "team": "x"}}})
+	got := m.Jobs[0]
+	expect.True(t, got.Labels[job.Project] == "web" && got.Labels["team"] == "x" && got.Claimed && len(got.Command) == 1, got)
+}

@@ -38,7 +38,7 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 			j.UnusedSince = timeOf(r.Since)
 		}
 	}
-	j.Claimed = len(j.Labels) > 0 && l.UID != 0 && job.PolicyInForce()
+	j.Claimed = len(j.Labels) > 0 && (l.Info.Claimed || l.UID != 0 && job.PolicyInForce())
 	j.countedIn = l.Info.Region
 	j.ranAs = j.runOfRecord()
 	j.Kubernetes = kubernetesOf(l.Kubernetes)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/proc"
@@ -68,7 +69,35 @@ func readQueue(folder string, uid int, most int) (out []Waiting) {
 	for i, q := range all {
 		out = append(out, waitingAt(i+1, q, folder, uid))
 	}
+	if folder == job.RootFolder {
+		out = append(out, waitingOn(all)...)
+	}
 	return out
+}
+
+// waitingOn returns the users that waited when the policy's service ended. Their programs wait on until the next one starts,
+// and have no tickets meanwhile; all are those of the queue. The service writes who waits after it has given a ration.
+func waitingOn(all []job.Waiting) (out []Waiting) {
+	if !job.PolicyInForce() {
+		return nil
+	}
+	for _, q := range job.WaitingUsers() {
+		if slices.ContainsFunc(all, func(w job.Waiting) bool { return w.UID == q.UID }) {
+			continue
+		}
+		if w := waitingAt(q.Place, q.Waiting, job.RootFolder, 0); w.PID != 0 && !w.served() {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// served reports whether the policy has made the job of a user that waited, or has given it its ration back.
+func (w *Waiting) served() bool {
+	if w.Wakes {
+		return hasRation(w.Path)
+	}
+	return policyMade(w.Path).After(w.Since)
 }
 
 // waitingAt returns what is shown of a command in the queue of a user's folder.
@@ -152,7 +181,7 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 		started := slices.ContainsFunc(after.Jobs, func(j Job) bool {
 			return j.ID().Path == w.Path && (j.Created.After(w.Since) || w.Wakes && j.Sleep != Asleep && j.State != Ended)
 		})
-		started = started || !w.Wakes && policyMade(w.Path).After(w.Since)
+		started = started || w.served()
 		waited := humanfmt.Span(now.Sub(w.Since).Truncate(time.Second))
 		switch {
 		case w.Path == "":
@@ -175,6 +204,14 @@ var policyMade = func(path string) (at time.Time) {
 		}
 	}
 	return at
+}
+
+// hasRation reports whether the job of a policy's user at a path has a ration. A job whose ration was lent leaves the queue
+// when it has it back, and wakes after that.
+func hasRation(path string) bool {
+	_, is := job.PolicyUser(path)
+	limits := readMemoryLimits(path)
+	return is && slices.ContainsFunc(limits.on[:], func(l abi.Limit) bool { return l.Limited() && l.Bytes() > 0 })
 }
 
 func (w *Waiting) event(kind string, at time.Time, text string) Event {

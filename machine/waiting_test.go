@@ -10,6 +10,7 @@ import (
 
 	"ration/check/expect"
 	"ration/check/testenv"
+	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/proc"
 )
@@ -114,5 +115,22 @@ func TestWaitingToWake(t *testing.T) {
 		events := waitingSince(at(Asleep, waits), at(c.sleep), time.Unix(10, 0))
 		expect.Must(t, len(events) == 1, events)
 		expect.True(t, events[0].Kind == c.kind && events[0].Text == c.text, events[0].Kind, events[0].Text)
+	}
+}
+
+// A job whose ration was lent leaves the queue when it has the ration back, and wakes after that.
+func TestWaitingToWakeForRation(t *testing.T) {
+	path := job.OfUserPath(4002)
+	defer func(was func(string) memoryLimits) { readMemoryLimits = was }(readMemoryLimits)
+	for size, kind := range map[uint64]string{0: JobGaveUp, 20 << 30: JobAdmitted} {
+		readMemoryLimits = func(string) (out memoryLimits) {
+			out.known, out.on[0], out.on[1] = true, abi.MakeLimit(size), abi.MakeLimit(0)
+			return out
+		}
+		asleep := Job{Name: "ben", Path: path, Created: time.Unix(1, 0), Sleep: Asleep}
+		waits := Waiting{Place: 1, Job: "ben", Path: path, Owner: "ben", UID: 4002, Since: time.Unix(2, 0), Wakes: true}
+		events := waitingSince(&Machine{Waiting: []Waiting{waits}, Jobs: []Job{asleep}}, &Machine{Jobs: []Job{asleep}}, time.Unix(10, 0))
+		expect.Must(t, len(events) == 1, events)
+		expect.Equal(t, events[0].Kind, kind, size)
 	}
 }

@@ -107,7 +107,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 		},
 		needed: func(u policy.Standing) bool { return u.Asked != nil && *u.Asked != u.Ration }},
 		column[policy.Standing]{title: "GPU",
-			text:   func(u policy.Standing) string { return cmp.Or(strings.TrimLeft(gpusText(u.GPUs), "GPUs "), "-") },
+			text:   placeText,
 			needed: func(u policy.Standing) bool { return len(u.GPUs) > 0 }},
 		column[policy.Standing]{title: "JOB", text: func(u policy.Standing) string {
 			if u.Job == "" && u.Exempt {
@@ -181,6 +181,17 @@ func partText(part fmt.Stringer) string {
 		return text
 	}
 	return "-"
+}
+
+// placeText formats which GPUs a user's job is on.
+func placeText(u policy.Standing) string {
+	switch {
+	case u.Job == "":
+		return "-"
+	case len(u.GPUs) == 0:
+		return "all"
+	}
+	return strings.TrimLeft(gpusText(u.GPUs), "GPUs ")
 }
 
 // limitsText formats the memory limits of a job: one size if all devices have the same.

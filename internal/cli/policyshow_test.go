@@ -24,3 +24,10 @@ func TestLimitsOfUsersJob(t *testing.T) {
 		expect.Equal(t, limitsText(c.limits), c.want)
 	}
 }
+
+// It says of each job which GPUs it is on.
+func TestPlaceOfUsersJob(t *testing.T) {
+	for want, u := range map[string]policy.Standing{"-": {}, "all": {Job: "/r"}, "1": {Job: "/r", GPUs: []int{1}}, "0, 2": {Job: "/r", GPUs: []int{0, 2}}} {
+		expect.Equal(t, placeText(u), want)
+	}
+}

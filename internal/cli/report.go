@@ -299,10 +299,10 @@ func (a *app) showReport(r usage.Report) {
 			a.out.paragraph(plain, 0, "Together %s of the GPUs' time; %s held, %s of it idle; %s reserved.", t.Hours(), humanfmt.GiBHours(t.Held), t.IdlePart(), humanfmt.GiBHours(t.Reserved))
 		}
 	}
-	if all := r.To.Sub(r.From).Seconds(); r.Watched < 0.999*all {
+	// The report begins at the step in which the time falls that was asked for.
+	if all := r.To.Sub(r.From).Truncate(usage.Step); r.Watched < 0.999*all.Seconds() {
 		a.out.printf("\n")
-		a.out.paragraph(plain, 0, "An agent watched %s of these %s; what happened in the rest is not known.",
-			humanfmt.Span(time.Duration(r.Watched*float64(time.Second))), humanfmt.Span(r.To.Sub(r.From)))
+		a.out.paragraph(plain, 0, "An agent watched %s of these %s; what happened in the rest is not known.", humanfmt.Span(time.Duration(r.Watched*float64(time.Second))), humanfmt.Span(all))
 	}
 }
 

@@ -34,6 +34,15 @@ func TestReportFitsTerminal(t *testing.T) {
 	expect.True(t, strings.Contains(words, " of it idle; ") && strings.Contains(words, "what happened in the rest is not known."), words)
 }
 
+// A report of an hour says so, although it begins at a full step.
+func TestReportSaysTimeAskedFor(t *testing.T) {
+	var text bytes.Buffer
+	a := &app{out: newTerminal(&text)}
+	now := time.Now()
+	a.showReport(usage.Report{From: now.Add(-time.Hour - 9*time.Second), To: now, Watched: 50, By: usage.ByUser})
+	expect.True(t, strings.Contains(text.String(), "watched 50 s of these 60 min;"), text.String())
+}
+
 // A spreadsheet takes no name that a user has chosen for a formula.
 func TestReportHasNoFormulas(t *testing.T) {
 	var out bytes.Buffer

@@ -53,7 +53,7 @@ func (c *checker) checkPolicy() {
 	what := "the policy in force stays, because the file has an error"
 	if err == nil {
 		_, err = policy.Check(policy.ConfigFile) // as ration policy apply would take it
-		if string(text) == string(p.Text) {
+		if p.IsOf(text) {
 			what = "the file that is in force has an error by now" // a user or group is gone, or a GPU
 		}
 	}
@@ -63,7 +63,7 @@ func (c *checker) checkPolicy() {
 			first += fmt.Sprintf(" (and %d more)", 1+strings.Count(rest, "\n"))
 		}
 		c.warn("policy", forRoot("ration policy check, which shows all errors, and when they are mended ration policy apply"), "%s: %s", what, first)
-	} else if string(text) != string(p.Text) {
+	} else if !p.IsOf(text) {
 		c.warn("policy", forRoot("ration policy apply"), "%s differs from the policy in force", policy.ConfigFile)
 	}
 	unit := keeperUnit()

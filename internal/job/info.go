@@ -51,7 +51,8 @@ type Info struct {
 	// Placed says why the job is on its devices and not on others. Empty if it may use all.
 	Placed string `json:"placed,omitempty"`
 
-	Labels map[string]string `json:"labels,omitempty"` // chosen by the user
+	Labels  map[string]string `json:"labels,omitempty"`  // chosen by the user
+	Claimed bool              `json:"claimed,omitempty"` // of a run that a policy has made: no rule of it allows the labels
 
 	SleepAfter time.Duration `json:"sleep_after,omitempty"` // the job falls asleep when it has done nothing on its devices for so long; 0 if it does not
 	WakeManual bool          `json:"wake_manual,omitempty"` // then only ration wake wakes it

@@ -61,23 +61,29 @@ func WaitingFor(argument string) (j Job, waits bool) {
 
 // WaitingForRation returns the user's place in root's queue, if a program of the user waits there.
 func WaitingForRation(uid int) (w UserWaiting, waits bool) {
-	fd, err := safepath.Open(filepath.Join(RootFolder, PolicyWaiting), unix.O_RDONLY, 0)
-	if err != nil {
-		return UserWaiting{}, false
-	}
-	f := os.NewFile(uintptr(fd), PolicyWaiting)
-	defer f.Close()
-	var all []UserWaiting
-	text, err := io.ReadAll(io.LimitReader(f, maxWaitingFile))
-	if err != nil || json.Unmarshal(text, &all) != nil {
-		return UserWaiting{}, false
-	}
+	all := WaitingUsers()
 	i := slices.IndexFunc(all, func(w UserWaiting) bool { return w.UID == uid })
 	if i < 0 {
 		return UserWaiting{}, false
 	}
-	if start, err := proc.Started(all[i].PID); err != nil || start != all[i].Start {
-		return UserWaiting{}, false
-	}
 	return all[i], true
+}
+
+// WaitingUsers returns the users that wait in root's queue, or that waited when the service ended, in their order, if the
+// process that waits exists.
+func WaitingUsers() (all []UserWaiting) {
+	fd, err := safepath.Open(filepath.Join(RootFolder, PolicyWaiting), unix.O_RDONLY, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), PolicyWaiting)
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxWaitingFile))
+	if err != nil || json.Unmarshal(text, &all) != nil {
+		return nil
+	}
+	return slices.DeleteFunc(all, func(w UserWaiting) bool {
+		start, err := proc.Started(w.PID)
+		return err != nil || start != w.Start
+	})
 }

@@ -66,7 +66,7 @@ type Ticket struct {
 }
 
 // Enqueue puts this process at the end of the queue of this user's folder of jobs. w says what it waits for; its
-// ticket and time are set here, and its PID, if it is 0, is this process's.
+// ticket is set here, its time, if it is 0, is now, and its PID, if it is 0, is this process's.
 func Enqueue(w Waiting) (*Ticket, error) {
 	t, err := enqueue(w)
 	if err != nil {
@@ -132,7 +132,7 @@ func (t *Ticket) take(w Waiting) error {
 	if err := t.lock(unix.F_OFD_SETLK, exclusive, int64(firstTicket+t.number), 1); err != nil {
 		return fmt.Errorf("locking ticket %d: %w", t.number, err)
 	}
-	w.Ticket, w.Since, w.PID = t.number, time.Now().UnixNano(), cmp.Or(w.PID, os.Getpid())
+	w.Ticket, w.Since, w.PID = t.number, cmp.Or(w.Since, time.Now().UnixNano()), cmp.Or(w.PID, os.Getpid())
 	w.Start, _ = proc.Started(w.PID)
 	record, err := json.Marshal(w)
 	if err == nil && len(record) < recordSize {

@@ -42,8 +42,14 @@ type Vital struct {
 	Running  bool          // the command runs, or a process creates or removes the job
 	Region   FileID        // zero if there is none
 	folder   unix.Timespec // time of the last file made or removed in the folder
-	info     unix.Timespec
-	size     int64
+	info     written
+	rest     written
+}
+
+// written is when a file of the folder was last written, and its size; zero if there is none.
+type written struct {
+	at   unix.Timespec
+	size int64
 }
 
 // Look returns the current state, and whether the folder still exists: another job of the same name
@@ -65,10 +71,16 @@ func (v Vitals) Look(before Vital) (out Vital, there bool) {
 	} else if id, err := identityIn(v.dir, v.name); err == nil {
 		out.Region = id
 	}
-	if safepath.StatAt(v.dir, infoName, &st) == nil {
-		out.info, out.size = st.Mtim, st.Size
-	}
+	out.info, out.rest = v.written(infoName), v.written(restName)
 	return out, true
+}
+
+func (v Vitals) written(name string) (out written) {
+	var st unix.Stat_t
+	if safepath.StatAt(v.dir, name, &st) == nil {
+		out = written{st.Mtim, st.Size}
+	}
+	return out
 }
 
 // FolderChanged reports whether a file in the folder was made or removed between two Looks.

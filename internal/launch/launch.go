@@ -62,6 +62,7 @@ type Plan struct {
 	Command  []string     // with its arguments
 	Warn     func(string) // called with warnings for the user
 	Labels   map[string]string
+	Claimed  bool // as in job.Info
 	// SleepAfter is for how long the job does nothing on its devices before it falls asleep; 0 if it does not.
 	// WakeManual lets only ration wake wake it then.
 	SleepAfter time.Duration
@@ -370,8 +371,8 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 		}
 	}
 	j.created = r.Created()
-	_ = j.Lock.WriteInfo(job.Info{Command: p.Command, Placed: p.Placed, Labels: p.Labels, SleepAfter: p.SleepAfter, WakeManual: p.WakeManual}) // a job works without it
-	_ = r.OfferCosts(mergeCosts(j.costs, driver))                                                                                              // without it a process measures
+	_ = j.Lock.WriteInfo(job.Info{Command: p.Command, Placed: p.Placed, Labels: p.Labels, Claimed: p.Claimed, SleepAfter: p.SleepAfter, WakeManual: p.WakeManual}) // a job works without it
+	_ = r.OfferCosts(mergeCosts(j.costs, driver))                                                                                                                  // without it a process measures
 	return j.Lock.Share()
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -158,7 +159,7 @@ func (p Plan) startWhenRoom(j *Job) error {
 	if err := w.untilFirst(t); err != nil {
 		return err
 	}
-	ask := job.Backoff{First: askFirst, Last: askLast}
+	ask := job.Backoff{First: askFirst, Last: askService}
 	for announced := false; ; announced = true {
 		err := p.start(j, TryRequest, w)
 		if !errors.Is(err, errBusy) {
@@ -298,16 +299,8 @@ func (wait Wait) ReturnRation() (*os.File, error) {
 	case wait.Most == 0:
 		until, request = time.Time{}, request+" "+waitAnswer
 	}
-	c, err := dialPolicy(until)
-	if err != nil {
-		return nil, ServiceError(err)
-	}
-	defer c.Close()
-	if _, err := c.Write([]byte(request + "\n")); err != nil {
-		return nil, ServiceError(err)
-	}
 	began := time.Now()
-	answer, promise, why, err := readInTurn(c, func(why string) { wait.Tell("waiting for the ration: " + why) })
+	answer, promise, why, err := new(service).ask(request+"\n", until, func(why string) { wait.Tell("waiting for the ration: " + why) })
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && why != "":
 		return nil, fmt.Errorf("%w for it after %s: %s", ErrNoRoom, humanfmt.Span(time.Since(began)), why)
@@ -346,7 +339,7 @@ var ErrNoService = errors.New("the service of this machine's policy does not run
 // ServiceError says what a user can do about an error of a connection to the policy's service.
 func ServiceError(err error) error {
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE), errors.Is(err, io.EOF):
 		return fmt.Errorf("%w (programs that run already keep theirs; have root run: systemctl start ration-policy, or ration policy keep)", ErrNoService)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errors.New("the service of this machine's policy did not answer in time (try again; if it stays so, tell your administrator)")
@@ -377,15 +370,8 @@ func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error
 	if w.most > 0 {
 		until = w.began.Add(w.most)
 	}
-	c, err := dialPolicy(until)
-	if err != nil {
-		return "", nil, err
-	}
-	defer c.Close()
-	if _, err := c.Write([]byte(line)); err != nil {
-		return "", nil, err
-	}
-	answer, file, why, err := readInTurn(c, func(why string) {
+	var why string
+	answer, file, why, err = w.service.ask(line, until, func(why string) {
 		w.announced = true
 		w.tell("waiting for your ration, in which the command has its part: " + why)
 	})
@@ -393,6 +379,33 @@ func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error
 		err = w.noRoom(": " + cmp.Or(why, "the service of this machine's policy did not answer"))
 	}
 	return answer, file, err
+}
+
+// service is the policy's service, for a client that waits. The client survives a restart of the service.
+type service struct {
+	heard time.Time // when the service answered last, or ended while the client waited; zero before that
+}
+
+// ask sends a request that may wait for its turn, as readInTurn. If the service ends meanwhile, ask sends the request again,
+// until no service has answered for runTimeout.
+func (s *service) ask(line string, until time.Time, tell func(why string)) (answer string, file *os.File, why string, err error) {
+	for {
+		var c *net.UnixConn
+		if c, err = dialPolicy(until); err == nil {
+			if _, err = c.Write([]byte(line)); err == nil {
+				answer, file, why, err = readInTurn(c, tell)
+			}
+			_ = c.Close()
+		}
+		if err == nil || why != "" {
+			s.heard = time.Now()
+		}
+		if !errors.Is(ServiceError(err), ErrNoService) || time.Since(s.heard) > runTimeout || !Ruled() {
+			return answer, file, why, err
+		}
+		why = ""
+		time.Sleep(askFirst)
+	}
 }
 
 // dialPolicy connects to the policy's service.

@@ -44,6 +44,8 @@ const (
 	tellEvery = time.Second // how often a changed place in the queue is shown
 	// How often the driver is asked while other programs than jobs hold the room: nothing tells of their end.
 	askFirst, askLast = 100 * time.Millisecond, 2 * time.Second
+	// How often the policy's service is asked in the end whether there is room in the user's ration.
+	askService = 500 * time.Millisecond
 	// How often jobs are read that cannot be waited for: jobs of ration create that another user may remove.
 	readAgain = 5 * time.Second
 )
@@ -193,6 +195,7 @@ type waiter struct {
 	expired   <-chan time.Time // nil without a time limit
 	atOnce    bool             // do not wait
 	announced bool
+	service   service                     // of the policy
 	sleep     func(*machine.Job) error    // Wait.Sleep
 	refused   map[machine.JobID]time.Time // jobs that could not sleep, and until when they are left alone
 

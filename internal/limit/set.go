@@ -238,7 +238,7 @@ func (l Limits) Words() string {
 	add("share ", l.Compute)
 	add("cap ", l.ComputeMax)
 	if l.Devices.IsSet() {
-		parts = append(parts, "on "+l.Devices.String()+" GPUs")
+		parts = append(parts, "on "+map[bool]string{true: "1 GPU", false: l.Devices.String() + " GPUs"}[l.Devices == 1])
 	}
 	if l.Priority != 0 {
 		parts = append(parts, l.Priority.String()+" priority")

@@ -109,3 +109,12 @@ func checkRoundTrip[L limit](t *testing.T, s string, parse func(source, value st
 	back, err := parse("--flag", set.String())
 	expect.True(t, err == nil && back == set && set.IsSet(), s, set, "reads back as", back, err)
 }
+
+// For people, one GPU is not GPUs.
+func TestWords(t *testing.T) {
+	for devices, want := range map[Devices]string{0: "4g", 1: "4g, on 1 GPU", 2: "4g, on 2 GPUs", AllDevices: "4g, on all GPUs"} {
+		memory, err := ParseMemorySet("memory", "4g")
+		expect.Must(t, err == nil, err)
+		expect.Equal(t, Limits{Memory: memory, Devices: devices}.Words(), want)
+	}
+}

@@ -119,6 +119,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	k := newKeeper(log, p)
 	defer k.lines.Close()
 	k.resume()
+	k.resumeQueue()
 	k.publishQueue()
 	k.reload() // the file may have changed earlier
 	go k.serve(listener)

@@ -109,3 +109,11 @@ func TestPromiseUntilAnswered(t *testing.T) {
 		t.Error("the job is kept after the client was answered")
 	}
 }
+
+// The clients of a user share a place in the queue.
+func TestPlaceInQueue(t *testing.T) {
+	all := []job.Waiting{{UID: 1000}, {}, {UID: 1001}}
+	for uid, want := range map[int]int{1000: 1, 1001: 3, 1002: 4} {
+		expect.Equal(t, placeOf(all, uid), want)
+	}
+}

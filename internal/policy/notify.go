@@ -148,6 +148,9 @@ func (r *reader) checkAddresses(at func(string) string, t *notifyText) {
 	}
 }
 
+// IsOf reports whether a file with this text has this policy. What it says about notifications does not count.
+func (p *Policy) IsOf(text []byte) bool { return bytes.Equal(withoutNotify(text), p.Text) }
+
 // withoutNotify returns the text of a valid file with empty lines in the place of its [[notify]] sections.
 func withoutNotify(text []byte) []byte {
 	var p unstable.Parser

@@ -237,7 +237,8 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err := rule.allowsPriority(asked.Priority); err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
 	}
-	if project, err = rule.project(project); err != nil {
+	project, claimed, err := rule.project(project)
+	if err != nil {
 		return nil, 0, err
 	}
 	run := runOf(uid, name)
@@ -288,7 +289,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	plan, empty := planFor(asked, r.warn), nothing(before)
 	plan.Placed, empty.Hidden = why, limits.Hidden
 	if project != "" {
-		plan.Labels = map[string]string{job.Project: project}
+		plan.Labels, plan.Claimed = map[string]string{job.Project: project}, claimed
 	}
 	made, err := plan.CreateRun(uid, name, empty)
 	if err != nil {
@@ -328,18 +329,18 @@ func leaveOut(limits *region.Limits, asked limit.Limits, ration region.Limits) {
 	}
 }
 
-// project returns the project that a run is accounted to, or "" for none. asked is what the user has chosen, or "".
-// A rule without projects gives none: the user's choice is a claim then.
-func (rule *Rule) project(asked string) (string, error) {
+// project returns the project that a run is accounted to, or "" for none. asked is what the user has chosen, or "". With a
+// rule without projects that is a claim.
+func (rule *Rule) project(asked string) (_ string, claimed bool, err error) {
 	switch {
 	case len(rule.Projects) == 0:
-		return "", nil
+		return asked, asked != "", nil
 	case asked == "" && len(rule.Projects) == 1:
-		return rule.Projects[0], nil
+		return rule.Projects[0], false, nil
 	case asked == "" || slices.Contains(rule.Projects, asked):
-		return asked, nil
+		return asked, false, nil
 	}
-	return "", fmt.Errorf("%w: project %s is not one of yours (use --label project=%s)", ErrRun, asked, strings.Join(rule.Projects, " or "))
+	return "", false, fmt.Errorf("%w: project %s is not one of yours (use --label project=%s)", ErrRun, asked, strings.Join(rule.Projects, " or "))
 }
 
 // move lowers the limits of a user's job and then raises those of a new run. It fails if the user's

@@ -75,3 +75,19 @@ func TestNothing(t *testing.T) {
 	got = nothing(limits(-1, 0, 0))
 	expect.Equal(t, got, limits(-1, 0, 0), got.Memory[0], got.Compute[0], got.ComputeMax[0])
 }
+
+// A rule with projects allows these; without any, what the user says is a claim.
+func TestProjectOfRun(t *testing.T) {
+	for _, c := range []struct {
+		allowed        []string
+		asked, project string
+		claimed, fails bool
+	}{
+		{nil, "", "", false, false}, {nil, "web", "web", true, false},
+		{[]string{"nlp"}, "", "nlp", false, false}, {[]string{"nlp"}, "web", "", false, true},
+		{[]string{"nlp", "web"}, "", "", false, false}, {[]string{"nlp", "web"}, "web", "web", false, false},
+	} {
+		project, claimed, err := (&Rule{Projects: c.allowed}).project(c.asked)
+		expect.True(t, project == c.project && claimed == c.claimed && (err != nil) == c.fails, c, project, claimed, err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,6 +47,7 @@ var errGone = errors.New("the client has gone")
 // waitingUser is a user with clients that wait.
 type waitingUser struct {
 	clients int           // guarded by queue.mu
+	absent  bool          // guarded by queue.mu: one of the clients waited for the service before this one, and has not come yet
 	left    chan struct{} // closed when there are none
 	ended   chan struct{} // closed when the user has the job, or was refused it
 	err     error         // valid after ended is closed
@@ -84,13 +86,21 @@ func (r *rations) ensureOrWait(m *mustWait) error {
 	if err != nil || len(all) == 0 {
 		return r.ensureIfRoom(m)
 	}
-	why := fmt.Sprintf("place %d in the queue (ration queue)", len(all)+1)
+	why := fmt.Sprintf("place %d in the queue (ration queue)", placeOf(all, m.uid))
 	if l, want, err := r.wholeRation(m.uid); err == nil && want == 0 && !r.policy.Overbook {
 		if full := r.checkBeside(l, bookedByOthers(m.uid), nil); full != nil {
 			why += "; " + whyFull(full)
 		}
 	}
 	return r.mustWait(m, why)
+}
+
+// placeOf returns the place of a user in the queue: the clients of a user share a ticket.
+func placeOf(all []job.Waiting, uid int) int {
+	if at := slices.IndexFunc(all, func(w job.Waiting) bool { return w.UID == uid }); at >= 0 {
+		return at + 1
+	}
+	return len(all) + 1
 }
 
 // mustWait returns m with what its user waits for.
@@ -249,8 +259,37 @@ func (k *keeper) enter(m *mustWait, c *connlimit.Conn) *waitingUser {
 		k.noteWaits(m)
 		go k.awaitRoom(w, m, c.PID, c.User)
 	}
-	w.clients++
+	if !w.absent {
+		w.clients++
+	}
+	w.absent = false
 	return w
+}
+
+// comeAgain is how long clients ask again after the service has ended (shim/userjob.c).
+const comeAgain = 10 * time.Second
+
+// resumeQueue gives the users that waited when the last service ended their places, until their clients have come again.
+func (k *keeper) resumeQueue() {
+	for _, was := range job.WaitingUsers() {
+		m := &mustWait{uid: was.UID, wants: was.Wants, wakes: was.Wakes, asked: true}
+		ticket, err := job.Enqueue(was.Waiting)
+		w := &waitingUser{clients: 1, absent: true, left: make(chan struct{}), ended: make(chan struct{})}
+		k.queue.users[was.UID] = w
+		go k.awaitTurn(w, m, was.Waiting, ticket, err, nil)
+		time.AfterFunc(comeAgain, func() { k.giveUp(was.UID, w) })
+	}
+}
+
+// giveUp removes a client that has not come again.
+func (k *keeper) giveUp(uid int, w *waitingUser) {
+	k.queue.mu.Lock()
+	absent := w.absent
+	w.absent = false
+	k.queue.mu.Unlock()
+	if absent {
+		k.leave(uid, w)
+	}
 }
 
 // leave removes a client.
@@ -266,11 +305,15 @@ func (k *keeper) leave(uid int, w *waitingUser) {
 // awaitRoom makes the job of a user that waits when it is the user's turn and there is room. It keeps the job until
 // the clients have their promises. To enter and to leave the queue counts as the user's time: a user can do so without end.
 func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int, user *connlimit.User) {
-	of := job.Waiting{Job: job.OfUser(m.uid), UID: m.uid, PID: pid, Wants: m.wants, Wakes: m.wakes}
-	began := time.Now()
+	of := job.Waiting{Job: job.OfUser(m.uid), UID: m.uid, PID: pid, Wants: m.wants, Wakes: m.wakes, Since: time.Now().UnixNano()}
 	var ticket *job.Ticket
 	var err error
 	user.Do(func() { ticket, err = job.Enqueue(of) })
+	k.awaitTurn(w, m, of, ticket, err, user)
+}
+
+// awaitTurn is awaitRoom with a ticket, or the error because of which there is none.
+func (k *keeper) awaitTurn(w *waitingUser, m *mustWait, of job.Waiting, ticket *job.Ticket, err error, user *connlimit.User) {
 	var held *os.File
 	for err == nil {
 		if held, err = k.grantInTurn(w, m, ticket); !errors.Is(err, errPass) {
@@ -280,7 +323,7 @@ func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int, user *connlimit
 		ticket, err = job.Enqueue(of)
 	}
 	w.err = err
-	k.noteWaited(m, began, err)
+	k.noteWaited(m, of.Since, err)
 	close(w.ended)
 	if ticket != nil {
 		ticket.Leave() // after the job is made, which then holds its room

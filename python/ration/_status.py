@@ -40,11 +40,12 @@ class Device:
     peak: int
     refused: int  # requests
     gpu: Optional[GPU] = None  # None if the driver could not be asked
+    waits: bool = False  # a program waits for the user's ration: others have the room
 
     @property
     def free(self) -> Optional[int]:
         """What the job can still get: within its limit, and of what the GPU has now. None if neither is known."""
-        bounds = []
+        bounds = [0] if self.waits else []
         if self.limit is not None:
             bounds.append(max(0, self.limit - self.held))
         if self.gpu is not None:
@@ -167,7 +168,7 @@ def _ration(machine: dict[str, Any], region: str, gpus: list[GPU]) -> Job:
     ration = read_ration()
     waits = any(w.get("path") == region for w in machine.get("waiting") or [])
     limits = parse_limits(str(ration["ration"]["memory"]), gpus)
-    devices = [Device(g.number, g.uuid, limits[g.number], 0, 0, 0, g) for g in gpus if g.number in limits]
+    devices = [Device(g.number, g.uuid, limits[g.number], 0, 0, 0, g, waits) for g in gpus if g.number in limits]
     return Job(str(ration["user"]), region, str(ration["user"]), "waiting" if waits else "none", devices)
 
 

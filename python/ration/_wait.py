@@ -37,8 +37,6 @@ def wait_for(size: Union[int, str], timeout: Union[float, str, None] = None, dev
         if not known:
             raise Error("what is free is not known: this job has no limit, and the driver cannot be asked (try ration doctor)")
         free, best = max(known, key=lambda entry: entry[0])
-        if now.job is not None and now.job.state == "waiting":
-            free = 0  # others have the room
         if free >= want:
             return next(d for f, d in known if f >= want)
         if all(d.most is not None and d.most < want for d in devices):
