@@ -14,6 +14,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
 	"io/fs"
 	"path"
 	"sync"
@@ -41,14 +43,19 @@ var (
 	BenchWorker = Bundle{Name: "benchworker", files: []string{"benchworker"}}
 )
 
-// content is the files of a bundle.
+// content is the files of a bundle. They are read in pieces, because a copy of the library costs more time than
+// reading it.
 type content struct {
-	id    string            // a hash of all files
-	files map[string][]byte // by name
+	id    string // a hash of all files
+	from  fs.FS
+	files []string
 }
 
+// open opens a file of the bundle.
+func (c content) open(name string) (fs.File, error) { return c.from.Open(path.Join("files", name)) }
+
 // contents has the binary's own bundles, by name, once they were read: a program that makes many jobs
-// does not copy and hash them for each.
+// does not hash them for each.
 var contents sync.Map
 
 // read reads a bundle from the binary.
@@ -67,22 +74,35 @@ func (b Bundle) read() (content, error) {
 }
 
 func (b Bundle) readFrom(from fs.FS) (content, error) {
-	c := content{files: make(map[string][]byte)}
+	c := content{from: from, files: b.files}
 	sum := sha256.New()
 	for _, name := range b.files {
-		data, err := fs.ReadFile(from, path.Join("files", name))
+		err := c.addTo(sum, name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return content{}, fmt.Errorf("looking for %s: %w", name, ErrNotBuilt)
 		case err != nil:
 			return content{}, fmt.Errorf("looking for %s: %w", name, err)
 		}
-		c.files[name] = data
-		fmt.Fprintf(sum, "%s %d\n", name, len(data))
-		sum.Write(data)
 	}
 	c.id = hex.EncodeToString(sum.Sum(nil))[:16]
 	return c, nil
+}
+
+// addTo adds a file to the hash.
+func (c content) addTo(sum hash.Hash, name string) error {
+	f, err := c.open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(sum, "%s %d\n", name, st.Size())
+	_, err = io.Copy(sum, f)
+	return err
 }
 
 // Built returns ErrNotBuilt if the binary does not have the bundle.
