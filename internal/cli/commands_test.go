@@ -35,7 +35,9 @@ func visibleCommands() (out []*cobra.Command) {
 			add(sub)
 		}
 	}
-	for _, c := range newRootCommand(a).Commands() {
+	root := newRootCommand(a)
+	completeFlags(root)
+	for _, c := range root.Commands() {
 		add(c)
 	}
 	return out

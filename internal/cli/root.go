@@ -98,6 +98,9 @@ type app struct {
 func execute(args []string, stdout, stderr io.Writer) error {
 	a := &app{out: newTerminal(stdout), err: newTerminal(stderr)}
 	root := newRootCommand(a)
+	if len(args) > 0 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
+		completeFlags(root)
+	}
 	root.SetArgs(args)
 	root.SetOut(a.out)
 	root.SetErr(stderr)
@@ -173,7 +176,6 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 		}
 	}
 	groupCommands(root)
-	completeFlags(root)
 	withStatuses(root)
 	return root
 }
