@@ -2,19 +2,17 @@
 // into CUDA programs, the stand-in driver, the probe of ration doctor, the program of the demo and
 // the self-test, and the worker of the benchmarks.
 //
-// Each bundle of files is unpacked into a folder named by a hash of its content, so that another
+// Each bundle of files is unpacked into a folder named by a checksum of its content, so that another
 // version of ration never changes a file that a running job has mapped. A rename puts a complete
 // folder in place, so any number of processes may unpack at once. An existing folder is used only
 // if its files equal those in the binary, byte for byte.
 package embedded
 
 import (
-	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"path"
@@ -46,7 +44,7 @@ var (
 // content is the files of a bundle. They are read in pieces, because a copy of the library costs more time than
 // reading it.
 type content struct {
-	id    string // a hash of all files
+	id    string // a checksum of all files, and their size
 	from  fs.FS
 	files []string
 }
@@ -55,7 +53,7 @@ type content struct {
 func (c content) open(name string) (fs.File, error) { return c.from.Open(path.Join("files", name)) }
 
 // contents has the binary's own bundles, by name, once they were read: a program that makes many jobs
-// does not hash them for each.
+// does not read them for each.
 var contents sync.Map
 
 // read reads a bundle from the binary.
@@ -75,9 +73,12 @@ func (b Bundle) read() (content, error) {
 
 func (b Bundle) readFrom(from fs.FS) (content, error) {
 	c := content{from: from, files: b.files}
-	sum := sha256.New()
+	// It only has to tell versions apart, because the files are compared. A cryptographic hash would take a tenth of the
+	// time of ration create.
+	sum, size := crc32.NewIEEE(), int64(0)
 	for _, name := range b.files {
-		err := c.addTo(sum, name)
+		n, err := c.copyTo(sum, name)
+		size += n
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return content{}, fmt.Errorf("looking for %s: %w", name, ErrNotBuilt)
@@ -85,24 +86,17 @@ func (b Bundle) readFrom(from fs.FS) (content, error) {
 			return content{}, fmt.Errorf("looking for %s: %w", name, err)
 		}
 	}
-	c.id = hex.EncodeToString(sum.Sum(nil))[:16]
+	c.id = fmt.Sprintf("%08x%08x", sum.Sum32(), size)
 	return c, nil
 }
 
-// addTo adds a file to the hash.
-func (c content) addTo(sum hash.Hash, name string) error {
+func (c content) copyTo(w io.Writer, name string) (size int64, err error) {
 	f, err := c.open(name)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(sum, "%s %d\n", name, st.Size())
-	_, err = io.Copy(sum, f)
-	return err
+	return io.Copy(w, f)
 }
 
 // Built returns ErrNotBuilt if the binary does not have the bundle.
