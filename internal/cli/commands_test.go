@@ -140,3 +140,12 @@ func TestMessages(t *testing.T) {
 		expect.True(t, slices.Equal(got, c.want), name, got)
 	}
 }
+
+// A command is made alone under the name by which it is called.
+func TestCommandAlone(t *testing.T) {
+	for _, c := range commands {
+		made := newRootCommand(&app{}, c.name).Commands()
+		expect.True(t, len(made) == 1 && made[0].Name() == c.name, c.name, "makes", made)
+	}
+	expect.True(t, len(newRootCommand(&app{}, "--json", "ps").Commands()) > len(commands), "behind a flag, commands are missing")
+}

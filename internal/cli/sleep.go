@@ -263,13 +263,13 @@ func asOwner(uid, gid uint32, most time.Duration, path string, args []string) (o
 }
 
 // newCallsCommand returns the command that asks the driver to move memory.
-func newCallsCommand() *cobra.Command {
+func newCallsCommand(*app) *cobra.Command {
 	return &cobra.Command{Use: sleep.Calls, Hidden: true, Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return sleep.ServeCalls(os.Stdin, os.Stdout) }}
 }
 
 // newSleepWhenIdleCommand returns the command that the service of a policy starts for a job with sleep_after.
-func newSleepWhenIdleCommand() *cobra.Command {
+func newSleepWhenIdleCommand(*app) *cobra.Command {
 	return &cobra.Command{Use: policy.IdleCommand + " PATH AFTER", Hidden: true, Args: argCount(2, 2, "a region and a time"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			after, err := time.ParseDuration(args[1])
@@ -321,7 +321,7 @@ func eachLine(in io.Reader) <-chan struct{} {
 }
 
 // newSleepWaiterCommand returns the command that wakes a job when a call wants it awake.
-func newSleepWaiterCommand() *cobra.Command {
+func newSleepWaiterCommand(*app) *cobra.Command {
 	return &cobra.Command{Use: sleep.Waiter + " PATH SLEEP WANTED", Hidden: true, Args: argCount(3, 3, "a region and two counts"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			count, err1 := strconv.ParseUint(args[1], 10, 64)
