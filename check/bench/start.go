@@ -21,7 +21,7 @@ func startUp(env Env) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	bare := Samples(times[0]).row("true", Nanoseconds)
+	bare := Samples(times[0]).row("true", Nanoseconds).in(inC)
 	return Result{Rows: []Row{bare, Samples(times[1]).row("ration version", Nanoseconds).in(inGo).relativeTo(bare)}, Notes: []string{
 		"The time of the processor, of the program and of the kernel for it. × bare: against the program true, which does nothing.",
 	}}, nil
