@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"ration/internal/humanfmt"
@@ -99,13 +100,13 @@ func DeniedSentence(d *Denied) string {
 	return text
 }
 
-var you = regexp.MustCompile(`\b(you|yours?)\b`)
+var you = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\b(you|yours?)\b`) })
 
 // sentence returns what happened, and what the user can do.
 func (d *Denied) sentence() (text, remedy string) {
 	text = d.Text
 	if job.AllUsers() { // the user was told it in these words
-		text = you.ReplaceAllStringFunc(text, func(word string) string {
+		text = you().ReplaceAllStringFunc(text, func(word string) string {
 			if word == "you" {
 				return d.User
 			}

@@ -112,6 +112,7 @@ var Benches = []Bench{
 	{"init", "attaching to a region", attach},
 	{"reap", "memory of a killed process, until another one has it", reap},
 	{"step", "a training step of 8 processes, as seen in production", step},
+	{"start", "the start of a command", startUp},
 }
 
 // Run runs the named benchmarks.

@@ -174,7 +174,9 @@ int main(int argc, char **argv)
 		fail("%s is not a job's number", argv[1]);
 	job_info_msg_t *jobs = NULL;
 	slurm_init(NULL);
-	if (slurm_load_job(&jobs, (uint32_t)id, SHOW_ALL | SHOW_DETAIL))
+	/* The job is this cluster's, in a federation too: without SHOW_LOCAL slurmctld is asked first whether there is one, and
+	 * other clusters may have a job of the same number. */
+	if (slurm_load_job(&jobs, (uint32_t)id, SHOW_ALL | SHOW_DETAIL | SHOW_LOCAL))
 		fail("slurmctld does not answer: %s", slurm_strerror(errno));
 	/* One member of an array has the array's number, for which slurmctld sends all of them. */
 	const job_info_t *job = NULL;

@@ -35,7 +35,9 @@ func visibleCommands() (out []*cobra.Command) {
 			add(sub)
 		}
 	}
-	for _, c := range newRootCommand(a).Commands() {
+	root := newRootCommand(a)
+	completeFlags(root)
+	for _, c := range root.Commands() {
 		add(c)
 	}
 	return out
@@ -137,4 +139,13 @@ func TestMessages(t *testing.T) {
 		got := messages(c.err)
 		expect.True(t, slices.Equal(got, c.want), name, got)
 	}
+}
+
+// A command is made alone under the name by which it is called.
+func TestCommandAlone(t *testing.T) {
+	for _, c := range commands {
+		made := newRootCommand(&app{}, c.name).Commands()
+		expect.True(t, len(made) == 1 && made[0].Name() == c.name, c.name, "makes", made)
+	}
+	expect.True(t, len(newRootCommand(&app{}, "--json", "ps").Commands()) > len(commands), "behind a flag, commands are missing")
 }

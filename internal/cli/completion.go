@@ -28,9 +28,26 @@ var (
 	exampleFormats = []string{"'{{.job}}'", "'{{.job}} {{.state}}'", "'{{json .devices}}'"}
 )
 
-// completeFlags registers a completion for every flag of a command. A test checks that none is
-// missing.
+// completeFlags registers a completion for every flag of a command and of those below it. A test
+// checks that none is missing.
 func completeFlags(cmd *cobra.Command) {
+	complete := flagCompletions()
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if c := complete[f.Name]; c != nil && f.Value.Type() != "bool" {
+				_ = cmd.RegisterFlagCompletionFunc(f.Name, c) // fails only for a flag that does not exist
+			}
+		})
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+	}
+	visit(cmd)
+}
+
+// flagCompletions returns the completion of each flag, by its name.
+func flagCompletions() map[string]cobra.CompletionFunc {
 	complete := map[string]cobra.CompletionFunc{
 		"mem": completeLimits(exampleSizes), "limit": completeLimits(exampleSizes),
 		"compute": completeLimits(exampleShares), "compute-max": completeLimits(exampleShares),
@@ -55,14 +72,7 @@ func completeFlags(cmd *cobra.Command) {
 	for _, name := range []string{"tls-cert", "tls-key", "token-file", "fleet-token", "ca"} {
 		complete[name] = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)
 	}
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if c := complete[f.Name]; c != nil && f.Value.Type() != "bool" {
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, c) // fails only for a flag that does not exist
-		}
-	})
-	for _, sub := range cmd.Commands() {
-		completeFlags(sub)
-	}
+	return complete
 }
 
 // completeListen completes the address of the page or of the metrics, which may be empty.

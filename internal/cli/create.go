@@ -74,7 +74,7 @@ func checkNewName(source, name string) error {
 	return nil
 }
 
-func newMountCommand() *cobra.Command {
+func newMountCommand(*app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mount JOB",
 		Short: "Put all programs of this mount namespace into a job",

@@ -17,7 +17,7 @@ import (
 // Commands that only ration itself starts.
 
 // newInsideCommand returns the command that ration run starts in a new mount namespace.
-func newInsideCommand() *cobra.Command {
+func newInsideCommand(*app) *cobra.Command {
 	return &cobra.Command{Use: launch.Inside, Hidden: true, DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -30,14 +30,14 @@ func newInsideCommand() *cobra.Command {
 }
 
 // newWorkerCommand returns the command that the benchmarks start as their workers in Go.
-func newWorkerCommand() *cobra.Command {
+func newWorkerCommand(*app) *cobra.Command {
 	return &cobra.Command{Use: bench.WorkerCommand, Hidden: true, Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return bench.ServeWorker(os.Stdin, os.Stdout) }}
 }
 
 // newReapCommand returns the command that the agent starts for a user, to return the memory of dead
 // processes to that user's jobs.
-func newReapCommand() *cobra.Command {
+func newReapCommand(*app) *cobra.Command {
 	as := 0
 	cmd := &cobra.Command{Use: "reap PATH...", Hidden: true, Args: argCount(1, -1, "regions"),
 		RunE: func(_ *cobra.Command, args []string) error {

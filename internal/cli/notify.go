@@ -81,7 +81,7 @@ if a section failed; 2 if the file is wrong.`,
 }
 
 // newDeliverCommand returns the command that delivers one notification in a process without rights.
-func newDeliverCommand() *cobra.Command {
+func newDeliverCommand(*app) *cobra.Command {
 	return &cobra.Command{Use: notify.DeliverCommand, Hidden: true, DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			status, err := notify.Deliver(args, os.Stdin)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -22,7 +23,11 @@ import (
 	"ration/check/harness"
 	"ration/internal/agent"
 	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/node"
+	"ration/internal/notify"
+	"ration/internal/policy"
+	"ration/internal/sleep"
 	"ration/internal/tui"
 )
 
@@ -97,7 +102,10 @@ type app struct {
 
 func execute(args []string, stdout, stderr io.Writer) error {
 	a := &app{out: newTerminal(stdout), err: newTerminal(stderr)}
-	root := newRootCommand(a)
+	root := newRootCommand(a, args...)
+	if len(args) > 0 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
+		completeFlags(root)
+	}
 	root.SetArgs(args)
 	root.SetOut(a.out)
 	root.SetErr(stderr)
@@ -125,7 +133,59 @@ func absolute(path string) string {
 	return "/" + path
 }
 
-func newRootCommand(a *app) *cobra.Command {
+// command makes a command of ration.
+type command struct {
+	name string
+	make func(*app) *cobra.Command
+}
+
+// commands are all commands, except for those of cobra.
+var commands = []command{
+	{"run", newRunCommand},
+	{"create", newCreateCommand},
+	{"cdi", newCDICommand},
+	{"mount", newMountCommand},
+	{"kube", newKubeCommand},
+	{"doctor", newDoctorCommand},
+	{"library", newLibraryCommand},
+	{"ps", newPsCommand},
+	{"inspect", newInspectCommand},
+	{"wait", newWaitCommand},
+	{"queue", newQueueCommand},
+	{"stop", newStopCommand},
+	{"signal", newSignalCommand},
+	{"sleep", newSleepCommand},
+	{"wake", newWakeCommand},
+	{"top", newTopCommand},
+	{"web", newWebCommand},
+	{"fleet", newFleetCommand},
+	{"limit", newLimitCommand},
+	{"why", newWhyCommand},
+	{"rm", newRmCommand},
+	{"agent", newAgentCommand},
+	{"events", newEventsCommand},
+	{"report", newReportCommand},
+	{"metrics", newMetricsCommand},
+	{"policy", newPolicyCommand},
+	{"notify", newNotifyCommand},
+	{"demo", newDemoCommand},
+	{"learn", newLearnCommand},
+	{"selftest", newSelftestCommand},
+	{"bench", newBenchCommand},
+	{"schema", newSchemaCommand},
+	{"version", newVersionCommand},
+	{bench.WorkerCommand, newWorkerCommand},
+	{launch.Inside, newInsideCommand},
+	{"reap", newReapCommand},
+	{sleep.Calls, newCallsCommand},
+	{sleep.Waiter, newSleepWaiterCommand},
+	{policy.IdleCommand, newSleepWhenIdleCommand},
+	{notify.DeliverCommand, newDeliverCommand},
+}
+
+// newRootCommand makes ration with all its commands; or, where the arguments begin with the name of one, with that one,
+// because all of them take a tenth of the time in which a command starts.
+func newRootCommand(a *app, args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ration",
 		Short: "Give every CUDA process its ration of GPU memory",
@@ -161,19 +221,24 @@ signal ended it: 130 for Ctrl-C, 143 for SIGTERM.`,
 	}
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON instead of text")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newRunCommand(a), newCreateCommand(a), newCDICommand(a), newMountCommand(), newKubeCommand(a), newDoctorCommand(a), newLibraryCommand(a), newPsCommand(a), newInspectCommand(a), newWaitCommand(a), newQueueCommand(a), newStopCommand(a), newSignalCommand(a), newSleepCommand(a), newWakeCommand(a), newTopCommand(a), newWebCommand(a), newFleetCommand(a), newLimitCommand(a),
-		newWhyCommand(a), newRmCommand(a), newAgentCommand(a), newEventsCommand(a), newReportCommand(a), newMetricsCommand(a), newPolicyCommand(a), newNotifyCommand(a), newDemoCommand(a), newLearnCommand(a), newSelftestCommand(a), newBenchCommand(a), newSchemaCommand(a), newVersionCommand(a),
-		newWorkerCommand(), newInsideCommand(), newReapCommand(), newCallsCommand(), newSleepWaiterCommand(), newSleepWhenIdleCommand(), newDeliverCommand())
 	root.SetHelpCommand(newHelpCommand())
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
-	for _, c := range root.Commands() {
-		if c.Name() == "completion" {
-			completionCommand(c)
+	wanted := func(c command) bool { return len(args) > 0 && c.name == args[0] }
+	if i := slices.IndexFunc(commands, wanted); i >= 0 {
+		root.AddCommand(commands[i].make(a))
+		root.CompletionOptions.DisableDefaultCmd = true
+	} else {
+		for _, c := range commands {
+			root.AddCommand(c.make(a))
+		}
+		root.InitDefaultHelpCmd()
+		root.InitDefaultCompletionCmd()
+		for _, c := range root.Commands() {
+			if c.Name() == "completion" {
+				completionCommand(c)
+			}
 		}
 	}
 	groupCommands(root)
-	completeFlags(root)
 	withStatuses(root)
 	return root
 }

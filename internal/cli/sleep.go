@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -216,7 +217,9 @@ func otherOwner(j job.Job) (uid, gid uint32, other bool, err error) {
 const ownerTime = 10 * time.Minute
 
 // driverVariable matches the variables by which the driver is found and configured. The user gets no other of root's.
-var driverVariable = regexp.MustCompile(`^(LD_LIBRARY_PATH=|FAKEGPU|CUDA_|NVIDIA_)`)
+var driverVariable = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(LD_LIBRARY_PATH=|FAKEGPU|CUDA_|NVIDIA_)`)
+})
 
 // asOwner runs a command of ration as the owner of a job, and returns its result. Its user can change all that the
 // process does and answers, except for how long that takes.
@@ -229,7 +232,7 @@ func asOwner(uid, gid uint32, most time.Duration, path string, args []string) (o
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = append(append([]string{"ration", "--json"}, args...), "--", path)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return !driverVariable.MatchString(v) }), "PATH=/usr/bin:/bin")
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return !driverVariable().MatchString(v) }), "PATH=/usr/bin:/bin")
 	if folder := filepath.Dir(filepath.Dir(path)); folder != job.RootFolder {
 		cmd.Env = append(cmd.Env, job.EnvFolder+"="+folder) // which has the queue
 	}
@@ -260,13 +263,13 @@ func asOwner(uid, gid uint32, most time.Duration, path string, args []string) (o
 }
 
 // newCallsCommand returns the command that asks the driver to move memory.
-func newCallsCommand() *cobra.Command {
+func newCallsCommand(*app) *cobra.Command {
 	return &cobra.Command{Use: sleep.Calls, Hidden: true, Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return sleep.ServeCalls(os.Stdin, os.Stdout) }}
 }
 
 // newSleepWhenIdleCommand returns the command that the service of a policy starts for a job with sleep_after.
-func newSleepWhenIdleCommand() *cobra.Command {
+func newSleepWhenIdleCommand(*app) *cobra.Command {
 	return &cobra.Command{Use: policy.IdleCommand + " PATH AFTER", Hidden: true, Args: argCount(2, 2, "a region and a time"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			after, err := time.ParseDuration(args[1])
@@ -318,7 +321,7 @@ func eachLine(in io.Reader) <-chan struct{} {
 }
 
 // newSleepWaiterCommand returns the command that wakes a job when a call wants it awake.
-func newSleepWaiterCommand() *cobra.Command {
+func newSleepWaiterCommand(*app) *cobra.Command {
 	return &cobra.Command{Use: sleep.Waiter + " PATH SLEEP WANTED", Hidden: true, Args: argCount(3, 3, "a region and two counts"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			count, err1 := strconv.ParseUint(args[1], 10, 64)

@@ -167,3 +167,14 @@ func TestUnfinishedIsRemoved(t *testing.T) {
 	_, err = os.Lstat(young)
 	expect.Equal(t, err, nil, "the young one")
 }
+
+// Files are compared in pieces: a difference is found in each of them, and at the end.
+func TestEqualInPieces(t *testing.T) {
+	for _, size := range []int{0, 1, 32 << 10, 32<<10 + 1, 64 << 10, 100_000} {
+		whole := strings.Repeat("x", size)
+		expect.True(t, areEqual(strings.NewReader(whole), strings.NewReader(whole)), size, "bytes differ from themselves")
+		expect.True(t, !areEqual(strings.NewReader(whole), strings.NewReader(whole+"x")), size, "bytes equal one more")
+		expect.True(t, !areEqual(strings.NewReader(whole+"x"), strings.NewReader(whole)), size, "bytes equal one less")
+		expect.True(t, !areEqual(strings.NewReader(whole+"x"), strings.NewReader(whole+"y")), size, "bytes equal others")
+	}
+}

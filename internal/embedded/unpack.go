@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -103,8 +105,8 @@ func (c content) isIntact(dir string) bool {
 	if checkTrusted(dir) != nil {
 		return false
 	}
-	for name, want := range c.files {
-		if !hasContent(filepath.Join(dir, name), c.id, want) {
+	for _, name := range c.files {
+		if !c.isIn(filepath.Join(dir, name), name) {
 			return false
 		}
 	}
@@ -133,9 +135,9 @@ func stateOf(st *unix.Stat_t) fileState {
 	return fileState{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim, uint64(st.Mode), uint64(st.Uid), uint64(st.Nlink)}
 }
 
-// hasContent reports whether a file has the right content, which has this hash, can be executed, and no other user
-// may change it.
-func hasContent(path, id string, want []byte) bool {
+// isIn reports whether a file on disk has the content of one of the bundle's, can be executed, and no other user may
+// change it.
+func (c content) isIn(path, name string) bool {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
@@ -144,17 +146,20 @@ func hasContent(path, id string, want []byte) bool {
 	defer f.Close()
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o022 != 0 || st.Mode&0o111 == 0 ||
-		!isTrustedOwner(st.Uid) || st.Size != int64(len(want)) {
+		!isTrustedOwner(st.Uid) {
 		return false
 	}
-	key, state := comparison{path, id}, stateOf(&st)
+	key, state := comparison{path, c.id}, stateOf(&st)
 	if known, ok := compared.Load(key); ok && known == state {
 		return true
 	}
 	now := time.Now()
-	have := make([]byte, len(want))
-	n, err := f.ReadAt(have, 0)
-	if err != nil || n != len(want) || !bytes.Equal(have, want) {
+	own, err := c.open(name)
+	if err != nil {
+		return false
+	}
+	defer own.Close()
+	if !areEqual(f, own) {
 		return false
 	}
 	if changed := time.Unix(st.Ctim.Unix()); now.Sub(changed) > settledAfter {
@@ -162,6 +167,23 @@ func hasContent(path, id string, want []byte) bool {
 	}
 	return true
 }
+
+// areEqual reports whether two files have the same bytes.
+func areEqual(a, b io.Reader) bool {
+	var bufferA, bufferB [32 << 10]byte
+	for {
+		n, errA := io.ReadFull(a, bufferA[:])
+		m, errB := io.ReadFull(b, bufferB[:])
+		switch {
+		case !bytes.Equal(bufferA[:n], bufferB[:m]):
+			return false
+		case errA != nil || errB != nil: // at the end of both
+			return isEnd(errA) && isEnd(errB)
+		}
+	}
+}
+
+func isEnd(err error) bool { return err == io.EOF || err == io.ErrUnexpectedEOF }
 
 // write writes the files into a new folder, and renames that to dir.
 func (c content) write(dir string) error {
@@ -171,9 +193,10 @@ func (c content) write(dir string) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	for name, data := range c.files {
+	for _, name := range c.files {
+		data, err := fs.ReadFile(c.from, path.Join("files", name))
 		// The mode must not depend on the umask: all users use root's library.
-		if err := errors.Join(os.WriteFile(filepath.Join(tmp, name), data, 0o755), os.Chmod(filepath.Join(tmp, name), 0o755)); err != nil {
+		if err := errors.Join(err, os.WriteFile(filepath.Join(tmp, name), data, 0o755), os.Chmod(filepath.Join(tmp, name), 0o755)); err != nil {
 			return err
 		}
 	}

@@ -32,7 +32,8 @@ func earlierCosts() []region.Costs {
 	}
 	var files []regionFile
 	for _, j := range jobs {
-		if st, err := os.Lstat(j.Path); err == nil && j.Name != "" {
+		// What others can write is not taken (ReadCosts), like all regions of root's standing jobs.
+		if st, err := os.Lstat(j.Path); err == nil && j.Name != "" && st.Mode()&0o022 == 0 {
 			files = append(files, regionFile{j.Path, st.ModTime()})
 		}
 	}

@@ -186,4 +186,10 @@ func TestEarlierCostsAreBounded(t *testing.T) {
 	}
 	got := earlierCosts()
 	expect.True(t, len(got) == maxCostRegions && got[0] == costs(t, map[int]uint64{0: maxCostRegions + 2}, uuidA), got)
+	// A region that others can write does not count, and takes no other's place.
+	newest, err := job.Find("job" + string(rune('a'+maxCostRegions+1)))
+	expect.OK(t, err)
+	expect.OK(t, os.Chmod(newest.Path, 0o666))
+	got = earlierCosts()
+	expect.True(t, len(got) == maxCostRegions && got[0] == costs(t, map[int]uint64{0: maxCostRegions + 1}, uuidA), got)
 }

@@ -6,6 +6,7 @@ package termtext
 import (
 	"regexp"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
@@ -53,14 +54,16 @@ const (
 
 // unbroken matches the spaces at which a line must not break: between a number and its unit ("4
 // GiB", "50 %", "75 W"), and before a PID in brackets ("(4711)").
-var unbroken = regexp.MustCompile(` ([KMGTPE]?i?B\b|\(\d+\)|%|°C|W\b)`)
+var unbroken = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(` ([KMGTPE]?i?B\b|\(\d+\)|%|°C|W\b)`)
+})
 
 // Wrap breaks text into lines at blanks, but not at hyphens, which occur in names. A word that is
 // wider than width gets its own line.
 func Wrap(text string, width int) (lines []string) {
 	const glue = "\x00"
 	line := ""
-	for word := range strings.FieldsSeq(unbroken.ReplaceAllString(text, glue+"${1}")) {
+	for word := range strings.FieldsSeq(unbroken().ReplaceAllString(text, glue+"${1}")) {
 		word = strings.ReplaceAll(word, glue, " ")
 		if line != "" && Width(line)+1+Width(word) > width {
 			lines, line = append(lines, line), ""
