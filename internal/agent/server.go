@@ -14,6 +14,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sys/unix"
 
 	"ration/internal/connlimit"
@@ -34,8 +37,6 @@ const (
 	// maxPublicStreams is how many of them may be streams of a page. The rest stay free for
 	// Prometheus.
 	maxPublicStreams = 24
-	// maxScrapes is how many answers with metrics are made at once for the TCP port.
-	maxScrapes = 4
 )
 
 // peer is the user at the other end of a connection.
@@ -141,7 +142,7 @@ func (a *Agent) Serve(ctx context.Context, socket net.Listener) error {
 	mux.HandleFunc("GET /v1/watch", a.serveWatch)
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		p := askerOf(r)
-		w.Header().Set("Content-Type", metrics.ContentType)
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_ = p.answer(w, func(out io.Writer) error { // fails if the client has disconnected
 			return metrics.Write(out, Visible(a.Machine(), p.uid, p.all), metrics.Options{Version: a.opts.Version, Jobs: true, Accounts: a.usage,
 				Visible: func(uid int) bool { return p.all || uid == p.uid }})
@@ -242,20 +243,11 @@ func (a *Agent) afterFirstScan(next http.Handler) http.Handler {
 
 // publicHandler serves the data that every user may see.
 func (a *Agent) publicHandler(at net.Addr) http.Handler {
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(metrics.Collector(a.Machine, metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics, Accounts: a.usage}),
+		metrics.AgentCollector(a.Stats), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	turns := make(chan struct{}, maxScrapes)
-	all := http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		select {
-		case turns <- struct{}{}:
-			defer func() { <-turns }()
-		default:
-			http.Error(w, fmt.Sprintf("%d others ask for metrics at this moment (try again)", maxScrapes), http.StatusServiceUnavailable)
-			return
-		}
-		w.Header().Set("Content-Type", metrics.ContentType)
-		// Fails if the client has disconnected.
-		_ = metrics.WriteAgent(w, a.Machine(), metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics, Accounts: a.usage}, a.Stats())
-	}), requestTimeout, "the metrics took too long (try again)\n")
+	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout})
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		connlimit.Protect(r)
 		connlimit.UserOf(r).Do(func() { all.ServeHTTP(connlimit.UnprotectWriter{ResponseWriter: w, Request: r}, r) })

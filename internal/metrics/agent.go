@@ -1,16 +1,6 @@
 package metrics
 
-import (
-	"io"
-	"os"
-	"sync"
-	"time"
-
-	"golang.org/x/sys/unix"
-
-	"ration/internal/proc"
-	"ration/machine"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics of the agent itself.
 var (
@@ -21,6 +11,8 @@ var (
 	policyUp     = desc("policy_service_up", "Whether the service that makes users' jobs answers; missing if no policy is in force.")
 )
 
+var ofAgent = []*metric{agentEvents, agentScans, agentScan, agentScanned, policyUp}
+
 // Agent holds an agent's own metrics.
 type Agent struct {
 	Events      map[string]uint64 // by kind
@@ -30,16 +22,21 @@ type Agent struct {
 	PolicyUp    *bool // whether the policy's service answers; nil if no policy is in force
 }
 
-// WriteAgent writes the metrics of a machine, of an agent, and of the agent's process.
-func WriteAgent(w io.Writer, m *machine.Machine, opts Options, a Agent) error {
-	e := emitter{}
-	e.machine(m, opts)
-	e.agent(a)
-	e.process()
-	return e.write(w)
+// AgentCollector returns a collector of an agent's own metrics.
+func AgentCollector(read func() Agent) prometheus.Collector { return agentCollector(read) }
+
+type agentCollector func() Agent
+
+// Describe implements prometheus.Collector.
+func (agentCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range ofAgent {
+		out <- d.described()
+	}
 }
 
-func (e emitter) agent(a Agent) {
+// Collect implements prometheus.Collector.
+func (c agentCollector) Collect(out chan<- prometheus.Metric) {
+	a, e := c(), emitter{out}
 	for kind, n := range a.Events {
 		e.counter(agentEvents, float64(n), kind)
 	}
@@ -54,33 +51,3 @@ func (e emitter) agent(a Agent) {
 		e.gauge(policyUp, up)
 	}
 }
-
-// Metrics of this process, with the names that all programs give them.
-var (
-	processCPU     = &metric{name: "process_cpu_seconds_total", help: "Total user and system CPU time spent in seconds."}
-	processMemory  = &metric{name: "process_resident_memory_bytes", help: "Resident memory size in bytes."}
-	processStarted = &metric{name: "process_start_time_seconds", help: "Start time of the process since unix epoch in seconds."}
-	processFiles   = &metric{name: "process_open_fds", help: "Number of open file descriptors."}
-	processMost    = &metric{name: "process_max_fds", help: "Maximum number of open file descriptors."}
-)
-
-func (e emitter) process() {
-	if st, err := proc.ReadStat(os.Getpid()); err == nil {
-		e.counter(processCPU, st.CPU.Seconds())
-		e.gauge(processMemory, float64(st.RSS))
-		e.gauge(processStarted, startTime())
-	}
-	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
-		e.gauge(processFiles, float64(len(files)-1)) // without the folder's own
-	}
-	var most unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &most) == nil {
-		e.gauge(processMost, float64(most.Cur))
-	}
-}
-
-// startTime returns when this process started, in seconds since 1970: always the same, also when the clock is set.
-var startTime = sync.OnceValue(func() float64 {
-	st, _ := proc.ReadStat(os.Getpid()) // was read just now
-	return float64(time.Now().Add(-st.Age()).UnixMilli()) / 1e3
-})

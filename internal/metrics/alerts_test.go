@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.yaml.in/yaml/v3"
 
@@ -106,10 +107,11 @@ func (s scene) samples(t *testing.T) map[string]float64 {
 	if s.down {
 		return map[string]float64{`up{instance="m:9410",job="ration"}`: 0}
 	}
-	e := emitter{}
-	e.machine(s.machine, Options{Version: "1", Jobs: true, Accounts: s.totals})
-	e.agent(s.agent)
-	for _, f := range parse(t, textOf(t, e)) {
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(Collector(func() *machine.Machine { return s.machine }, Options{Version: "1", Jobs: true, Accounts: s.totals}), AgentCollector(func() Agent { return s.agent }))
+	families, err := r.Gather()
+	expect.OK(t, err)
+	for _, f := range families {
 		for _, m := range f.Metric {
 			labels := []string{`instance="m:9410"`, `job="ration"`}
 			for _, l := range m.Label {

@@ -17,7 +17,7 @@ import (
 
 // names are the names of all metrics.
 var names = func() (out []string) {
-	for _, m := range all {
+	for _, m := range slices.Concat(ofMachine, ofJobs, ofAccounts, ofAgent) {
 		out = append(out, m.name)
 	}
 	return out

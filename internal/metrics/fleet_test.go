@@ -19,10 +19,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.yaml.in/yaml/v3"
 
 	"ration/check/expect"
 	"ration/internal/usage"
+	"ration/machine"
 )
 
 // growing are accounts that grow with each scrape.
@@ -92,11 +95,9 @@ func TestFleetDashboard(t *testing.T) {
 	expect.OK(t, err)
 	var targets []string
 	for range 3 {
-		accounts := growing{&atomic.Int64{}}
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", ContentType)
-			_ = Write(w, example(), Options{Version: "1", Jobs: true, Accounts: accounts})
-		}))
+		r := prometheus.NewPedanticRegistry()
+		r.MustRegister(Collector(func() *machine.Machine { return example() }, Options{Version: "1", Jobs: true, Accounts: growing{&atomic.Int64{}}}))
+		s := httptest.NewServer(promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
 		t.Cleanup(s.Close)
 		targets = append(targets, strconv.Quote(s.Listener.Addr().String()))
 	}

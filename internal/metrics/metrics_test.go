@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"os"
@@ -10,10 +11,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"ration/check/expect"
 	"ration/internal/proc"
@@ -59,40 +59,9 @@ func example() *machine.Machine {
 
 func scrape(t *testing.T, m *machine.Machine, opts Options) string {
 	t.Helper()
-	e := emitter{}
-	e.machine(m, opts)
-	return textOf(t, e)
-}
-
-// textOf returns the text of the samples. It checks that Prometheus can read it, and that no series is there twice.
-func textOf(t *testing.T, e emitter) string {
-	t.Helper()
-	var out strings.Builder
-	expect.OK(t, e.write(&out))
-	parse(t, out.String())
-	seen := map[string]bool{}
-	for line := range strings.Lines(out.String()) {
-		series := line[:strings.LastIndexByte(line, ' ')]
-		expect.True(t, strings.HasPrefix(line, "#") || !seen[series], series, "is there twice")
-		seen[series] = true
-	}
+	var out bytes.Buffer
+	expect.OK(t, Write(&out, m, opts))
 	return out.String()
-}
-
-// parse reads the text as Prometheus does.
-func parse(t *testing.T, text string) map[string]*dto.MetricFamily {
-	t.Helper()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	expect.OK(t, err)
-	return families
-}
-
-// lint checks that names and units are as Prometheus would have them.
-func lint(t *testing.T, text string) {
-	t.Helper()
-	problems, err := promlint.New(strings.NewReader(text)).Lint()
-	expect.True(t, err == nil && len(problems) <= 0, problems, err)
 }
 
 // The scrape is what it was. Its names and units are as Prometheus would have them.
@@ -105,30 +74,25 @@ func TestGoldenScrape(t *testing.T) {
 	want, err := os.ReadFile(path)
 	expect.OK(t, err)
 	expect.Equal(t, got, string(want), "the scrape changed (if that is meant: go test ./internal/metrics -update, and CHANGELOG.md)")
-	lint(t, got)
+	problems, err := promlint.New(strings.NewReader(got)).Lint()
+	expect.True(t, err == nil && len(problems) <= 0, problems, err)
 }
 
 // What the agent says of itself is as Prometheus would have it, too.
 func TestAgentMetrics(t *testing.T) {
-	e := emitter{}
-	e.agent(Agent{Events: map[string]uint64{"start": 2, "death": 1}, Scans: 3, ScanSeconds: 0.25, Scanned: 1e18})
-	e.process()
-	got := textOf(t, e)
-	lint(t, got)
-	expect.True(t, strings.HasPrefix(got, `# HELP process_cpu_seconds_total Total user and system CPU time spent in seconds.
-# TYPE process_cpu_seconds_total counter
-process_cpu_seconds_total `), got)
-	expect.True(t, strings.Contains(got, `
+	c := AgentCollector(func() Agent {
+		return Agent{Events: map[string]uint64{"start": 2, "death": 1}, Scans: 3, ScanSeconds: 0.25, Scanned: 1e18}
+	})
+	problems, err := testutil.CollectAndLint(c)
+	expect.True(t, err == nil && len(problems) <= 0, problems, err)
+	if err := testutil.CollectAndCompare(c, strings.NewReader(`
 # HELP ration_agent_events_total Events that the agent has seen since it started, by kind.
 # TYPE ration_agent_events_total counter
 ration_agent_events_total{kind="death"} 1
 ration_agent_events_total{kind="start"} 2
-`), got)
-	families := parse(t, got)
-	value := func(name string) float64 { return families[name].Metric[0].Gauge.GetValue() }
-	expect.True(t, value("process_resident_memory_bytes") > 1<<20 && value("process_open_fds") > 2 && value("process_max_fds") > value("process_open_fds"), got)
-	ago := time.Since(time.UnixMilli(int64(value("process_start_time_seconds") * 1e3)))
-	expect.True(t, ago > -time.Second && ago < time.Hour, "this process started", ago, "ago")
+`), "ration_agent_events_total"); err != nil {
+		t.Error(err)
+	}
 }
 
 // Without series of jobs no name, user or path of a job is in the scrape.
@@ -208,10 +172,8 @@ func FuzzLabel(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got := label(text)
 		expect.True(t, len(got) <= MaxLabel && utf8.ValidString(got) && !strings.ContainsAny(got, "\n\x00\u202e"), got)
-		e := emitter{}
-		e.counter(jobDeaths, 1, "eve", got)
-		read := parse(t, textOf(t, e))[jobDeaths.name].Metric[0].Label
-		expect.Equal(t, read[0].GetValue(), got)
+		_, err := prometheus.NewConstMetric(jobDeaths.described(), prometheus.CounterValue, 1, got, got)
+		expect.Equal(t, err, nil)
 	})
 }
 
