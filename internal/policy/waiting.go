@@ -271,13 +271,17 @@ const comeAgain = 10 * time.Second
 
 // resumeQueue gives the users that waited when the last service ended their places, until their clients have come again.
 func (k *keeper) resumeQueue() {
+	var start []func() // each writes the list of those that wait: when all have their tickets, as the next service reads it
 	for _, was := range job.WaitingUsers() {
 		m := &mustWait{uid: was.UID, wants: was.Wants, wakes: was.Wakes, asked: true}
 		ticket, err := job.Enqueue(was.Waiting)
 		w := &waitingUser{clients: 1, absent: true, left: make(chan struct{}), ended: make(chan struct{})}
 		k.queue.users[was.UID] = w
-		go k.awaitTurn(w, m, was.Waiting, ticket, err, nil)
+		start = append(start, func() { k.awaitTurn(w, m, was.Waiting, ticket, err, nil) })
 		time.AfterFunc(comeAgain, func() { k.giveUp(was.UID, w) })
+	}
+	for _, wait := range start {
+		go wait()
 	}
 }
 
