@@ -31,6 +31,13 @@ const leftOpen = 99
 // testReader is the user and the group of readers in tests.
 const testReader = 65533
 
+// The signal of a parent's end is one of the first thread, on which become has to stay.
+func init() {
+	if os.Args[0] == "probe" && os.Args[1] == "become" {
+		runtime.LockOSThread()
+	}
+}
+
 func TestMain(m *testing.M) {
 	if os.Args[0] == "probe" {
 		switch os.Args[1] {
@@ -312,7 +319,6 @@ func become(how, file string) int {
 	if err == nil && how == "become" {
 		err = Become(65534, 65534)
 	}
-	runtime.LockOSThread()
 	var signal int32
 	if err == nil {
 		err = unix.Prctl(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&signal)), 0, 0, 0)
