@@ -73,8 +73,8 @@ func WatchRest(folder string) (*RestFile, error) {
 	return &RestFile{file: os.NewFile(uintptr(fd), path)}, nil
 }
 
-// ShowTo makes a file of root's one that only that user and root can read. The user does not own it: whoever owns a file can
-// write it, and so fill the file system that it is on. Where files have no lists of who may read them, only root can.
+// ShowTo lets that user and root read the file, and nobody else. Root owns it, because the owner of a file can write it, and
+// so fill its file system. On a file system without access control lists only root can read it.
 func (f *RestFile) ShowTo(uid int) error {
 	list := binary.LittleEndian.AppendUint32(nil, 2) // the version; linux/posix_acl_xattr.h
 	for _, entry := range []struct {
@@ -95,7 +95,7 @@ func (f *RestFile) ShowTo(uid int) error {
 	return err
 }
 
-// Whom an entry of such a list is about, as in linux/posix_acl.h.
+// The kinds of entries in an access control list, as in linux/posix_acl.h.
 const (
 	aclOwner, aclUser, aclGroup, aclMask, aclOther = 0x01, 0x02, 0x04, 0x10, 0x20
 	aclNoID                                        = 1<<32 - 1

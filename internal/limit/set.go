@@ -237,8 +237,12 @@ func (l Limits) Words() string {
 	add("", l.Memory)
 	add("share ", l.Compute)
 	add("cap ", l.ComputeMax)
-	if l.Devices.IsSet() {
-		parts = append(parts, "on "+map[bool]string{true: "1 GPU", false: l.Devices.String() + " GPUs"}[l.Devices == 1])
+	switch l.Devices {
+	case 0:
+	case 1:
+		parts = append(parts, "on 1 GPU")
+	default:
+		parts = append(parts, "on "+l.Devices.String()+" GPUs")
 	}
 	if l.Priority != 0 {
 		parts = append(parts, l.Priority.String()+" priority")

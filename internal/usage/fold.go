@@ -24,8 +24,7 @@ type folder struct {
 	tx      *bbolt.Tx
 	known   map[uint32]*Subject // nil if there is no such subject
 	numbers map[Subject]uint32
-	account func(uid int) int // proc.Account, except in tests
-	users   map[int]int       // of account, which asks the kernel
+	user    func(uid int) int // proc.Account, except in tests
 }
 
 // oldDay is a day of which the finer levels have nothing any more.
@@ -36,7 +35,7 @@ type oldDay struct {
 
 // fold folds days, from the oldest on, until one account in foldPart is gone. It reports whether it has folded one.
 func fold(tx *bbolt.Tx, account func(uid int) int) (folded bool, err error) {
-	f := folder{tx: tx, known: map[uint32]*Subject{}, numbers: map[Subject]uint32{}, account: account, users: map[int]int{}}
+	f := folder{tx: tx, known: map[uint32]*Subject{}, numbers: map[Subject]uint32{}, user: askedOnce(account)}
 	old, all, err := f.read()
 	if err != nil {
 		return false, err
@@ -191,13 +190,4 @@ func (f *folder) number(s Subject) (n uint32, err error) {
 		f.numbers[s] = n
 	}
 	return n, err
-}
-
-func (f *folder) user(uid int) int {
-	user, known := f.users[uid]
-	if !known {
-		user = f.account(uid)
-		f.users[uid] = user
-	}
-	return user
 }

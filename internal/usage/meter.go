@@ -71,7 +71,7 @@ type Meter struct {
 	members map[int]map[Subject]bool // by proc.Account: subjects with an account of this day
 	others  map[int]Subject          // by proc.Account: the subordinate user in whose account OtherJobs of all of them are
 	account func(uid int) int        // proc.Account, except in tests
-	known   map[int]int              // of account, in this look: it asks the kernel
+	user    func(uid int) int        // account, asked once for each user in a look
 	unpaid  map[counter]uint64       // nanoseconds in which the driver has seen work that the job's counter does not have
 }
 
@@ -85,7 +85,7 @@ func NewMeter() *Meter {
 func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.known = map[int]int{}
+	m.user = askedOnce(m.account)
 	jobs, counts, took := make(map[Subject]held, len(m.jobs)), make(map[counter]counted, len(m.counts)), map[Subject]uint64{}
 	for i := range mc.Jobs {
 		j := &mc.Jobs[i]
@@ -291,7 +291,7 @@ func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, 
 	if day := now.Truncate(24 * time.Hour); !day.Equal(m.day) {
 		m.day, m.members, m.others = day, map[int]map[Subject]bool{}, map[int]Subject{}
 	}
-	account := m.accountOf(s.UID)
+	account := m.user(s.UID)
 	known := m.members[account]
 	if known == nil {
 		known = map[Subject]bool{}
@@ -311,14 +311,17 @@ func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, 
 	return s
 }
 
-// accountOf returns the number under which a user is counted.
-func (m *Meter) accountOf(uid int) int {
-	account, known := m.known[uid]
-	if !known {
-		account = m.account(uid)
-		m.known[uid] = account
+// askedOnce returns a function that returns what account does, and asks it once for each user: it asks the kernel.
+func askedOnce(account func(uid int) int) func(uid int) int {
+	known := map[int]int{}
+	return func(uid int) int {
+		user, asked := known[uid]
+		if !asked {
+			user = account(uid)
+			known[uid] = user
+		}
+		return user
 	}
-	return account
 }
 
 // count adds the time between two looks to an account.
@@ -356,7 +359,7 @@ func byteSeconds(bytes uint64, span time.Duration) uint64 {
 func (m *Meter) Times(mc *machine.Machine, span time.Duration, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.known = map[int]int{}
+	m.user = askedOnce(m.account)
 	unpaid, took := map[counter]uint64{}, map[Subject]uint64{}
 	for i := range mc.Jobs {
 		j := &mc.Jobs[i]
