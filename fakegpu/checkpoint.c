@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "control.h"
 #include "driver.h"
 #include "knobs.h"
 
@@ -74,6 +75,7 @@ static CUresult checkpoint_out(void)
 {
 	if (host_has_managed())
 		return CUDA_ERROR_NOT_SUPPORTED;
+	control_close();
 	machine_put_aside(&aside);
 	aside_size = round_up(aside_bytes() / 1024, 2 * MIB);
 	aside_host = mmap(NULL, aside_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -85,6 +87,8 @@ static CUresult checkpoint_back(void)
 {
 	if (!machine_take_back(&aside))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	control_restore();
+	contexts_restart();
 	checkpoint_move(aside_bytes(), knobs()->back);
 	if (aside_host != MAP_FAILED)
 		munmap(aside_host, aside_size);

@@ -22,6 +22,15 @@ bool contexts_idle(void)
 	return idle;
 }
 
+void contexts_restart(void)
+{
+	pthread_mutex_lock(&context_lock);
+	for (struct context *c = context_list; c != NULL; c = c->next)
+		if (load_acquire(&c->alive) && c->base == NULL)
+			control_restart(c);
+	pthread_mutex_unlock(&context_lock);
+}
+
 CUresult context_check(struct context *c)
 {
 	bool known = false;

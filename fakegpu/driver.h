@@ -75,6 +75,7 @@ CUresult context_revive(struct context *c); /* makes a primary context alive whe
 void context_end(struct context *c);        /* returns all that the context holds */
 CUresult context_check(struct context *c);  /* CUDA_SUCCESS if it is a context and alive */
 bool contexts_idle(void);                   /* no context of the process has work left */
+void contexts_restart(void);                /* their groups of channels, after a restore */
 CUresult context_heap(struct context *c);   /* called when a kernel that calls malloc is launched: settings.c */
 
 /* current_context sets *out to the calling thread's context, or returns the error that tells why

@@ -39,6 +39,7 @@ func TestCompute(t *testing.T) {
 					sharer{share: 50, processes: 4, idle: idle}, sharer{share: 50})
 			}
 		}, nil},
+		{"slept", (*trial).checkSlept, nil},
 		{"idle", (*trial).checkIdle, nil},
 		{"live", (*trial).checkLive, nil},
 		{"cap-launches", func(t *trial) { t.checkCaps(launches, 5*time.Second) }, nil},
@@ -71,6 +72,15 @@ func (t *trial) checkExact(w work) {
 		}
 		t.checkSharing("", w, 5*time.Second, 2, jobs...)
 	}
+}
+
+// checkSlept checks that jobs have their slices after a sleep, in which the driver forgets them: by a share, and libcuda's
+// own without one. It notes what a small kernel waits for a long one of such a job: the driver does not interrupt it.
+func (t *trial) checkSlept() {
+	t.checkSharing("after a sleep, ", launches, 5*time.Second, 2, sharer{share: 30, slept: true}, sharer{share: 70})
+	got := t.share(launches, short(t, time.Second, 5*time.Second), sharer{slept: true}, sharer{})
+	t.checkShares("after a sleep, without shares, ", got, 3, 50, 50)
+	t.note("after a sleep, kernels of 50 ms: %v", t.besideBusy(1, work{us: 50_000}, sharer{slept: true}, sharer{}))
 }
 
 // checkBesideNative checks that n jobs of a share get at least so many per cent done of

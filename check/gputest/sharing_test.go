@@ -23,6 +23,7 @@ var (
 	launches    = work{us: 200}
 	graphs      = work{us: 200, nodes: 10}
 	longKernels = work{us: 200_000}
+	smallKernel = work{us: 20}
 )
 
 // pace is how fast work goes alone.
@@ -39,6 +40,7 @@ type sharer struct {
 	native     bool   // no job, but a program by itself
 	processes  int    // 0 is one
 	idle       int    // processes of it that have a context and no work
+	slept      bool   // it did some work, slept and was woken before
 }
 
 // flags returns the flags of ration run.
@@ -82,6 +84,14 @@ func (t *trial) joinBusy(s sharer, w work, p pace) []*program {
 	all := t.join(s, "init", t.native("busy")...)
 	for _, program := range all {
 		program.setWork(w, p)
+	}
+	if s.slept {
+		t.beginTogether(all, warmUp, warmUp)
+		for _, program := range all {
+			program.progress(warmUp)
+		}
+		t.mustRation("sleep", "--wake", "manual", t.job.Name)
+		t.mustRation("wake", t.job.Name)
 	}
 	return all
 }
@@ -253,18 +263,17 @@ func (s served) String() string {
 	return fmt.Sprintf("a small kernel %v, 99th percentile %v; the others %v", s.median, s.high, s.busy)
 }
 
-// besideBusy has one program launch a small kernel now and then beside n busy jobs.
-func (t *trial) besideBusy(n int, busy, small sharer) (out served) {
+// besideBusy has one program launch a small kernel now and then beside n jobs that are busy with some work.
+func (t *trial) besideBusy(n int, work work, busy, small sharer) (out served) {
 	const step = 100 * time.Millisecond
 	length := short(t, time.Second, 8*time.Second)
-	w := work{us: 20}
-	alone, p := t.pace(launches), t.pace(w)
+	alone, p := t.pace(work), t.pace(smallKernel)
 	t.inside(func(t *trial) {
 		var all []*program
 		for range n {
-			all = append(all, t.joinBusy(busy, launches, alone)...)
+			all = append(all, t.joinBusy(busy, work, alone)...)
 		}
-		one := t.joinBusy(small, w, p)[0]
+		one := t.joinBusy(small, smallKernel, p)[0]
 		at := t.beginTogether(all, 2*warmUp+length, step)
 		one.ask(3, "latency %d %d", at, warmUp.Milliseconds()) // from here on the others know of it
 		took := one.ask(3, "latency %d %d", at+int64(2*warmUp), length.Milliseconds())

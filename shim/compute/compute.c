@@ -191,8 +191,10 @@ void compute_wait_end(struct device *d)
 
 void compute_making(struct device *d)
 {
-	if (!attach_compute())
+	if (!attach_compute()) {
+		slice_watch(d, 0);
 		return;
+	}
 	uint64_t now_us = clock_coarse() / 1000;
 	region_enter(attach_region(), d->index);
 	/* Count the new context as one that has work: it will have some soon. */
@@ -203,10 +205,8 @@ void compute_making(struct device *d)
 
 int compute_made(struct device *d, CUcontext whole, CUcontext part)
 {
-	if (!attach_compute())
-		return CUDA_SUCCESS;
 	unsigned state = slice_made(whole, part);
-	if (!whole && !part)
+	if (!attach_compute() || (!whole && !part))
 		return CUDA_SUCCESS;
 	if (attach_config()->limits.strict && state != RATION_SLICE_KEPT && region_share(attach_region(), d->index)) {
 		log_error("device %u: no context: its share of the device's time cannot be enforced, and RATION_COMPUTE=strict: %s",
@@ -221,26 +221,24 @@ int compute_made(struct device *d, CUcontext whole, CUcontext part)
 
 void compute_ending(CUcontext handle)
 {
-	if (!attach_compute())
-		return;
 	slice_pause(handle);
-	meter_table_context_ends(handle);
+	if (attach_compute())
+		meter_table_context_ends(handle);
 }
 
 void compute_not_ended(CUcontext handle)
 {
-	if (!attach_compute())
-		return;
 	slice_resume(handle);
-	meter_table_context_lives(handle);
+	if (attach_compute())
+		meter_table_context_lives(handle);
 }
 
 void compute_ended(CUcontext handle)
 {
-	if (!attach_compute())
-		return;
 	struct device *d = slice_sign(handle, 0);
 	slice_forget(handle);
+	if (!attach_compute())
+		return;
 	meter_table_context_ended(handle);
 	if (d && attach_on())
 		compute_look_at(d, clock_coarse() / 1000, true);

@@ -5,7 +5,8 @@
  * necessary. There is no thread, no timer and no lock. shim/compute/PROTOCOLS.md, *The lease of
  * work*.
  *
- * They do nothing in a process for which attach_compute is false. */
+ * In a process for which attach_compute is false they only remember the slices that libcuda set, so
+ * that they are set again when the job wakes. */
 #ifndef RATION_COMPUTE_H
 #define RATION_COMPUTE_H
 

@@ -1,5 +1,5 @@
 /* ioctl, the call by which libcuda.so.1 reaches the kernel driver. All other uses of ioctl in the
- * program come here too, so it costs only two branches if the job has no share. */
+ * program come here too, so it costs only two branches for them. */
 #include <stdarg.h>
 
 #include "attach.h"
@@ -21,5 +21,5 @@ RATION_EXPORT int ioctl_entry(int fd, unsigned long request, ...)
 	uint64_t turn = __atomic_load_n(attach_turn(), __ATOMIC_RELAXED);
 	if (unlikely(turn != 0))
 		hostpid_beat(turn);
-	return likely(!attach_compute()) ? next(fd, request, arg) : slice_control(next, fd, request, arg);
+	return slice_control(next, fd, request, arg);
 }

@@ -26,7 +26,7 @@ _Static_assert(sizeof(struct slice_call) == 32, "ABI");
 #define SLICE_TYPE 'F'
 #define SLICE_NUMBER 0x2a
 #define SLICE_REQUEST _IOWR(SLICE_TYPE, SLICE_NUMBER, struct slice_call)
-enum { SLICE_COMMAND_SET = (int)0xa06c0103, SLICE_COMMAND_GET = (int)0xa06c0104 };
+enum { SLICE_COMMAND_START = (int)0xa06c0101, SLICE_COMMAND_SET = (int)0xa06c0103, SLICE_COMMAND_GET = (int)0xa06c0104 };
 
 /* A group of channels, identified by the file, client and object of the driver's call. The program
  * may close the descriptor and open another file with its number, so dev, ino and rdev identify the
@@ -40,8 +40,8 @@ struct slice_group {
 };
 
 /* A context. place tells which thread may use the other fields: a thread changes it from READY to
- * BUSY and back, and skips an entry that is BUSY. handle, device, work_us and paused are atomic and
- * are read without that. */
+ * BUSY and back, and skips an entry that is BUSY. handle, device, object, work_us, anew and paused are
+ * atomic and are read without that. */
 enum { PLACE_FREE, PLACE_READY, PLACE_BUSY };
 static struct slice_context {
 	uint32_t place;
@@ -50,8 +50,10 @@ static struct slice_context {
 	uint32_t state;  /* RATION_SLICE_...; atomic */
 	CUcontext handle;
 	struct device *device;
+	uint32_t object;  /* of its group; 0: not known */
 	uint64_t work_us; /* when it last had work; 0: never */
 	uint64_t sleeps;  /* how often the job had slept when its slice was set */
+	uint64_t anew;    /* its group was made anew: the new descriptor << 32 | the new client; 0: it was not */
 	struct slice_group group;
 } slice_contexts[256]; /* the texts of RATION_SLICE_CROWDED contain this number */
 enum { SLICE_CONTEXTS = sizeof slice_contexts / sizeof *slice_contexts };
@@ -196,24 +198,6 @@ static int slice_catch(ioctl_function next, int fd, struct slice_call *c)
 	return result;
 }
 
-int slice_control(ioctl_function next, int fd, unsigned long request, void *arg)
-{
-	struct slice_call *c = arg;
-	if (likely(!slice_making.device) || _IOC_TYPE(request) != SLICE_TYPE || _IOC_NR(request) != SLICE_NUMBER || !c)
-		return next(fd, request, arg);
-	if (request != SLICE_REQUEST) {
-		slice_seen(RATION_SLICE_UNKNOWN); /* control calls of another layout */
-		return next(fd, request, arg);
-	}
-	if (c->command != (uint32_t)SLICE_COMMAND_SET)
-		return next(fd, request, arg);
-	if (c->flags || c->parameter_size != sizeof(uint64_t) || !c->parameter || slice_making.groups == 2) {
-		slice_seen(RATION_SLICE_UNKNOWN);
-		return next(fd, request, arg);
-	}
-	return slice_catch(next, fd, c);
-}
-
 static bool slice_take(struct slice_context *c)
 {
 	uint32_t ready = PLACE_READY;
@@ -252,6 +236,8 @@ static bool slice_add(CUcontext handle, struct device *d, const struct slice_gro
 			continue;
 		c->group = *g;
 		c->sleeps = sleep_count(slice_sleep());
+		__atomic_store_n(&c->object, g->fd < 0 ? 0 : g->object, __ATOMIC_RELAXED);
+		__atomic_store_n(&c->anew, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&c->paused, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&c->ended, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&c->work_us, 0, __ATOMIC_RELAXED);
@@ -359,19 +345,12 @@ unsigned slice_workers(const struct device *d, uint64_t since_us)
 	return workers;
 }
 
-/* slice_set_one changes one context's slice, unless the job sleeps. A context that the driver has
- * brought back may have the driver's own slice. The caller has the entry BUSY. */
-static void slice_set_one(struct slice_context *c, uint64_t want)
+/* slice_put sets a context's slice. The caller has the entry BUSY. */
+static void slice_put(struct slice_context *c, ioctl_function next, uint64_t value, uint64_t sleep)
 {
 	struct slice_group *g = &c->group;
-	uint64_t value = want ? want : g->native_us, sleep = slice_sleep();
-	bool known = value == g->native_us || c->sleeps == sleep_count(sleep);
-	ioctl_function next = (ioctl_function)interpose_ioctl();
-	unsigned state = RATION_SLICE_UNSEEN;
-	if (g->fd < 0 || (known && g->slice_us == value) || sleep_state(sleep) != RATION_AWAKE ||
-	    __atomic_load_n(&c->paused, __ATOMIC_SEQ_CST))
-		return;
 	uint64_t before = g->slice_us;
+	unsigned state = RATION_SLICE_UNSEEN;
 	if (slice_same_file(g)) {
 		g->slice_us = value;
 		state = slice_command(next, g, (uint32_t)SLICE_COMMAND_SET, &value) ? slice_kept(next, g) : RATION_SLICE_REFUSED;
@@ -387,6 +366,87 @@ static void slice_set_one(struct slice_context *c, uint64_t want)
 		g->fd = -1;
 	slice_note(c->device, g, state);
 	__atomic_store_n(&c->state, state, __ATOMIC_RELAXED);
+}
+
+/* slice_follow moves on to the group that was made anew for a context, and gives it the slice that
+ * the old one had. The caller has the entry BUSY. */
+static void slice_follow(struct slice_context *c, ioctl_function next)
+{
+	uint64_t anew = __atomic_exchange_n(&c->anew, 0, __ATOMIC_SEQ_CST), value = c->group.slice_us, ignored;
+	struct slice_group *g = &c->group;
+	struct slice_call call = {.client = (uint32_t)anew, .object = g->object};
+	int fd = (int)(anew >> 32);
+	/* The old group exists: the new one is of another client of the driver in this process. */
+	if (!anew || ((g->fd != fd || g->client != call.client) && slice_same_file(g) &&
+		      slice_command(next, g, (uint32_t)SLICE_COMMAND_GET, &ignored)))
+		return;
+	if (slice_remember(g, fd, &call, g->native_us, value))
+		slice_put(c, next, value, slice_sleep());
+}
+
+/* slice_started is called when the driver has started a group of channels. When a job wakes, the
+ * driver makes the groups of all contexts anew, by a thread of its own: on another descriptor, for
+ * another client, with the same object, and with the kernel driver's slice, not libcuda's. */
+static void slice_started(ioctl_function next, int fd, const struct slice_call *call)
+{
+	struct slice_context *found = NULL;
+	uint32_t n = __atomic_load_n(&slice_count, __ATOMIC_ACQUIRE);
+	int saved = errno;
+	for (uint32_t i = 0; i < n; i++) {
+		struct slice_context *c = &slice_contexts[i];
+		if (!__atomic_load_n(&c->handle, __ATOMIC_ACQUIRE) || __atomic_load_n(&c->object, __ATOMIC_RELAXED) != call->object)
+			continue;
+		if (found)
+			return; /* which of the two it is cannot be told */
+		found = c;
+	}
+	if (!found)
+		return;
+	__atomic_store_n(&found->anew, (uint64_t)(uint32_t)fd << 32 | call->client, __ATOMIC_SEQ_CST);
+	/* If another thread has the entry, its next look follows. */
+	if (slice_take(found)) {
+		slice_follow(found, next);
+		slice_let_go(found);
+	}
+	errno = saved;
+}
+
+int slice_control(ioctl_function next, int fd, unsigned long request, void *arg)
+{
+	struct slice_call *c = arg;
+	if (likely(_IOC_TYPE(request) != SLICE_TYPE || _IOC_NR(request) != SLICE_NUMBER) || !c)
+		return next(fd, request, arg);
+	if (!slice_making.device) {
+		int result = next(fd, request, arg);
+		if (request == SLICE_REQUEST && c->command == (uint32_t)SLICE_COMMAND_START && result == 0 && c->status == 0)
+			slice_started(next, fd, c);
+		return result;
+	}
+	if (request != SLICE_REQUEST) {
+		slice_seen(RATION_SLICE_UNKNOWN); /* control calls of another layout */
+		return next(fd, request, arg);
+	}
+	if (c->command != (uint32_t)SLICE_COMMAND_SET)
+		return next(fd, request, arg);
+	if (c->flags || c->parameter_size != sizeof(uint64_t) || !c->parameter || slice_making.groups == 2) {
+		slice_seen(RATION_SLICE_UNKNOWN);
+		return next(fd, request, arg);
+	}
+	return slice_catch(next, fd, c);
+}
+
+/* slice_set_one changes one context's slice, unless the job sleeps. A context that the driver has
+ * brought back may have the driver's own slice. The caller has the entry BUSY. */
+static void slice_set_one(struct slice_context *c, uint64_t want)
+{
+	struct slice_group *g = &c->group;
+	ioctl_function next = (ioctl_function)interpose_ioctl();
+	slice_follow(c, next);
+	uint64_t value = want ? want : g->native_us, sleep = slice_sleep();
+	bool known = value == g->native_us || c->sleeps == sleep_count(sleep);
+	if (g->fd >= 0 && !(known && g->slice_us == value) && sleep_state(sleep) == RATION_AWAKE &&
+	    !__atomic_load_n(&c->paused, __ATOMIC_SEQ_CST))
+		slice_put(c, next, value, sleep);
 }
 
 unsigned slice_set(const struct device *d, uint64_t want)

@@ -1,7 +1,8 @@
 /* A time slice is how long a context has the device before the next context's turn. libcuda sets it
  * once for each context, by a control call (ioctl) to the kernel driver. In jobs with a share, we
  * intercept that call and replace its value. We also remember the group of channels that the call
- * is for, so that the slice can be changed while the program runs.
+ * is for, in all jobs, so that the slice can be changed while the program runs, and be set again when
+ * the job wakes: libcuda does not do that.
  *
  * If anything is not exactly as expected, it is left alone: the process continues with the driver's
  * own slice, and its state (RATION_SLICE_...) tells why. */
@@ -22,7 +23,8 @@ void slice_watch(struct device *d, uint64_t want);
 unsigned slice_made(CUcontext whole, CUcontext part);
 
 /* slice_control makes a control call of the program. If the call sets the slice of a context that
- * is being made, it replaces the value. It returns the result of the call. */
+ * is being made, it replaces the value; if it starts the group of a context that was made anew, it
+ * sets its slice. It returns the result of the call. */
 typedef int (*ioctl_function)(int fd, unsigned long request, ...);
 int slice_control(ioctl_function next, int fd, unsigned long request, void *arg);
 

@@ -219,8 +219,6 @@ static void context_undo(const struct context_making *m, void *handle)
  * that the call must return. */
 static int context_share(struct context_making *m, void *handle)
 {
-	if (!attach_compute())
-		return CUDA_SUCCESS;
 	m->whole = m->kind == CONTEXT_GREEN ? NULL : handle;
 	if (handle && m->kind == CONTEXT_GREEN) {
 		if (REAL(cuCtxFromGreenCtx, &m->part, handle) != CUDA_SUCCESS)

@@ -31,7 +31,7 @@
 
 static uint64_t namespace_ns;               /* by which the clock of this process's time namespace differs */
 static uint64_t early_ns;                   /* the machine's time, while this process has not called cuInit */
-static bool machine_clock;                  /* the machine is up */
+static bool machine_clock;                  /* the machine is up; atomic */
 static __thread bool asking_machine;        /* its own question about the wall's time */
 static uint64_t slept_ns, longest_sleep;    /* by the library */
 static void (*on_sleep)(uint64_t until_ns); /* before it */
@@ -50,12 +50,13 @@ static inline uint64_t machine_now(uint64_t add)
 
 __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *t)
 {
-	if (machine_clock && id == CLOCK_THREAD_CPUTIME_ID) {
+	bool up = __atomic_load_n(&machine_clock, __ATOMIC_RELAXED);
+	if (up && id == CLOCK_THREAD_CPUTIME_ID) {
 		cpu_looks++;
 		*t = (struct timespec){(time_t)(cpu_ns / SECOND), (long)(cpu_ns % SECOND)};
 		return 0;
 	}
-	if (!machine_clock || asking_machine || (id != CLOCK_MONOTONIC && id != CLOCK_MONOTONIC_COARSE && id != CLOCK_REALTIME))
+	if (!up || asking_machine || (id != CLOCK_MONOTONIC && id != CLOCK_MONOTONIC_COARSE && id != CLOCK_REALTIME))
 		return (int)syscall(SYS_clock_gettime, id, t);
 	static __thread unsigned looks;
 	uint64_t now = id == CLOCK_REALTIME ? machine_now(0) - namespace_ns + CLOCK_BOOTED : machine_now(0);
@@ -130,7 +131,7 @@ static inline void later(uint64_t ns) { machine_now(ns); }
 static inline CUcontext start_timed(void)
 {
 	OK(cuInit(0));
-	machine_clock = true;
+	__atomic_store_n(&machine_clock, true, __ATOMIC_RELAXED);
 	return start();
 }
 

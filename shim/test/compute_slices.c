@@ -95,6 +95,94 @@ static void woken(void)
 	EQ(slice_of(0), 2048);
 }
 
+/* A process of its own that puts this one aside and brings it back, whenever it is told to. */
+static struct {
+	pid_t pid;
+	int to, from;
+} tool;
+
+static void start_tool(void)
+{
+	int to[2], from[2];
+	char c;
+	EQ(pipe2(to, O_CLOEXEC) | pipe2(from, O_CLOEXEC), 0);
+	if (!(tool.pid = fork())) {
+		close(to[1]);
+		for (; read(to[0], &c, 1) == 1; c = (char)checks_failed, write(from[1], &c, 1)) {
+			OK(cuInit(0));
+			OK(cuCheckpointProcessLock(getppid(), NULL));
+			OK(cuCheckpointProcessCheckpoint(getppid(), NULL));
+			OK(cuCheckpointProcessRestore(getppid(), NULL));
+			OK(cuCheckpointProcessUnlock(getppid(), NULL));
+		}
+		_exit(checks_failed > 0);
+	}
+	tool.to = to[1];
+	tool.from = from[0];
+	close(to[0]);
+	close(from[1]);
+}
+
+static void aside_and_back(void)
+{
+	char c = 1;
+	later(2 * MS); /* until nothing is under way */
+	EQ(write(tool.to, "", 1), 1);
+	EQ(read(tool.from, &c, 1), 1);
+	EQ(c, 0);
+}
+
+static void end_tool(void)
+{
+	int status;
+	close(tool.to);
+	EQ(waitpid(tool.pid, &status, 0), tool.pid);
+	EQ(status, 0);
+}
+
+/* The driver makes all groups anew, and sets no slice. They have theirs before the process goes on. */
+static void restored(void)
+{
+	CUcontext first, second, other;
+	start_tool();
+	first = start_timed();
+	CUfunction f = kernel("one");
+	OK(launch(f, NULL));
+	OK(cuCtxCreate_v2(&other, 0, 1));
+	OK(cuCtxCreate_v2(&second, 0, 0));
+	OK(cuCtxSetCurrent(first));
+	for (unsigned i = 0; i < 3; i++) {
+		set_sleep(i == 1 ? RATION_ASLEEP : RATION_AWAKE, i); /* by ration, too */
+		aside_and_back();
+		EQ(slice_of(0), 6000);
+		EQ(slice_of(1), 6000);
+		EQ(books_of(1, getpid(), 0).slice_us, 2048);
+	}
+	/* And they can be changed. */
+	set_compute(0, 50, 0);
+	later(4 * MS);
+	OK(launch(f, NULL));
+	EQ(slice_of(0), 10000);
+	EQ(slice_of(1), 10000);
+	EQ(shown_slice(), shown(RATION_SLICE_KEPT, 10000));
+	OK(cuCtxDestroy_v2(second));
+	aside_and_back();
+	EQ(slice_of(0), 10000);
+	end_tool();
+}
+
+/* Without a share, the process has libcuda's slice as before, and not the kernel module's. */
+static void restored_plain(void)
+{
+	start_tool();
+	start_timed();
+	EQ(slice_of(0), 2048);
+	EQ(shown_slice(), 0);
+	aside_and_back();
+	EQ(slice_of(0), 2048);
+	end_tool();
+}
+
 /* ration limit, while the process runs: in force at the next call that looks. */
 static void changed(void)
 {
@@ -371,24 +459,27 @@ static const struct test {
 	const char *slice, *mode; /* FAKEGPU_SLICE and RATION_COMPUTE */
 	const char *says;         /* in one line of the log */
 	const char *context;      /* FAKEGPU_CONTEXT, where that is another one */
+	const char *share;        /* the same for CUDA_DEVICE_SM_LIMIT_0 */
 } tests[] = {
-	{"made", made, "", "", NULL, NULL},
-	{"divided", divided, "", "", NULL, NULL},
-	{"woken", woken, "", "", NULL, NULL},
-	{"changed", changed, "", "", NULL, NULL},
-	{"signs", signs, "", "", NULL, NULL},
-	{"refused", refused, "refuse", "", "not enforced in this process: the driver refused", NULL},
-	{"ignored", ignored, "ignore", "", "not enforced in this process: the driver took a time slice and has another", NULL},
-	{"other", other, "other", "", "not enforced in this process: a context was made without", NULL},
-	{"strict", strict, "ignore", "strict", "RATION_COMPUTE=strict: the driver took a time slice and has another", NULL},
-	{"inactive", inactive, "", "", NULL, NULL},
-	{"inactive_beside", inactive_beside, "", "", "not enforced in this process: a context was made without", NULL},
-	{"green_undone", green_undone, "", "", "out of memory", NULL},
-	{"closed", closed, "", "", "not enforced in this process: a context was made without", NULL},
-	{"forked", forked, "", "", NULL, NULL},
-	{"crowded", crowded, "", "", "not enforced in this process: it has more than 256 contexts", "1m"},
-	{"crowded_strict", crowded_strict, "", "strict", "RATION_COMPUTE=strict: it has more than 256 contexts", "1m"},
-	{"passed_on", passed_on, "", "strict", NULL, NULL},
+	{"made", made, "", "", NULL, NULL, NULL},
+	{"divided", divided, "", "", NULL, NULL, NULL},
+	{"woken", woken, "", "", NULL, NULL, NULL},
+	{"restored", restored, "", "", NULL, NULL, NULL},
+	{"restored_plain", restored_plain, "", "", NULL, NULL, "none"},
+	{"changed", changed, "", "", NULL, NULL, NULL},
+	{"signs", signs, "", "", NULL, NULL, NULL},
+	{"refused", refused, "refuse", "", "not enforced in this process: the driver refused", NULL, NULL},
+	{"ignored", ignored, "ignore", "", "not enforced in this process: the driver took a time slice and has another", NULL, NULL},
+	{"other", other, "other", "", "not enforced in this process: a context was made without", NULL, NULL},
+	{"strict", strict, "ignore", "strict", "RATION_COMPUTE=strict: the driver took a time slice and has another", NULL, NULL},
+	{"inactive", inactive, "", "", NULL, NULL, NULL},
+	{"inactive_beside", inactive_beside, "", "", "not enforced in this process: a context was made without", NULL, NULL},
+	{"green_undone", green_undone, "", "", "out of memory", NULL, NULL},
+	{"closed", closed, "", "", "not enforced in this process: a context was made without", NULL, NULL},
+	{"forked", forked, "", "", NULL, NULL, NULL},
+	{"crowded", crowded, "", "", "not enforced in this process: it has more than 256 contexts", "1m", NULL},
+	{"crowded_strict", crowded_strict, "", "strict", "RATION_COMPUTE=strict: it has more than 256 contexts", "1m", NULL},
+	{"passed_on", passed_on, "", "strict", NULL, NULL, NULL},
 };
 
 static unsigned lines_with(const char *path, const char *text, unsigned *all)
@@ -423,7 +514,8 @@ int main(int argc, char **argv)
 		EQ(mkdir(folder, 0700), 0);
 		int status =
 			AGAIN(t->name, "FAKEGPU_STATE", folder, "RATION_REGION", region, "RATION_LOG_FILE", log, "FAKEGPU_SLICE", t->slice,
-			      "RATION_COMPUTE", t->mode, "FAKEGPU_CONTEXT", t->context ? t->context : getenv("FAKEGPU_CONTEXT"));
+			      "RATION_COMPUTE", t->mode, "FAKEGPU_CONTEXT", t->context ? t->context : getenv("FAKEGPU_CONTEXT"),
+			      "CUDA_DEVICE_SM_LIMIT_0", t->share ? t->share : getenv("CUDA_DEVICE_SM_LIMIT_0"));
 		if (status)
 			fprintf(stderr, "%s: status %#x\n", t->name, (unsigned)status);
 		EQ(status, 0);

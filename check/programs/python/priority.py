@@ -1,13 +1,14 @@
 """priority.py serve|graph|train SECONDS: requests through a small transformer, or steps of training, for so long.
 
-serve prints how long a request took, graph the same for a CUDA graph that takes half a millisecond alone, and train how
-many steps a second were done. A request of graph begins every 3 ms, and one of rare every 10 ms, or when the one before it
-has ended: so the training of all rows is beside as many requests. If train is told to end (SIGTERM), it reads from when to
-when steps count. docs/compute.md has figures of both side by side.
+serve prints how long a request took, graph the same for a CUDA graph that takes half a millisecond alone (PRIORITY_COPIES
+sets how many copies of the model it has, and it prints that first), and train how many steps a second were done. A request
+of graph begins every 3 ms, and one of rare every 10 ms, or when the one before it has ended: so the training of all rows is
+beside as many requests. If train is told to end (SIGTERM), it reads from when to when steps count. docs/compute.md has
+figures of both side by side.
 
-priority.py beside RATION SLICER SECONDS: graph beside train, without ration, with slices set by the library SLICER, and with
-priorities of the command RATION. SECONDS is for the rows that have a target, and the others take less. A row for "host" has a
-loop that waits for half a millisecond instead: what the machine itself adds.
+priority.py beside RATION SLICER SECONDS: graph beside train, without ration, with priorities of the command RATION, and with
+slices set by the library SLICER, by turns: one machine differs from the next, and from itself an hour later. SECONDS is for
+each row. A row for "host" has a loop that waits for half a millisecond instead: what the machine itself adds.
 """
 
 import os
@@ -71,6 +72,21 @@ def capture(model, x, times):
 
 def graph(every=0.003):
     model, x = small_model()
+    copies = int(os.environ.get("PRIORITY_COPIES") or half_a_millisecond(model, x))
+    print(copies)
+    request = capture(model, x, copies)
+
+    def replay():
+        request.replay()
+        torch.cuda.synchronize()
+
+    for _ in range(20):
+        replay()
+    answer(replay, every)
+
+
+def half_a_millisecond(model, x):
+    """Returns how often the model has to run for that."""
     one = capture(model, x, 1)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     took = []
@@ -80,15 +96,7 @@ def graph(every=0.003):
         end.record()
         end.synchronize()
         took.append(begin.elapsed_time(end))
-    request = capture(model, x, max(1, round(0.5 / min(took))))
-
-    def replay():
-        request.replay()
-        torch.cuda.synchronize()
-
-    for _ in range(20):
-        replay()
-    answer(replay, every)
+    return max(1, round(0.5 / min(took)))
 
 
 def host():
@@ -148,24 +156,24 @@ def beside():
             ready = trains.stdout.readline()
             if ready != "ready\n":
                 sys.exit(f"{name}: training did not start: {ready}")
-        window, said = subprocess.Popen(**command(what, server, length)).communicate()[0].strip().split("\n")
+        *copies, window, said = subprocess.Popen(**command(what, server, length)).communicate()[0].strip().split("\n")
+        if copies:
+            os.environ["PRIORITY_COPIES"] = copies[0]  # for all rows after this one
         if trains:
             trains.terminate()
             said += "; training " + trains.communicate(window)[0].strip()
         print(f"{name}: {said}", flush=True)
 
-    short = seconds / 3
-    row("host", None, None, short, "host")
-    row("alone", None, None, short)
-    row("alone, high", "high", None, short)
-    row("both without ration", None, "plain", seconds)
-    row("slices 20000 / 10", 20000, 10, short)
-    row("slices 5000 / 100", 5000, 100, short)
-    row("slices 5000 / 50", 5000, 50, short)
-    row("high / low", "high", "low", seconds)
+    row("host", None, None, seconds, "host")
+    row("alone", None, None, seconds)
+    row("alone, high", "high", None, seconds)
+    for _ in range(3):
+        row("both without ration", None, "plain", seconds)
+        row("high / low", "high", "low", seconds)
+        row("slices 5000 / 50", 5000, 50, seconds)
     for _ in range(2):
-        row("one every 10 ms, without ration", None, "plain", short, "rare")
-        row("one every 10 ms, high / low", "high", "low", short, "rare")
+        row("one every 10 ms, without ration", None, "plain", seconds, "rare")
+        row("one every 10 ms, high / low", "high", "low", seconds, "rare")
 
 
 {"serve": serve, "graph": graph, "rare": lambda: graph(0.01), "train": train, "host": host, "beside": beside}[kind]()
