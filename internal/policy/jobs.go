@@ -250,6 +250,7 @@ func (r *rations) create(uid int, ration limit.Limits, limits region.Limits, why
 	err := plan.CreateForUser(uid, limits)
 	if err == nil {
 		r.say(uid, "%s has a ration: %s", proc.UserName(uid), r.rationText(limits))
+		_ = job.SettleDenied(uid) // an old refusal stops being a finding by itself, later
 	}
 	return err
 }

@@ -327,6 +327,11 @@ func (k *keeper) record(uid int, refused error) {
 	}
 	d := job.Denied{Time: time.Now().UTC(), UID: uid, User: proc.UserName(uid), Device: -1, Text: termtext.Printable(refused.Error())}
 	d.Own = !errors.Is(refused, ErrOverbooked) && !errors.Is(refused, ErrRule)
+	if errors.Is(refused, ErrRun) {
+		d.What, d.Text = "a run", strings.TrimPrefix(d.Text, ErrRun.Error()+": ")
+	} else if errors.Is(refused, ErrTooMuch) || errors.Is(refused, ErrOverbooked) && usable(uid) && !lent(uid) {
+		d.What = "a larger ration"
+	}
 	var room *noRoom
 	if errors.As(refused, &room) {
 		d.Device, d.Asked, d.Held, d.Total = room.device, uint64(room.asked), uint64(room.held), uint64(room.total)
