@@ -57,7 +57,8 @@ func (p idlePauses) end(want map[string]idleJob, now time.Time) {
 	}
 }
 
-// sleepIdle keeps a process running for each job with processes whose user has sleep_after, until the context ends.
+// sleepIdle keeps a process running for each job with processes whose user has sleep_after, until the context ends. It also
+// removes the jobs that have lent their ration and whose processes have ended.
 func (k *keeper) sleepIdle(ctx context.Context) {
 	running := &k.idle
 	ended := make(chan string)
@@ -79,6 +80,7 @@ func (k *keeper) sleepIdle(ctx context.Context) {
 			continue
 		case <-tick.C:
 		}
+		k.removeLent()
 		now, want := time.Now(), k.idleJobs()
 		pauses.end(want, now)
 		is := running.all()

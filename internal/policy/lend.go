@@ -62,6 +62,26 @@ func lend(uid int) error {
 	return nil
 }
 
+// removeLent removes the jobs without processes whose ration is lent: nothing is left that could wake, and the user's next
+// program asks for a ration as any other.
+func (k *keeper) removeLent() {
+	gone := func(uid int) bool { return lent(uid) && job.CheckRemovable(jobOf(uid), true) == nil }
+	if !slices.ContainsFunc(Users(), gone) {
+		return
+	}
+	err := k.withRations(func(*rations) error {
+		for _, uid := range slices.DeleteFunc(Users(), func(uid int) bool { return !gone(uid) }) {
+			if err := evict(uid); err != nil && !errors.Is(err, job.ErrLiving) && !errors.Is(err, job.ErrInUse) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		k.log.Error("removing a job that has lent its ration", "error", err)
+	}
+}
+
 // sleepers returns the users whose jobs sleep and whose rations can be lent, except users in keep and users that the file
 // names. A user who does not wait for a ration could not wait to wake.
 func (r *rations) sleepers(keep map[int]bool) (uids []int) {
