@@ -149,6 +149,9 @@ func (r *rations) ensureAt(uid int, at region.Place) error {
 	if rule.Exempt {
 		return r.exempt(uid)
 	}
+	if now, is := placed(uid); is && r.failed(now) && !idle(uid) {
+		return nil // the limits stay until the GPU answers, or the programs there have ended and the user gets another one
+	}
 	return r.give(uid, ration, rule, at)
 }
 
@@ -334,6 +337,11 @@ func setLimitsAt(path string, l region.Limits) error {
 		return o.SetPriority(priority)
 	}
 	return nil
+}
+
+// failed reports whether a device of a place does not answer.
+func (r *rations) failed(at region.Place) bool {
+	return r.driver != nil && slices.ContainsFunc(r.driver.Devices, func(d gpu.Device) bool { return d.Failed != nil && at.Has(d.Index) })
 }
 
 func (r *rations) totals() []limit.Size {
