@@ -231,11 +231,11 @@ func newPolicyAskCommand(a *app) *cobra.Command {
 		Short: "Ask for another ration, up to the largest that you may have",
 		Long: `Ask for another ration for all your programs, up to the largest that the policy
 allows you (ration policy show). It applies at once, until you ask again, the
-policy changes so that it is too much, or the machine boots. Only the limits
-that you give change; those that you never asked for are the policy's, also when
-it changes. Without limits you get the policy's ration back. --priority says
-which jobs come first on a GPU, as in ration run, up to the highest that the
-policy allows you.
+policy changes so that it is too much, another user gets your ration while no
+program of yours runs, or the machine boots. Only the limits that you give
+change; those that you never asked for are the policy's, also when it changes.
+Without limits you get the policy's ration back. --priority says which jobs come
+first on a GPU, as in ration run, up to the highest that the policy allows you.
 
 Exit status: 0 if you have it; 1 if it is too much, or does not fit beside the
 rations of others.`,
