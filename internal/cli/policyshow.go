@@ -57,7 +57,13 @@ Exit status: 0, or 1 if no policy is in force.`,
 			}
 			out := PolicyShown{true, p.Overbook, p.Missing, p.Memory, policy.Preloaded(), p.Rules(), []policy.Standing{}}
 			for _, uid := range uids {
-				out.Users = append(out.Users, p.Show(uid))
+				u := p.Show(uid)
+				if u.Job == "" && u.Rule != "" && !u.Exempt && uid == os.Getuid() && uid != 0 {
+					if room, err := policy.Room(); err == nil { // otherwise it is not known
+						u.Room = &room
+					}
+				}
+				out.Users = append(out.Users, u)
 			}
 			return a.print(out, func() { a.printPolicy(out, len(args) == 0) })
 		},
@@ -112,6 +118,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 		column[policy.Standing]{title: "JOB", text: func(u policy.Standing) string {
 			if u.Job == "" && u.Exempt {
 				return "-"
+			}
+			if u.Job == "" && u.Room != nil && len(*u.Room) == 0 {
+				return "none yet, no room now"
 			}
 			if u.Job == "" {
 				return "none yet"

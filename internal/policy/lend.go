@@ -235,6 +235,30 @@ func (r *rations) firstIsStuck() bool {
 	return err == nil && len(all) > 0 && all[0].UID > 0 && !r.roomFor(all[0].UID)(nil) && !r.unread
 }
 
+// errUnread is returned, so that withRations looks for jobs that sleep and asks again.
+var errUnread = errors.New("it is not known which jobs sleep")
+
+// room returns the devices on which a user can have the ration now, if necessary after taking back those of others.
+func (r *rations) room(uid int) (at region.Place, err error) {
+	l, want, err := r.wholeRation(uid)
+	if err != nil {
+		return 0, err
+	}
+	others, yielding := bookedByOthers(uid), r.yielding(map[int]bool{uid: true})
+	if r.unread {
+		return 0, errUnread
+	}
+	for _, c := range r.candidates(l, others, yielding) {
+		if !c.Full {
+			at |= region.PlaceAt(c.Device)
+		}
+	}
+	if len(at.Devices()) < want || want == 0 && !r.policy.Overbook && r.checkBeside(l, others, yielding) != nil {
+		at = 0
+	}
+	return at, nil
+}
+
 // roomFor returns a function that reports whether there is room for a user's ration, if necessary after taking back others,
 // and those of more.
 func (r *rations) roomFor(uid int) func(more []int) bool {
