@@ -15,7 +15,6 @@ import (
 	"ration/internal/abi"
 	"ration/internal/gpu"
 	"ration/internal/job"
-	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -80,7 +79,8 @@ func (p *Policy) open(warn func(string)) (*rations, error) {
 	if err := keepLeaving(); err != nil {
 		return nil, err
 	}
-	if r.driver, r.missing = launch.KnownDevices(); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
+	// Not the cached list: a device may have failed since then.
+	if r.driver, r.missing = gpu.Open(""); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
 		return nil, r.missing
 	}
 	return r, nil
