@@ -28,6 +28,8 @@ type Denied struct {
 	Total   uint64         `json:"total,omitempty"`   // size of the device
 	Holders []DeniedHolder `json:"holders,omitempty"` // users with the largest rations, largest first
 	Own     bool           `json:"own,omitempty"`     // the request exceeds what the user may have: other users are not the reason
+	What    string         `json:"what,omitempty"`    // what was refused, if not the user's ration: a run, a larger ration
+	Settled bool           `json:"settled,omitempty"` // the user has got a ration since then
 	Text    string         `json:"text"`              // a sentence without a period; what the user can do is in brackets at its end
 }
 
@@ -45,7 +47,7 @@ func ReadDenied() ([]Denied, error) { return readDenied(job.AllUsers()) }
 func readDenied(all bool) (out []Denied, err error) {
 	read, err := job.ReadDenied(all)
 	for _, d := range read {
-		one := Denied{d.Time, d.UID, d.User, d.Count, d.Device, d.Asked, d.Held, d.Total, nil, d.Own, d.Text}
+		one := Denied{d.Time, d.UID, d.User, d.Count, d.Device, d.Asked, d.Held, d.Total, nil, d.Own, d.What, d.Settled, d.Text}
 		for _, h := range d.Holders {
 			one.Holders = append(one.Holders, DeniedHolder(h))
 		}
@@ -116,7 +118,7 @@ func (d *Denied) sentence() (text, remedy string) {
 	if i := strings.LastIndex(text, " ("); i >= 0 && strings.HasSuffix(text, ")") {
 		text, remedy = text[:i], strings.TrimSuffix(text[i+2:], ")")
 	}
-	text = fmt.Sprintf("the policy refused %s a ration: %s", d.User, text)
+	text = fmt.Sprintf("the policy refused %s %s: %s", d.User, cmp.Or(d.What, "a ration"), text)
 	var holders []string
 	for _, h := range d.Holders {
 		holders = append(holders, fmt.Sprintf("%s %s", h.User, humanfmt.Bytes(h.Held)))
@@ -127,8 +129,8 @@ func (d *Denied) sentence() (text, remedy string) {
 	return text, remedy
 }
 
-// recentlyDenied returns the latest refusal of each user that had no room lately and got none since, with the number of
-// the user's refusals in that time.
+// recentlyDenied returns the latest refusal of each user that had no room lately, got none since and does not wait for
+// it, with the number of the user's refusals in that time.
 func (m *Machine) recentlyDenied(now time.Time) (out []Denied) {
 	latest, before := map[int]Denied{}, map[int]uint64{} // before are the earlier ones that do not count
 	all := map[int]uint64{}
@@ -146,7 +148,7 @@ func (m *Machine) recentlyDenied(now time.Time) (out []Denied) {
 		}
 	}
 	for _, d := range latest {
-		if !m.gotSince(&d) {
+		if !d.Settled && !m.waits(d.UID) && !m.hasAsked(&d) {
 			out = append(out, d)
 		}
 	}
@@ -154,17 +156,18 @@ func (m *Machine) recentlyDenied(now time.Time) (out []Denied) {
 	return out
 }
 
-// gotSince reports whether the user has got a ration after the refusal: the user's job was made later, or the user has
-// as much now.
-func (m *Machine) gotSince(d *Denied) bool {
+// waits reports whether a user waits for a ration.
+func (m *Machine) waits(uid int) bool {
+	return slices.ContainsFunc(m.Waiting, func(w Waiting) bool { return w.UID == uid && w.Path == job.OfUserPath(uid) })
+}
+
+// hasAsked reports whether the user has as much now as was refused.
+func (m *Machine) hasAsked(d *Denied) bool {
 	var has uint64 // on the device, with the user's runs
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
 		if uid, is := job.PolicyUser(j.Path); !is || uid != d.UID || j.State == Ended {
 			continue
-		}
-		if j.Created.After(d.Time) && j.Path == job.OfUserPath(d.UID) {
-			return true
 		}
 		for n := range j.Devices {
 			if on := &j.Devices[n]; on.Limited && on.Device == d.Device {

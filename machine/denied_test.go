@@ -65,14 +65,14 @@ func TestDeniedOfUser(t *testing.T) {
 
 // What the user was told is root's to read as well: in other words.
 func TestDeniedForRoot(t *testing.T) {
-	d := Denied{User: "ada", Own: true, Text: "no ration for this run: your other programs hold 2 GiB, and your ration has 1 GiB (end some)"}
+	d := Denied{User: "ada", Own: true, What: "a run", Text: "your other programs hold 2 GiB, and your ration has 1 GiB (end some)"}
 	for folder, want := range map[string]string{"": "ada's", t.TempDir(): "your"} { // root with one folder of jobs is as others
 		t.Setenv(job.EnvFolder, folder)
 		if folder == "" && !job.AllUsers() {
 			continue // not root
 		}
 		text, remedy := d.sentence()
-		expect.Equal(t, text, "the policy refused ada a ration: no ration for this run: "+want+" other programs hold 2 GiB, and "+want+" ration has 1 GiB")
+		expect.Equal(t, text, "the policy refused ada a run: "+want+" other programs hold 2 GiB, and "+want+" ration has 1 GiB")
 		expect.Equal(t, remedy, "end some")
 	}
 }
@@ -92,7 +92,6 @@ func TestDeniedUntilGranted(t *testing.T) {
 		"no job":                                {nil, 1},
 		"a job with less, from before":          {[]Job{of(own, before, 4)}, 1},
 		"one that was lent":                     {[]Job{of(own, before, 0)}, 1},
-		"a job since then":                      {[]Job{of(own, since, 4)}, 0},
 		"a job with as much":                    {[]Job{of(own, before, 8)}, 0},
 		"a part of it is a run's":               {[]Job{of(own, before, 3), of(run, since, 5)}, 0},
 		"a run of what the user has left":       {[]Job{of(own, before, 1), of(run, since, 3)}, 1},
@@ -100,6 +99,25 @@ func TestDeniedUntilGranted(t *testing.T) {
 		"a job of the user's own, of no policy": {[]Job{of("/run/user/1000/ration/x/region", since, 8)}, 1},
 	} {
 		m := Machine{Jobs: c.jobs, Denied: []Denied{{Time: now, UID: 1000, User: "ada", Count: 1, Asked: 8, Text: "no room"}}}
+		expect.Equal(t, len(m.recentlyDenied(now)), c.found, name)
+	}
+}
+
+// It is none either of a user who has got a ration since, and may have lost it again, or who waits for one.
+func TestDeniedSettled(t *testing.T) {
+	now := time.Now()
+	for name, c := range map[string]struct {
+		settled bool
+		waiting []Waiting
+		found   int
+	}{
+		"refused":                 {false, nil, 1},
+		"has got one":             {true, nil, 0},
+		"waits":                   {false, []Waiting{{UID: 1000, Path: job.OfUserPath(1000)}}, 0},
+		"another user waits":      {false, []Waiting{{UID: 1001, Path: job.OfUserPath(1001)}}, 1},
+		"a run of the user waits": {false, []Waiting{{UID: 1000, Path: job.RunPath(1000, "train")}}, 1},
+	} {
+		m := Machine{Waiting: c.waiting, Denied: []Denied{{Time: now, UID: 1000, User: "ada", Count: 1, Settled: c.settled, Text: "no room"}}}
 		expect.Equal(t, len(m.recentlyDenied(now)), c.found, name)
 	}
 }

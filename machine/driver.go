@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,6 +66,9 @@ func answerOf(d driver) *driverAnswer {
 	}
 	a.asked = proc.Now()
 	a.processes, a.err = d.Processes()
+	if len(a.failed) < len(a.devices) && len(a.failed) > 0 {
+		a.err = nil // the finding of the device says it, and the list has the processes of the others
+	}
 	return a
 }
 
@@ -164,7 +168,7 @@ func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
 			Used: s.Used, Temperature: s.Temperature, Power: s.Power, Utilization: s.Utilization})
 		if err := a.failed[d.Index]; err != nil {
 			m.Findings = append(m.Findings, Finding{Kind: DeviceFailed, Device: d.Index,
-				Text: fmt.Sprintf("GPU %d does not answer: %v", d.Index, termtext.Printable(err.Error())), Remedy: "nvidia-smi and the kernel's log (dmesg, Xid) say why"})
+				Text: fmt.Sprintf("GPU %d does not answer: %s", d.Index, termtext.Printable(strings.TrimSuffix(err.Error(), " (try nvidia-smi)"))), Remedy: "nvidia-smi and the kernel's log (dmesg, Xid) say why"})
 		}
 	}
 	defer m.addRations() // after what the driver counts for jobs that sleep

@@ -27,13 +27,14 @@ type stand struct {
 	devices   []gpu.Device
 	processes []gpu.Process
 	silent    error
+	lost      map[int]error // devices
 }
 
 func (s stand) Describe() []gpu.Device            { return s.devices }
-func (s stand) Processes() ([]gpu.Process, error) { return s.processes, s.silent }
+func (s stand) Processes() ([]gpu.Process, error) { return s.processes, cmp.Or(s.silent, s.lost[1]) }
 func (s stand) Status(device int) (gpu.Status, error) {
-	if s.silent != nil {
-		return gpu.Status{}, s.silent
+	if err := cmp.Or(s.silent, s.lost[device]); err != nil {
+		return gpu.Status{}, err
 	}
 	celsius := 40 + device
 	return gpu.Status{Used: uint64(device+1) * gib, Temperature: &celsius}, nil
@@ -273,6 +274,17 @@ func TestSilentDriver(t *testing.T) {
 		kinds = append(kinds, fmt.Sprint(f.Kind, f.Device))
 	}
 	expect.True(t, len(m.Devices) == 2 && strings.Join(kinds, " ") == "gpu-failed0 gpu-failed1 driver-no-list-1" && !strings.Contains(fmt.Sprint(m), "\x07"), "got", m)
+}
+
+// One GPU of two that does not answer is a finding, and what the driver says of the other counts.
+func TestLostDevice(t *testing.T) {
+	d := twoDevices()
+	d.lost, d.processes = map[int]error{1: errors.New("lost (try nvidia-smi)")}, []gpu.Process{{Device: 0, PID: 4711, Used: gib}}
+	a := answerOf(d)
+	expect.True(t, a.err == nil && len(a.processes) == 1, a.err, a.processes)
+	var m Machine
+	m.addDriver(a, nil)
+	expect.True(t, len(m.Findings) == 1 && m.Findings[0].Kind == DeviceFailed && m.Findings[0].Text == "GPU 1 does not answer: lost", m.Findings)
 }
 
 // A user with thousands of jobs that cannot be read, or thousands of UIDs, hides nothing that is to be

@@ -170,8 +170,8 @@ func (j *Job) sleepEvent(at time.Time) Event {
 
 // sleepEvents returns the events of a job that has fallen asleep, woken up, or could not sleep.
 func sleepEvents(before, after *Job, now time.Time) (out []Event) {
-	woke := before.Sleep != "" || before.State == "" && !after.SleepSince.IsZero() // or it was not known before
-	if after.Sleep == Asleep && before.Sleep != Asleep || after.Sleep == "" && woke && after.State != Ended {
+	woke := before.Sleep != "" || before.State == "" // or it was not known before
+	if after.Sleep == Asleep && before.Sleep != Asleep || after.Sleep == "" && woke && !after.SleepSince.IsZero() && after.State != Ended {
 		out = append(out, after.sleepEvent(cmp.Or(after.SleepSince, now)))
 	}
 	if after.CannotSleep != "" && (before.CannotSleep == "" || before.Sleeps != after.Sleeps) && after.Sleep == "" {

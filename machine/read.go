@@ -116,6 +116,8 @@ func (j *Job) read(dir int, name string, p safepath.Budget, keepers bool) error 
 	// itself.
 	if r.Locked() || slices.ContainsFunc(j.Processes, func(p Process) bool { return p.State != Dead }) {
 		j.State = Running
+	} else { // the processes that slept have ended
+		j.Sleep, j.SleepSince, j.RationLent = "", time.Time{}, false
 	}
 	j.ReadOnly = slices.ContainsFunc(j.Processes, func(p Process) bool { return p.State == Dead })
 	return nil

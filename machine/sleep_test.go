@@ -1,12 +1,35 @@
 package machine
 
 import (
+	"errors"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"ration/check/expect"
+	"ration/internal/abi"
+	"ration/internal/region"
 )
+
+// A job whose processes slept and have ended is not asleep, and nothing has woken it.
+func TestNobodySleeps(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	r, err := region.Open(path, region.Options{})
+	expect.OK(t, err)
+	slot, err := r.Claim("notebook")
+	expect.OK(t, err)
+	expect.OK(t, errors.Join(slot.Charge(0, abi.Data, 1<<20), r.SetSleep(abi.Falling, false), r.SetSleep(abi.Asleep, false)))
+	asleep, err := ReadJob(path)
+	expect.OK(t, err)
+	expect.Equal(t, asleep.Sleep, Asleep)
+	r.Close()
+	ended, err := ReadJob(path)
+	expect.OK(t, err)
+	expect.Equal(t, ended.Sleep, "")
+	ended.State = Idle // as the job of a user under a policy
+	expect.Equal(t, len(sleepEvents(&asleep, &ended, time.Now())), 0)
+}
 
 // A job that falls asleep and wakes has an event of each, and the same event twice has the same identity.
 func TestSleepEvents(t *testing.T) {
@@ -28,7 +51,9 @@ func TestSleepEvents(t *testing.T) {
 	expect.True(t, len(again) == 1 && again[0] == slept[0], "noticed by another process it is", again)
 	next, _ := kinds(at("", 1), at(Asleep, 2))
 	expect.True(t, len(next) == 1 && next[0] != slept[0], "the next time it is", next)
-	woke, text := kinds(at(Waking, 1), at("", 1))
+	awake := at("", 1)
+	awake.Jobs[0].SleepSince = time.Unix(2, 0)
+	woke, text := kinds(at(Waking, 1), awake)
 	expect.True(t, len(woke) == 1 && woke[0].Kind == JobWoke && text == "job nb of anna is awake", woke, text)
 	unable, tired := at("", 1), at("", 1)
 	tired.Jobs[0].CannotSleep = "it cannot sleep: it shares\x1b memory"

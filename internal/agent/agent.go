@@ -35,6 +35,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"ration/internal/agent/privsep"
+	"ration/internal/connlimit"
 	"ration/internal/fleet"
 	"ration/internal/job"
 	"ration/internal/metrics"
@@ -142,7 +143,7 @@ func New(opts Options) (*Agent, error) {
 		return nil, err
 	}
 	if a.opts.OpenListen == nil {
-		a.opts.OpenListen = func() (net.Listener, error) { return net.Listen("tcp", opts.Listen) }
+		a.opts.OpenListen = func() (net.Listener, error) { return net.Listen(connlimit.Network(opts.Listen), opts.Listen) }
 	}
 	if a.journal, err = openJournal(opts.Folder); err != nil {
 		opts.Log.Warn("events that were logged before may be logged again", "error", err)

@@ -24,7 +24,7 @@ var (
 	exampleSizes   = []string{"1g", "2g", "4g", "8g", "10g", "16g", "20g", "40g", "80g", "25%", "50%", "none"}
 	exampleShares  = []string{"10%", "20%", "25%", "30%", "50%", "75%", "100%", "none"}
 	exampleMachine = []string{"h200", "h200x2", "h200x8", "h100", "a100", "small", "small:512m"}
-	exampleFilters = []string{"state=running", "state=idle", "gpu=0", "name=", "user=", "command="}
+	exampleFilters = []string{"state=running", "state=idle", "state=asleep", "gpu=0", "name=", "user=", "command="}
 	exampleFormats = []string{"'{{.job}}'", "'{{.job}} {{.state}}'", "'{{json .devices}}'"}
 )
 

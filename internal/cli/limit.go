@@ -17,6 +17,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/node"
+	"ration/internal/policy"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -159,6 +160,9 @@ of the job; none ends the waiting. Requests that wait now follow it, too.
 --priority changes which jobs come first on the devices that they share, as in
 ration run. It does not apply to a process that was started when its job had no
 share, no cap and normal priority, until that process is restarted.
+
+The limits of a user's job under a policy are the policy's: root's change lasts
+until the policy is applied again, or a run of that user begins or ends.
 
 An operator may keep limits in a file beside the region (PATH.limits). Only the
 owner of that file can change them.
@@ -311,6 +315,9 @@ func (a *app) changeLimits(j job.Job, change limit.Limits) error {
 	}
 	s := node.ReadJob(j, node.Options{})
 	printError(a.err, s.Err()) // the change has been made
+	if uid, is := job.PolicyUser(s.Path); is && s.Path == job.OfUserPath(uid) {
+		a.warn(fmt.Sprintf("the policy sets the limits of %s again, when it is applied or a run of that user begins or ends (a rule in %s lasts)", s.Title(), policy.ConfigFile))
+	}
 	now := byDevice(s)
 	var booked map[int]machine.GPU
 	if change.Memory.IsSet() {

@@ -57,7 +57,13 @@ Exit status: 0, or 1 if no policy is in force.`,
 			}
 			out := PolicyShown{true, p.Overbook, p.Missing, p.Memory, policy.Preloaded(), p.Rules(), []policy.Standing{}}
 			for _, uid := range uids {
-				out.Users = append(out.Users, p.Show(uid))
+				u := p.Show(uid)
+				if u.Job == "" && u.Rule != "" && !u.Exempt && uid == os.Getuid() && uid != 0 {
+					if room, err := policy.Room(); err == nil { // otherwise it is not known
+						u.Room = &room
+					}
+				}
+				out.Users = append(out.Users, u)
 			}
 			return a.print(out, func() { a.printPolicy(out, len(args) == 0) })
 		},
@@ -112,6 +118,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 		column[policy.Standing]{title: "JOB", text: func(u policy.Standing) string {
 			if u.Job == "" && u.Exempt {
 				return "-"
+			}
+			if u.Job == "" && u.Room != nil && len(*u.Room) == 0 {
+				return "none yet, no room now"
 			}
 			if u.Job == "" {
 				return "none yet"
@@ -231,11 +240,11 @@ func newPolicyAskCommand(a *app) *cobra.Command {
 		Short: "Ask for another ration, up to the largest that you may have",
 		Long: `Ask for another ration for all your programs, up to the largest that the policy
 allows you (ration policy show). It applies at once, until you ask again, the
-policy changes so that it is too much, or the machine boots. Only the limits
-that you give change; those that you never asked for are the policy's, also when
-it changes. Without limits you get the policy's ration back. --priority says
-which jobs come first on a GPU, as in ration run, up to the highest that the
-policy allows you.
+policy changes so that it is too much, another user gets your ration while no
+program of yours runs, or the machine boots. Only the limits that you give
+change; those that you never asked for are the policy's, also when it changes.
+Without limits you get the policy's ration back. --priority says which jobs come
+first on a GPU, as in ration run, up to the highest that the policy allows you.
 
 Exit status: 0 if you have it; 1 if it is too much, or does not fit beside the
 rations of others.`,

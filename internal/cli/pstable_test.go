@@ -63,6 +63,9 @@ func TestJobSelection(t *testing.T) {
 	} {
 		expect.Equal(t, first(s), want, s)
 	}
+	asleep := node.Selection{Filters: []string{"state=asleep"}}
+	expect.OK(t, asleep.Check())
+	expect.True(t, asleep.Has(&machine.Job{State: machine.Running, Sleep: machine.Asleep}) && !asleep.Has(&machine.Job{State: machine.Running}), "not by the word of the table")
 	expect.Equal(t, first(node.Selection{Sort: "age"}), "543210", "a job that began earlier comes first")
 	for _, s := range []node.Selection{{Sort: "colour"}, {Filters: []string{"name"}}, {Filters: []string{"colour=red"}}, {Filters: []string{"state=dead"}}, {Filters: []string{"name=[", "x"}}} {
 		expect.True(t, s.Check() != nil, s)

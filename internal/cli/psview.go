@@ -169,13 +169,13 @@ func (a *app) printGPUs(devices []machine.GPU) {
 		whose = " of yours"
 	}
 	for _, g := range devices {
-		line := fmt.Sprintf("GPU %d  %s  ", g.Device, g.Name)
-		share := 0.0
-		if g.Total > 0 {
-			share = float64(g.Used) / float64(g.Total)
+		if g.Total == 0 { // a finding says why
+			a.out.printf("GPU %d  does not answer\n", g.Device)
+			continue
 		}
+		line := fmt.Sprintf("GPU %d  %s  ", g.Device, g.Name)
 		if a.out.tty {
-			line += a.out.bar(share, 20) + "  "
+			line += a.out.bar(float64(g.Used)/float64(g.Total), 20) + "  "
 		}
 		line += fmt.Sprintf("%s of %s used", humanfmt.Bytes(g.Used), humanfmt.Bytes(g.Total))
 		if g.Jobs > 0 {

@@ -7,6 +7,7 @@ import (
 	"text/template"
 
 	"ration/check/expect"
+	"ration/internal/agent"
 	"ration/machine"
 )
 
@@ -34,6 +35,14 @@ func TestPrintDevices(t *testing.T) {
 		a.printDevices(c.devices, false)
 		expect.Equal(t, out.String(), c.want, name)
 	}
+}
+
+// A GPU whose size is not known has failed: it has no zeros.
+func TestPrintFailedGPU(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{out: newTerminal(&out), totals: &agent.Totals{}}
+	a.printGPUs([]machine.GPU{{Device: 0, Name: "H200", Total: 8 << 30, Used: 2 << 30}, {Device: 1}})
+	expect.Equal(t, out.String(), "GPU 0  H200  2 GiB of 8 GiB used\nGPU 1  does not answer\n")
 }
 
 // However long the text and however small the terminal, the first line stays, and no line is

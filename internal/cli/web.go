@@ -219,7 +219,7 @@ func (a *app) webPages(ctx context.Context, f webFlags, opts web.Options) (pages
 
 // listenWeb listens at an address. Without one it uses the default port, or any free port.
 func listenWeb(address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", cmp.Or(address, defaultWebListen))
+	l, err := net.Listen(connlimit.Network(address), cmp.Or(address, defaultWebListen))
 	if address == "" && errors.Is(err, unix.EADDRINUSE) {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 	}

@@ -27,3 +27,12 @@ func Dial(path string, timeout time.Duration) (*net.UnixConn, error) {
 
 // Full reports whether an error of Dial says that a process listens, and has too many connections to accept.
 func Full(err error) bool { return errors.Is(err, unix.EAGAIN) }
+
+// Network returns the network to listen in at an address HOST:PORT. For Go, 0.0.0.0 in "tcp" also means all addresses of IPv6.
+func Network(address string) string {
+	host, _, _ := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); ip != nil && ip.To4() != nil {
+		return "tcp4"
+	}
+	return "tcp"
+}

@@ -3,6 +3,7 @@ package connlimit
 import (
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,4 +46,15 @@ func TestDialFull(t *testing.T) {
 	expect.True(t, Full(err), "it waits for ever", err)
 	_, err = Dial(path+"-missing", time.Minute)
 	expect.True(t, err != nil && !Full(err), err)
+}
+
+// An address of IPv4 is served in IPv4 only, and shown as it was given.
+func TestNetwork(t *testing.T) {
+	l, err := net.Listen(Network("0.0.0.0:0"), "0.0.0.0:0")
+	expect.OK(t, err)
+	defer l.Close()
+	expect.True(t, strings.HasPrefix(l.Addr().String(), "0.0.0.0:"), l.Addr())
+	for _, address := range []string{"", ":80", "[::]:80", "[::1]:80", "localhost:80"} {
+		expect.Equal(t, Network(address), "tcp", address)
+	}
 }

@@ -31,6 +31,10 @@ type Device struct {
 	// report it, or if the devices come from a file.
 	Capability [2]int `json:"-"`
 
+	// Failed is why the driver gives no answer about the device, as after a fault of the hardware. Then all else but
+	// Index may be unknown.
+	Failed error `json:"-"`
+
 	// Parts are the MIG devices of a GPU that is divided, with their numbers in it, and Parent is the UUID of the
 	// GPU of a MIG device. They are empty if the devices come from a file.
 	Parts  []Device `json:"-"`

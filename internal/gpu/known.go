@@ -59,7 +59,7 @@ func (d *Driver) Remember(file string) {
 
 func (d *Driver) remember(root, file string) {
 	k := known{machineState(root), d.Version, d.CUDA, d.Devices}
-	if k.Machine == "" || len(d.Devices) == 0 {
+	if k.Machine == "" || len(d.Devices) == 0 || slices.ContainsFunc(d.Devices, func(dev Device) bool { return dev.Failed != nil }) {
 		return
 	}
 	text, err := json.Marshal(k)

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -95,40 +96,52 @@ func (d *Driver) readDevices() error {
 		return fmt.Errorf("counting devices: %s (try nvidia-smi)", errorText(ret))
 	}
 	for i := range n {
-		handle, ret := d.lib.DeviceGetHandleByIndex(i)
-		if ret != nvml.SUCCESS {
-			return fmt.Errorf("reading device %d: %s (try nvidia-smi)", i, errorText(ret))
-		}
-		dev := Device{Index: i}
-		if dev.UUID, ret = handle.GetUUID(); ret != nvml.SUCCESS {
-			return fmt.Errorf("reading device %d: %s (try nvidia-smi)", i, errorText(ret))
-		}
-		memory, ret := handle.GetMemoryInfo()
-		if ret != nvml.SUCCESS {
-			return fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", i, errorText(ret))
-		}
-		dev.Total = limit.Size(memory.Total)
-		if d.lib.Extensions().LookupSymbol("nvmlDeviceGetMemoryInfo_v2") == nil {
-			if memory, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
-				dev.Reserved = limit.Size(memory.Reserved)
-			}
-		}
-		dev.Name, _ = handle.GetName() // only for messages
-		if d.lib.Extensions().LookupSymbol("nvmlDeviceGetCudaComputeCapability") == nil {
-			if major, minor, ret := handle.GetCudaComputeCapability(); ret == nvml.SUCCESS {
-				dev.Capability = [2]int{major, minor}
-			}
-		}
-		if d.lib.Extensions().LookupSymbol("nvmlDeviceGetMigMode") == nil {
-			mode, _, ret := handle.GetMigMode()
-			dev.MIG = ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
-		}
-		if dev.MIG {
-			dev.Parts = parts(handle, dev)
-		}
+		dev, handle := d.readDevice(i)
 		d.handles, d.Devices = append(d.handles, handle), append(d.Devices, dev)
 	}
+	if !slices.ContainsFunc(d.Devices, func(dev Device) bool { return dev.Failed == nil }) && n > 0 {
+		return d.Devices[0].Failed
+	}
 	return nil
+}
+
+// readDevice reads a device. One that does not answer must not hide the others.
+func (d *Driver) readDevice(i int) (dev Device, handle nvml.Device) {
+	dev.Index = i
+	handle, ret := d.lib.DeviceGetHandleByIndex(i)
+	if ret != nvml.SUCCESS {
+		dev.Failed = fmt.Errorf("reading device %d: %s (try nvidia-smi)", i, errorText(ret))
+		return dev, nil
+	}
+	if dev.UUID, ret = handle.GetUUID(); ret != nvml.SUCCESS {
+		dev.Failed = fmt.Errorf("reading device %d: %s (try nvidia-smi)", i, errorText(ret))
+		return dev, nil
+	}
+	memory, ret := handle.GetMemoryInfo()
+	if ret != nvml.SUCCESS {
+		dev.Failed = fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", i, errorText(ret))
+		return dev, nil
+	}
+	dev.Total = limit.Size(memory.Total)
+	if d.lib.Extensions().LookupSymbol("nvmlDeviceGetMemoryInfo_v2") == nil {
+		if memory, ret := handle.GetMemoryInfo_v2(); ret == nvml.SUCCESS {
+			dev.Reserved = limit.Size(memory.Reserved)
+		}
+	}
+	dev.Name, _ = handle.GetName() // only for messages
+	if d.lib.Extensions().LookupSymbol("nvmlDeviceGetCudaComputeCapability") == nil {
+		if major, minor, ret := handle.GetCudaComputeCapability(); ret == nvml.SUCCESS {
+			dev.Capability = [2]int{major, minor}
+		}
+	}
+	if d.lib.Extensions().LookupSymbol("nvmlDeviceGetMigMode") == nil {
+		mode, _, ret := handle.GetMigMode()
+		dev.MIG = ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
+	}
+	if dev.MIG {
+		dev.Parts = parts(handle, dev)
+	}
+	return dev, handle
 }
 
 // parts returns the MIG devices of a GPU that is divided. It leaves out those that do not answer: they are being made or
@@ -156,13 +169,18 @@ func parts(gpu nvml.Device, of Device) (out []Device) {
 	return out
 }
 
-// Processes returns the driver's count for each process. It leaves out processes without a size.
-func (d *Driver) Processes() ([]Process, error) {
-	var out []Process
+// Processes returns the driver's count for each process. It leaves out processes without a size. With an error, it returns
+// those on the devices that answer.
+func (d *Driver) Processes() (out []Process, err error) {
 	for i, handle := range d.handles {
+		if handle == nil {
+			err = errors.Join(err, d.Devices[i].Failed)
+			continue
+		}
 		list, ret := handle.GetComputeRunningProcesses()
 		if ret != nvml.SUCCESS {
-			return nil, fmt.Errorf("asking device %d for its processes: %s", i, errorText(ret))
+			err = errors.Join(err, fmt.Errorf("asking device %d for its processes: %s", i, errorText(ret)))
+			continue
 		}
 		for _, p := range list {
 			if p.UsedGpuMemory != ^uint64(0) {
@@ -170,7 +188,15 @@ func (d *Driver) Processes() ([]Process, error) {
 			}
 		}
 	}
-	return out, nil
+	return out, err
+}
+
+// handle returns the handle of a device that has answered.
+func (d *Driver) handle(device int) (nvml.Device, error) {
+	if device >= len(d.handles) {
+		return nil, fmt.Errorf("asking device %d: there are %d", device, len(d.handles))
+	}
+	return d.handles[device], d.Devices[device].Failed
 }
 
 // Close shuts NVML down.
@@ -185,10 +211,11 @@ func (d *Driver) isKnown() bool { return d.lib == nil }
 
 // Free returns the bytes of a device that no process holds.
 func (d *Driver) Free(device int) (uint64, error) {
-	if device >= len(d.handles) {
-		return 0, fmt.Errorf("asking device %d for its memory: there are %d", device, len(d.handles))
+	handle, err := d.handle(device)
+	if err != nil {
+		return 0, err
 	}
-	memory, ret := d.handles[device].GetMemoryInfo()
+	memory, ret := handle.GetMemoryInfo()
 	if ret != nvml.SUCCESS {
 		return 0, fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", device, errorText(ret))
 	}
@@ -198,10 +225,11 @@ func (d *Driver) Free(device int) (uint64, error) {
 // Samples returns the samples of a device that are newer than since, which is the Time of a sample,
 // or 0. An empty result without an error means that no process used the device.
 func (d *Driver) Samples(device int, since uint64) ([]Sample, error) {
-	if device >= len(d.handles) || d.lib.Extensions().LookupSymbol("nvmlDeviceGetProcessUtilization") != nil {
+	handle, err := d.handle(device)
+	if err != nil || d.lib.Extensions().LookupSymbol("nvmlDeviceGetProcessUtilization") != nil {
 		return nil, ErrNoSamples
 	}
-	list, ret := d.handles[device].GetProcessUtilization(since)
+	list, ret := handle.GetProcessUtilization(since)
 	switch ret {
 	case nvml.SUCCESS:
 	case nvml.ERROR_NOT_FOUND:
@@ -220,10 +248,10 @@ func (d *Driver) Samples(device int, since uint64) ([]Sample, error) {
 
 // Status returns the current state of a device.
 func (d *Driver) Status(device int) (s Status, err error) {
-	if device >= len(d.handles) {
-		return s, fmt.Errorf("asking device %d what it does: there are %d", device, len(d.handles))
+	handle, err := d.handle(device)
+	if err != nil {
+		return s, err
 	}
-	handle := d.handles[device]
 	memory, ret := handle.GetMemoryInfo()
 	if ret != nvml.SUCCESS {
 		return s, fmt.Errorf("asking device %d for its memory: %s (try nvidia-smi)", device, errorText(ret))

@@ -69,5 +69,5 @@ func TestOnGPUs(t *testing.T) {
 
 func TestRefusal(t *testing.T) {
 	expect.Equal(t, Refusal(3<<30, 1<<30, 2<<30, []Holder{{"itself", 1 << 30}}), "asked for 3 GiB with 1 GiB free of 2 GiB; most was held by itself 1 GiB")
-	expect.Equal(t, Refusal(3<<30, 0, 0, nil), "asked for 3 GiB, and the job may have none of the device")
+	expect.Equal(t, Refusal(3<<30, 0, 0, nil), "asked for 3 GiB, and the job had none of the device")
 }

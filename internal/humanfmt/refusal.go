@@ -20,7 +20,7 @@ func Refusal(asked, held, limit uint64, top []Holder) string {
 	}
 	text := fmt.Sprintf("asked for %s with %s free of %s", Bytes(asked), Bytes(free), Bytes(limit))
 	if limit == 0 {
-		text = fmt.Sprintf("asked for %s, and the job may have none of the device", Bytes(asked))
+		text = fmt.Sprintf("asked for %s, and the job had none of the device", Bytes(asked))
 	}
 	if len(top) == 0 {
 		return text

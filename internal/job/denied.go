@@ -30,6 +30,8 @@ type Denied struct {
 	Total   uint64         `json:"total,omitempty"`   // size of the device
 	Holders []DeniedHolder `json:"holders,omitempty"` // users with the largest rations, largest first
 	Own     bool           `json:"own,omitempty"`     // the request exceeds what the user may have: other users are not the reason
+	What    string         `json:"what,omitempty"`    // what was refused, if not the user's ration: a run, a larger ration
+	Settled bool           `json:"settled,omitempty"` // the user has got a ration since then
 	Text    string         `json:"text"`              // a sentence without a period; what the user can do is in brackets at its end
 }
 
@@ -76,11 +78,34 @@ func readDenied() (out []Denied, err error) {
 // is no new event. The caller holds the lock of PolicyLock.
 func AddDenied(d Denied, entry bool) error {
 	all, _ := readDenied() // a file that cannot be read is replaced
-	text, err := json.Marshal(withDenied(all, d, entry))
+	return writeDenied(withDenied(all, d, entry))
+}
+
+func writeDenied(all []Denied) error {
+	text, err := json.Marshal(all)
 	if err != nil {
 		return err
 	}
 	return safepath.Replace(filepath.Join(RootFolder, PolicyRefused), text, 0o644)
+}
+
+// SettleDenied records that a user has got a ration. The caller holds the lock of PolicyLock.
+func SettleDenied(uid int) error {
+	all, err := readDenied()
+	if err != nil || !settle(all, uid) {
+		return err
+	}
+	return writeDenied(all)
+}
+
+// settle reports whether it has changed an entry.
+func settle(all []Denied, uid int) (changed bool) {
+	for i := range all {
+		if d := &all[i]; d.UID == uid && !d.Settled {
+			d.Settled, changed = true, true
+		}
+	}
+	return changed
 }
 
 func withDenied(all []Denied, d Denied, entry bool) []Denied {

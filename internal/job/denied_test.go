@@ -19,3 +19,13 @@ func TestDeniedLatest(t *testing.T) {
 	all = withDenied(all, Denied{Time: time.Unix(4, 0), UID: 1000, Text: "no room"}, true)
 	expect.True(t, len(all) == 3 && all[2].Count == 3, all)
 }
+
+// A user who gets a ration settles that user's refusals, and the next one counts again.
+func TestDeniedSettle(t *testing.T) {
+	all := withDenied(nil, Denied{UID: 1000, Text: "no room"}, true)
+	all = withDenied(all, Denied{UID: 1001, Text: "no room"}, true)
+	expect.True(t, settle(all, 1000) && all[0].Settled && !all[1].Settled, all)
+	expect.True(t, !settle(all, 1000), "changed again")
+	all = withDenied(all, Denied{UID: 1000, Text: "no room"}, false)
+	expect.True(t, !all[0].Settled && all[0].Count == 2, all)
+}

@@ -42,6 +42,12 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 	for i, total := range totals {
 		out.Compute[i], out.ComputeMax[i] = uint64(p.Settings.Compute.For(i)), uint64(p.Settings.ComputeMax.For(i))
 		memory := p.Settings.Memory.For(i)
+		if known && driver.Devices[i].Failed != nil {
+			if memory.IsSet() || p.excludesOthers() {
+				out.Memory[i] = abi.MakeLimit(0) // the job is on the others
+			}
+			continue
+		}
 		whole := total
 		if known && p.standing {
 			// Operators divide a device by percentages: all of them together must be what programs can have.

@@ -66,7 +66,7 @@ func (m *meter) add(driver sampler, devices []gpu.Device, jobs []machine.Job, no
 			for n := range p.Holdings {
 				h := &p.Holdings[n]
 				about := m.about(onDevice{deviceOf(devices, &jobs[i], h.Device), p.HostPID})
-				if h.Compute == nil || h.Compute.Used == 0 || !jobs[i].Measured(h.Device) {
+				if h.Compute == nil || h.Compute.Used == 0 && !h.Compute.Held || !jobs[i].Measured(h.Device) {
 					h.Time = about
 					continue
 				}

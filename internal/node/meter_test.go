@@ -137,6 +137,22 @@ func TestMeterWhileNothingIsMeasured(t *testing.T) {
 	}
 }
 
+// Of a process that has launched nothing since it started with a cap, that is known where the driver's samples say nothing of
+// it: in a PID namespace. Of one that started without, it is not.
+func TestMeterBeforeFirstLaunch(t *testing.T) {
+	for held, known := range map[bool]bool{true: true, false: false} {
+		m := &standIn{driver: &fake{}, devices: devices("GPU-0")}
+		var got *machine.Time
+		for second := range 7 {
+			all := jobs(0)
+			all[0].Processes[0].HostPID, all[0].Processes[0].Holdings[0].Compute.Held = 0, held
+			m.Add(all, noon.Add(time.Duration(second)*time.Second))
+			got = all[0].Processes[0].Holdings[0].Time
+		}
+		expect.True(t, (got != nil) == known && (got == nil || got.Percent == 0 && !got.About), held, got)
+	}
+}
+
 // The job's processes write what was measured. If the driver sees far more than that, its samples count; a few
 // percentage points are only their error.
 func TestHostileMeasured(t *testing.T) {

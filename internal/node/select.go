@@ -85,7 +85,7 @@ func TimeOn(j *machine.Job, device int) float64 {
 var jobFilters = map[string]func(j *machine.Job, value string) bool{
 	"name":    func(j *machine.Job, value string) bool { return matches(value, ShownName(j)) || matches(value, j.Name) },
 	"user":    func(j *machine.Job, value string) bool { return IsUser(value)(j.UID, j.Owner) },
-	"state":   func(j *machine.Job, value string) bool { return j.State == value },
+	"state":   func(j *machine.Job, value string) bool { return cmp.Or(j.Sleep, j.State) == value },
 	"command": func(j *machine.Job, value string) bool { return strings.Contains(strings.Join(j.Command, " "), value) },
 	"gpu": func(j *machine.Job, value string) bool {
 		return slices.ContainsFunc(gpusOf(j), func(d int) bool { return strconv.Itoa(d) == value })
@@ -114,6 +114,7 @@ func (s Selection) Check() error {
 func CheckFilter(filter string) error {
 	key, value, is := strings.Cut(filter, "=")
 	states := slices.DeleteFunc(slices.Clone(jobStates), func(s string) bool { return s == "" })
+	states = append(states, machine.FallingAsleep, machine.Asleep, machine.Waking)
 	_, pattern := path.Match(value, "")
 	switch {
 	case !is || jobFilters[key] == nil:

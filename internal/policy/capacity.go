@@ -173,6 +173,9 @@ func (r *rations) checkBeside(l region.Limits, others []booked, without []int) e
 	all = held
 	all.Add(l)
 	for d, total := range r.totals() {
+		if !l.MayUse(d) {
+			continue // what others have there is not in the way
+		}
 		if all.Memory[d] > uint64(total) {
 			return &noRoom{d, limit.Size(l.Memory[d].Bytes()), limit.Size(held.Memory[d]), total, holdersOf(d, others, without), 1}
 		}

@@ -19,6 +19,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -133,13 +134,13 @@ func Parse(file string, text []byte) (*Policy, error) {
 	p := &Policy{Overbook: c.Overbook, Missing: MissingClosed, Users: map[string]*Rule{}, Groups: map[string]*Rule{}, Text: withoutNotify(text)}
 	if c.Missing != nil {
 		if p.Missing = *c.Missing; p.Missing != MissingClosed && p.Missing != MissingOpen {
-			r.problem("missing", "%q: neither closed nor open", p.Missing)
+			r.problem("missing", "missing = %q: neither closed nor open", p.Missing)
 		}
 	}
 	if c.Memory != nil {
 		p.Memory = *c.Memory
 		if _, err := sleep.ParseBound(*c.Memory, 0); err != nil {
-			r.problem("sleep_memory", "%q: %v (as \"100g\", or \"50%%\" of the host's memory)", *c.Memory, err)
+			r.problem("sleep_memory", "sleep_memory = %q: %s (as \"100g\", or \"50%%\" of the host's memory)", *c.Memory, strings.TrimPrefix(err.Error(), strconv.Quote(*c.Memory)+": "))
 		}
 	}
 	p.at = r.at

@@ -57,7 +57,8 @@ func (p idlePauses) end(want map[string]idleJob, now time.Time) {
 	}
 }
 
-// sleepIdle keeps a process running for each job with processes whose user has sleep_after, until the context ends.
+// sleepIdle keeps a process running for each job with processes whose user has sleep_after, until the context ends. It also
+// removes the jobs that have lent their ration and whose processes have ended.
 func (k *keeper) sleepIdle(ctx context.Context) {
 	running := &k.idle
 	ended := make(chan string)
@@ -79,6 +80,7 @@ func (k *keeper) sleepIdle(ctx context.Context) {
 			continue
 		case <-tick.C:
 		}
+		k.removeLent()
 		now, want := time.Now(), k.idleJobs()
 		pauses.end(want, now)
 		is := running.all()
@@ -130,8 +132,16 @@ func (k *keeper) idleJobs() map[string]idleJob {
 }
 
 // sleeps reports whether a rule has sleep_after.
-func (p *Policy) sleeps() bool {
-	has := func(r *Rule) bool { return r != nil && r.SleepAfter > 0 }
+func (p *Policy) sleeps() bool { return p.has(func(r *Rule) bool { return r.SleepAfter > 0 }) }
+
+// sleepsUnmeasured reports whether a rule has sleep_after, and no cap for which the library would measure its jobs.
+func (p *Policy) sleepsUnmeasured() bool {
+	return p.has(func(r *Rule) bool { return r.SleepAfter > 0 && !r.Default.ComputeMax.IsSet() })
+}
+
+// has reports whether a rule is one of those.
+func (p *Policy) has(is func(*Rule) bool) bool {
+	has := func(r *Rule) bool { return r != nil && is(r) }
 	return has(p.Everybody) || slices.ContainsFunc(byLine(p.Users), has) || slices.ContainsFunc(byLine(p.Groups), has)
 }
 

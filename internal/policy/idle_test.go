@@ -22,3 +22,14 @@ func TestIdlePauses(t *testing.T) {
 	pauses.end(map[string]idleJob{"/its-process-was-ended": {created: 1}, "/a-minute-ago": {created: 1}, "/made-anew": {created: 2}}, now)
 	expect.True(t, slices.Equal(slices.Collect(maps.Keys(pauses)), []string{"/its-process-was-ended"}), "left alone are", pauses)
 }
+
+// Where only the library knows whether a job works, a rule with sleep_after needs a cap.
+func TestSleepsUnmeasured(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": false, "compute_max = \"50%\"\n": false, "sleep_after = \"30m\"\n": true, "sleep_after = \"30m\"\ncompute_max = \"50%\"\n": false,
+	} {
+		p, err := Parse("f", []byte("[everybody]\nmemory = \"1g\"\n"+text))
+		expect.OK(t, err)
+		expect.Equal(t, p.sleepsUnmeasured(), want, text)
+	}
+}

@@ -15,7 +15,6 @@ import (
 	"ration/internal/abi"
 	"ration/internal/gpu"
 	"ration/internal/job"
-	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -80,7 +79,8 @@ func (p *Policy) open(warn func(string)) (*rations, error) {
 	if err := keepLeaving(); err != nil {
 		return nil, err
 	}
-	if r.driver, r.missing = launch.KnownDevices(); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
+	// Not the cached list: a device may have failed since then.
+	if r.driver, r.missing = gpu.Open(""); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
 		return nil, r.missing
 	}
 	return r, nil
@@ -148,6 +148,9 @@ func (r *rations) ensureAt(uid int, at region.Place) error {
 	}
 	if rule.Exempt {
 		return r.exempt(uid)
+	}
+	if now, is := placed(uid); is && r.failed(now) && !idle(uid) {
+		return nil // the limits stay until the GPU answers, or the programs there have ended and the user gets another one
 	}
 	return r.give(uid, ration, rule, at)
 }
@@ -250,6 +253,7 @@ func (r *rations) create(uid int, ration limit.Limits, limits region.Limits, why
 	err := plan.CreateForUser(uid, limits)
 	if err == nil {
 		r.say(uid, "%s has a ration: %s", proc.UserName(uid), r.rationText(limits))
+		_ = job.SettleDenied(uid) // an old refusal stops being a finding by itself, later
 	}
 	return err
 }
@@ -333,6 +337,11 @@ func setLimitsAt(path string, l region.Limits) error {
 		return o.SetPriority(priority)
 	}
 	return nil
+}
+
+// failed reports whether a device of a place does not answer.
+func (r *rations) failed(at region.Place) bool {
+	return r.driver != nil && slices.ContainsFunc(r.driver.Devices, func(d gpu.Device) bool { return d.Failed != nil && at.Has(d.Index) })
 }
 
 func (r *rations) totals() []limit.Size {

@@ -40,6 +40,9 @@ const atRequest = "at"
 // moveRequest is a request for a job on other devices: UID move [LIST].
 const moveRequest = "move"
 
+// roomRequest asks where the user's ration can be had now: UID room. The answer has a list of devices.
+const roomRequest = "room"
+
 const (
 	requestTimeout = 5 * time.Second
 	maxRequest     = 512
@@ -290,6 +293,9 @@ func (k *keeper) answerTo(r *rations, uid int, words []string, waits bool) (answ
 	case words[1] == launch.WakeRequest && len(words) == 2:
 		held, err = r.wake(uid, waits)
 		return ok, held, err
+	case words[1] == roomRequest && len(words) == 2:
+		at, err = r.room(uid)
+		return "ok " + at.List() + "\n", nil, err
 	case words[1] == moveRequest && (len(words) == 2 || at != 0):
 		at, err = r.relocate(uid, at)
 		return "ok " + at.List() + "\n", nil, err
@@ -327,6 +333,11 @@ func (k *keeper) record(uid int, refused error) {
 	}
 	d := job.Denied{Time: time.Now().UTC(), UID: uid, User: proc.UserName(uid), Device: -1, Text: termtext.Printable(refused.Error())}
 	d.Own = !errors.Is(refused, ErrOverbooked) && !errors.Is(refused, ErrRule)
+	if errors.Is(refused, ErrRun) {
+		d.What, d.Text = "a run", strings.TrimPrefix(d.Text, ErrRun.Error()+": ")
+	} else if errors.Is(refused, ErrTooMuch) || errors.Is(refused, ErrOverbooked) && usable(uid) && !lent(uid) {
+		d.What = "a larger ration"
+	}
 	var room *noRoom
 	if errors.As(refused, &room) {
 		d.Device, d.Asked, d.Held, d.Total = room.device, uint64(room.asked), uint64(room.held), uint64(room.total)

@@ -62,6 +62,26 @@ func lend(uid int) error {
 	return nil
 }
 
+// removeLent removes the jobs without processes whose ration is lent: nothing is left that could wake, and the user's next
+// program asks for a ration as any other.
+func (k *keeper) removeLent() {
+	gone := func(uid int) bool { return lent(uid) && job.CheckRemovable(jobOf(uid), true) == nil }
+	if !slices.ContainsFunc(Users(), gone) {
+		return
+	}
+	err := k.withRations(func(*rations) error {
+		for _, uid := range slices.DeleteFunc(Users(), func(uid int) bool { return !gone(uid) }) {
+			if err := evict(uid); err != nil && !errors.Is(err, job.ErrLiving) && !errors.Is(err, job.ErrInUse) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		k.log.Error("removing a job that has lent its ration", "error", err)
+	}
+}
+
 // sleepers returns the users whose jobs sleep and whose rations can be lent, except users in keep and users that the file
 // names. A user who does not wait for a ration could not wait to wake.
 func (r *rations) sleepers(keep map[int]bool) (uids []int) {
@@ -213,6 +233,30 @@ func (r *rations) hasRoom(uid int) bool {
 func (r *rations) firstIsStuck() bool {
 	all, err := job.Queue(job.Folder())
 	return err == nil && len(all) > 0 && all[0].UID > 0 && !r.roomFor(all[0].UID)(nil) && !r.unread
+}
+
+// errUnread is returned, so that withRations looks for jobs that sleep and asks again.
+var errUnread = errors.New("it is not known which jobs sleep")
+
+// room returns the devices on which a user can have the ration now, if necessary after taking back those of others.
+func (r *rations) room(uid int) (at region.Place, err error) {
+	l, want, err := r.wholeRation(uid)
+	if err != nil {
+		return 0, err
+	}
+	others, yielding := bookedByOthers(uid), r.yielding(map[int]bool{uid: true})
+	if r.unread {
+		return 0, errUnread
+	}
+	for _, c := range r.candidates(l, others, yielding) {
+		if !c.Full {
+			at |= region.PlaceAt(c.Device)
+		}
+	}
+	if len(at.Devices()) < want || want == 0 && !r.policy.Overbook && r.checkBeside(l, others, yielding) != nil {
+		at = 0
+	}
+	return at, nil
 }
 
 // roomFor returns a function that reports whether there is room for a user's ration, if necessary after taking back others,

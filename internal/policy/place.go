@@ -303,7 +303,7 @@ func (r *rations) restrictRun(limits *region.Limits, asked limit.Limits, users r
 	}
 	n := int(asked.Devices)
 	if n > len(all) {
-		return "", fmt.Errorf("%w: it asks for %s, and your ration has %d that it may use (ration policy show)", ErrRun, humanfmt.Plural(n, "GPU", "GPUs"), len(all))
+		return "", fmt.Errorf("%w: it asks for %s, and your ration has %d left that it may use (ration ps)", ErrRun, humanfmt.Plural(n, "GPU", "GPUs"), len(all))
 	}
 	on, why := launch.Choose(n, all, "of the ration left")
 	*limits = limits.Restrict(on)

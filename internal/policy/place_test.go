@@ -47,6 +47,21 @@ func TestPlaceSpreads(t *testing.T) {
 	expect.Equal(t, users, [2]int{15, 15})
 }
 
+// A GPU that does not answer gets no ration, and the rations that are on it keep nobody from the others.
+func TestPlaceBesideFailed(t *testing.T) {
+	r := machineOf(140, 0)
+	r.driver.Devices[1].Failed = errors.New("lost")
+	ration, err := limit.ParseLimits("memory=8g")
+	expect.OK(t, err)
+	limits, err := r.limitsOf(ration)
+	expect.OK(t, err)
+	others := []booked{{uid: 1, limits: on(0, 70).Restrict(region.PlaceAt(1))}}
+	at, _ := launch.Choose(1, r.candidates(limits, others, nil), inNoRation)
+	expect.Equal(t, at, region.PlaceAt(0))
+	expect.OK(t, r.checkBeside(limits.Restrict(at), others, nil))
+	expect.True(t, r.failed(region.PlaceAt(1)) && !r.failed(at), "which has failed")
+}
+
 func TestCandidates(t *testing.T) {
 	from := func(device int, full bool, lose int, free int64) launch.Candidate {
 		return launch.Candidate{Device: device, Full: full, Lose: lose, Free: free}

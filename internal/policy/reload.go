@@ -96,7 +96,7 @@ func (k *keeper) reload() {
 	}
 	k.policy = p
 	k.log.Info("the policy is in force", "file", file, "users", len(out.Users))
-	if p.sleeps() && !region.OnHost() {
+	if p.sleepsUnmeasured() && !region.OnHost() {
 		k.log.Warn("in a PID namespace sleep_after counts only for rules with compute_max: it is not known whether other jobs work")
 	}
 }

@@ -30,6 +30,17 @@ func Move(list string) (region.Place, error) {
 	return region.ParsePlace(answer)
 }
 
+// Room asks the policy's service on which devices this user's ration can be had now, if necessary after others have lost
+// theirs.
+func Room() ([]int, error) {
+	answer, err := request(roomRequest)
+	if err != nil || answer == "" {
+		return []int{}, err
+	}
+	at, err := region.ParsePlace(answer)
+	return at.Devices(), err
+}
+
 // request sends a request of this user. It returns the answer without its ok.
 func request(words string) (string, error) {
 	c, err := connlimit.Dial(Socket, requestTimeout)

@@ -40,7 +40,7 @@ class Device:
     peak: int
     refused: int  # requests
     gpu: Optional[GPU] = None  # None if the driver could not be asked
-    waits: bool = False  # a program waits for the user's ration: others have the room
+    waits: bool = False  # others have the room for the user's ration
 
     @property
     def free(self) -> Optional[int]:
@@ -168,7 +168,9 @@ def _ration(machine: dict[str, Any], region: str, gpus: list[GPU]) -> Job:
     ration = read_ration()
     waits = any(w.get("path") == region for w in machine.get("waiting") or [])
     limits = parse_limits(str(ration["ration"]["memory"]), gpus)
-    devices = [Device(g.number, g.uuid, limits[g.number], 0, 0, 0, g, waits) for g in gpus if g.number in limits]
+    room = ration.get("room")  # not known without the policy's service
+    full = {g.number for g in gpus if room is not None and g.number not in room}
+    devices = [Device(g.number, g.uuid, limits[g.number], 0, 0, 0, g, waits or g.number in full) for g in gpus if g.number in limits]
     return Job(str(ration["user"]), region, str(ration["user"]), "waiting" if waits else "none", devices)
 
 

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/connlimit"
 	"ration/internal/proc"
 	"ration/internal/region"
 )
@@ -313,7 +314,7 @@ func listenAt(address string) func() (*os.File, error) {
 		}
 		var config net.ListenConfig
 		config.SetMultipathTCP(false) // the kernel's rules for TCP do not count for it
-		l, err := config.Listen(context.Background(), "tcp", address)
+		l, err := config.Listen(context.Background(), connlimit.Network(address), address)
 		if err != nil {
 			return nil, err
 		}
