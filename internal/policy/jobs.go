@@ -79,8 +79,7 @@ func (p *Policy) open(warn func(string)) (*rations, error) {
 	if err := keepLeaving(); err != nil {
 		return nil, err
 	}
-	// Not the cached list: a device may have failed since then.
-	if r.driver, r.missing = gpu.Open(""); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
+	if r.driver, r.missing = devices(); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
 		return nil, r.missing
 	}
 	return r, nil

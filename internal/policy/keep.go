@@ -119,6 +119,8 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 		return err
 	}
 	defer listener.Close()
+	silent.Store(&map[int]error{})
+	go watchDevices(ctx)
 	k := newKeeper(log, p)
 	defer k.lines.Close()
 	k.resume()

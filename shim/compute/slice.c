@@ -40,13 +40,13 @@ struct slice_group {
 };
 
 /* A context. place tells which thread may use the other fields: a thread changes it from READY to
- * BUSY and back, and skips an entry that is BUSY. handle, device, object, work_us, anew and paused are
+ * BUSY and back, and skips an entry that is BUSY. A context that ends meanwhile makes it ENDED, and
+ * the thread that had it BUSY frees it. handle, device, object, work_us, anew and paused are
  * atomic and are read without that. */
-enum { PLACE_FREE, PLACE_READY, PLACE_BUSY };
+enum { PLACE_FREE, PLACE_READY, PLACE_BUSY, PLACE_ENDED };
 static struct slice_context {
 	uint32_t place;
 	uint32_t paused; /* the driver may be ending it */
-	uint32_t ended;  /* it has ended: the thread that has the entry BUSY frees it */
 	uint32_t state;  /* RATION_SLICE_...; atomic */
 	CUcontext handle;
 	struct device *device;
@@ -198,20 +198,26 @@ static int slice_catch(ioctl_function next, int fd, struct slice_call *c)
 	return result;
 }
 
-static bool slice_take(struct slice_context *c)
+static bool slice_move(struct slice_context *c, uint32_t from, uint32_t to)
 {
-	uint32_t ready = PLACE_READY;
-	return __atomic_compare_exchange_n(&c->place, &ready, PLACE_BUSY, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+	return __atomic_compare_exchange_n(&c->place, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
-/* slice_let_go makes an entry READY again, or frees it if its context has ended meanwhile. Of this
- * thread and the one in slice_forget, the second frees it. */
+static bool slice_take(struct slice_context *c) { return slice_move(c, PLACE_READY, PLACE_BUSY); }
+
+static void slice_follow(struct slice_context *c, ioctl_function next);
+
+/* slice_let_go makes an entry READY again, or frees it if its context has ended meanwhile. If its
+ * group was made anew meanwhile, it follows that: slice_started stores the word before it tries to
+ * take the entry, so one of the two sees it. */
 static void slice_let_go(struct slice_context *c)
 {
-	__atomic_store_n(&c->place, PLACE_READY, __ATOMIC_SEQ_CST);
-	uint32_t ready = PLACE_READY;
-	if (__atomic_load_n(&c->ended, __ATOMIC_SEQ_CST))
-		__atomic_compare_exchange_n(&c->place, &ready, PLACE_FREE, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+	while (slice_move(c, PLACE_BUSY, PLACE_READY)) {
+		if (likely(!__atomic_load_n(&c->anew, __ATOMIC_SEQ_CST)) || !slice_take(c))
+			return;
+		slice_follow(c, (ioctl_function)interpose_ioctl());
+	}
+	__atomic_store_n(&c->place, PLACE_FREE, __ATOMIC_SEQ_CST); /* it was ENDED */
 }
 
 static struct slice_context *slice_find(CUcontext handle)
@@ -239,7 +245,6 @@ static bool slice_add(CUcontext handle, struct device *d, const struct slice_gro
 		__atomic_store_n(&c->object, g->fd < 0 ? 0 : g->object, __ATOMIC_RELAXED);
 		__atomic_store_n(&c->anew, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&c->paused, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&c->ended, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&c->work_us, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&c->state, state, __ATOMIC_RELAXED);
 		__atomic_store_n(&c->device, d, __ATOMIC_RELAXED);
@@ -312,13 +317,12 @@ void slice_resume(CUcontext handle)
 void slice_forget(CUcontext handle)
 {
 	struct slice_context *c = slice_find(handle);
-	uint32_t ready = PLACE_READY;
-	if (!c)
+	/* One thread of those that end the context. */
+	if (!c || !__atomic_compare_exchange_n(&c->handle, &handle, NULL, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 		return;
-	__atomic_store_n(&c->handle, NULL, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&c->work_us, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&c->ended, 1, __ATOMIC_SEQ_CST);
-	__atomic_compare_exchange_n(&c->place, &ready, PLACE_FREE, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+	while (!slice_move(c, PLACE_READY, PLACE_FREE) && !slice_move(c, PLACE_BUSY, PLACE_ENDED))
+		; /* it went from one to the other between the two */
 }
 
 struct device *slice_sign(CUcontext handle, uint64_t now_us)
@@ -356,8 +360,8 @@ static void slice_put(struct slice_context *c, ioctl_function next, uint64_t val
 		state = slice_command(next, g, (uint32_t)SLICE_COMMAND_SET, &value) ? slice_kept(next, g) : RATION_SLICE_REFUSED;
 	}
 	/* The driver may have begun to end the context, or the job to sleep: then its answer means nothing. */
-	if (state != RATION_SLICE_KEPT &&
-	    (__atomic_load_n(&c->paused, __ATOMIC_SEQ_CST) || __atomic_load_n(&c->ended, __ATOMIC_SEQ_CST) || slice_sleep() != sleep)) {
+	if (state != RATION_SLICE_KEPT && (__atomic_load_n(&c->paused, __ATOMIC_SEQ_CST) ||
+					   __atomic_load_n(&c->place, __ATOMIC_SEQ_CST) == PLACE_ENDED || slice_sleep() != sleep)) {
 		g->slice_us = before;
 		return;
 	}
@@ -377,11 +381,11 @@ static void slice_follow(struct slice_context *c, ioctl_function next)
 	struct slice_call call = {.client = (uint32_t)anew, .object = g->object};
 	int fd = (int)(anew >> 32);
 	/* The old group exists: the new one is of another client of the driver in this process. */
-	if (!anew || ((g->fd != fd || g->client != call.client) && slice_same_file(g) &&
-		      slice_command(next, g, (uint32_t)SLICE_COMMAND_GET, &ignored)))
+	if (!anew || (g->client != call.client && slice_same_file(g) && slice_command(next, g, (uint32_t)SLICE_COMMAND_GET, &ignored)))
 		return;
-	if (slice_remember(g, fd, &call, g->native_us, value))
-		slice_put(c, next, value, slice_sleep());
+	if (!slice_remember(g, fd, &call, g->native_us, value))
+		g->fd = -1;
+	slice_put(c, next, value, slice_sleep());
 }
 
 /* slice_started is called when the driver has started a group of channels. When a job wakes, the
@@ -403,7 +407,7 @@ static void slice_started(ioctl_function next, int fd, const struct slice_call *
 	if (!found)
 		return;
 	__atomic_store_n(&found->anew, (uint64_t)(uint32_t)fd << 32 | call->client, __ATOMIC_SEQ_CST);
-	/* If another thread has the entry, its next look follows. */
+	/* If another thread has the entry, that one follows. */
 	if (slice_take(found)) {
 		slice_follow(found, next);
 		slice_let_go(found);
@@ -418,7 +422,8 @@ int slice_control(ioctl_function next, int fd, unsigned long request, void *arg)
 		return next(fd, request, arg);
 	if (!slice_making.device) {
 		int result = next(fd, request, arg);
-		if (request == SLICE_REQUEST && c->command == (uint32_t)SLICE_COMMAND_START && result == 0 && c->status == 0)
+		/* Only if it succeeded is there an argument to read. */
+		if (result == 0 && request == SLICE_REQUEST && c->command == (uint32_t)SLICE_COMMAND_START && c->status == 0 && attach_on())
 			slice_started(next, fd, c);
 		return result;
 	}

@@ -451,6 +451,11 @@ static void passed_on(void)
 	errno = 0;
 	EQ(ioctl(-1, FIONREAD, &n), -1);
 	EQ(errno, EBADF);
+	/* Nor is the argument read of one that only looks like it. */
+	EQ(ioctl(-1, _IOWR('F', 0x2a, char[32]), (void *)8), -1);
+	EQ(errno, EBADF);
+	EQ(ioctl(pipe_fds[0], _IOWR('F', 0x2a, char[32]), (void *)8), -1);
+	EQ(errno, ENOTTY);
 }
 
 static const struct test {
