@@ -391,7 +391,7 @@ static void slice_follow(struct slice_context *c, ioctl_function next)
 /* slice_started is called when the driver has started a group of channels. When a job wakes, the
  * driver makes the groups of all contexts anew, by a thread of its own: on another descriptor, for
  * another client, with the same object, and with the kernel driver's slice, not libcuda's. */
-static void slice_started(ioctl_function next, int fd, const struct slice_call *call)
+static void slice_started(int fd, const struct slice_call *call)
 {
 	struct slice_context *found = NULL;
 	uint32_t n = __atomic_load_n(&slice_count, __ATOMIC_ACQUIRE);
@@ -407,11 +407,9 @@ static void slice_started(ioctl_function next, int fd, const struct slice_call *
 	if (!found)
 		return;
 	__atomic_store_n(&found->anew, (uint64_t)(uint32_t)fd << 32 | call->client, __ATOMIC_SEQ_CST);
-	/* If another thread has the entry, that one follows. */
-	if (slice_take(found)) {
-		slice_follow(found, next);
+	/* Whoever lets go of the entry follows: this thread, or the one that has it. */
+	if (slice_take(found))
 		slice_let_go(found);
-	}
 	errno = saved;
 }
 
@@ -424,7 +422,7 @@ int slice_control(ioctl_function next, int fd, unsigned long request, void *arg)
 		int result = next(fd, request, arg);
 		/* Only if it succeeded is there an argument to read. */
 		if (result == 0 && request == SLICE_REQUEST && c->command == (uint32_t)SLICE_COMMAND_START && c->status == 0 && attach_on())
-			slice_started(next, fd, c);
+			slice_started(fd, c);
 		return result;
 	}
 	if (request != SLICE_REQUEST) {
