@@ -58,7 +58,7 @@ int shape_parse(const char *text, struct shape *out)
 	if (*rest == 'x') {
 		char *end;
 		count = strtoul(rest + 1, &end, 10);
-		if (end == rest + 1 || count < 1 || count > MAX_DEVICES)
+		if (end == rest + 1 || count < 1 || count > MAX_DEVICES || model_gpu(m, (unsigned)count - 1) >= MAX_GPUS)
 			return -1;
 		rest = end;
 	}

@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MAX_DEVICES = 16, MAX_PROCESSES = 1024 };
+/* Eight GPUs of seven MIG devices each are 56. GPUs are fewer: each has a bus number of its own. */
+enum { MAX_DEVICES = 64, MAX_GPUS = 16, MAX_PROCESSES = 1024 };
 
 struct model {
 	const char *key;   /* as written in FAKEGPU */

@@ -273,7 +273,8 @@ NVML_API nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *out)
 	NVML_TRY(nvml_number(d, &number));
 	parts = machine_shape()->model->parts;
 	if (nvml_divided(d, &gpu))
-		number = gpu;
+		for (number = 0; nvml_gpu(number) != d; number++)
+			;
 	else if (parts > 0)
 		number = machine_present(number) % parts;
 	return nvmldevice_number(d, out, number);

@@ -292,23 +292,25 @@ static int state_find_device(const struct shape *shape, const char *uuid)
 	return -1;
 }
 
+_Static_assert(MAX_DEVICES <= 64, "state_find_present has a bit for each device");
+
 /* Finds which devices there are for processes: all, or those that the file says. */
 static void state_find_present(struct state_file *f)
 {
 	static const char name[] = "/present";
 	char line[UUID_TEXT + 1];
 	FILE *list = NULL;
-	unsigned named;
+	uint64_t named;
 
 	if (state_folder(state_temporary, sizeof state_temporary - sizeof name) == 0)
 		list = fopen(strcat(state_temporary, name), "re");
-	named = list == NULL && errno == ENOENT ? ~0u : 0;
+	named = list == NULL && errno == ENOENT ? ~UINT64_C(0) : 0;
 	while (list != NULL && fgets(line, sizeof line, list) != NULL) {
 		int device;
 		line[strcspn(line, "\n")] = '\0';
 		device = state_find_device(&f->shape, line);
 		if (device >= 0)
-			named |= 1u << device;
+			named |= UINT64_C(1) << device;
 	}
 	if (list != NULL)
 		fclose(list);

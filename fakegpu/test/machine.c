@@ -32,6 +32,8 @@ int main(int argc, char **argv)
 	EQ(asked("count", ""), 3);
 	EQ(asked("count", "smallx16:64m"), 16);
 	EQ(asked("count", "smallx17"), NOT_READY);
+	EQ(asked("look", "h100migx56"), 8);
+	EQ(asked("count", "h100migx65"), NOT_READY);
 	EQ(asked("count", "h100x"), NOT_READY);
 	EQ(asked("count", "h100:3t"), NOT_READY);
 	setenv("FAKEGPU", "h100x2", 1);

@@ -9,6 +9,7 @@ package launch
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,14 +54,14 @@ type Plan struct {
 	Join     bool   // share the job of that name, if it is in use
 	Settings limit.Settings
 	Sources  Sources
-	FakeGPU  string       // a stand-in machine, such as h200x2; empty for the driver
-	Present  []string     // UUIDs of the devices that exist where programs run; nil for all
-	Driver   *gpu.Driver  // driver with its devices, if the caller has it; nil to open it
-	Record   bool         // record how the command ends, also in a job of all programs of a user
-	Keep     bool         // limits stay in force if a program loses its environment
-	Wait     *Wait        // wait for room; nil to start at once
-	Command  []string     // with its arguments
-	Warn     func(string) // called with warnings for the user
+	FakeGPU  string         // a stand-in machine, such as h200x2; empty for the driver
+	Present  map[string]int // numbers in the job of the devices that exist where programs run, by UUID; nil for all, by the machine's numbers
+	Driver   *gpu.Driver    // driver with its devices, if the caller has it; nil to open it
+	Record   bool           // record how the command ends, also in a job of all programs of a user
+	Keep     bool           // limits stay in force if a program loses its environment
+	Wait     *Wait          // wait for room; nil to start at once
+	Command  []string       // with its arguments
+	Warn     func(string)   // called with warnings for the user
 	Labels   map[string]string
 	Claimed  bool // as in job.Info
 	// SleepAfter is for how long the job does nothing on its devices before it falls asleep; 0 if it does not.
@@ -230,9 +231,9 @@ func (p Plan) setUpFake(j *Job) error {
 	if err != nil {
 		return err
 	}
-	if p.Present != nil { // the limits refer to all devices, which the driver has just listed
+	if p.Present != nil {
 		driver.Devices = driver.CUDADevices()
-		if err := os.WriteFile(filepath.Join(state, "present"), []byte(strings.Join(p.Present, "\n")+"\n"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(state, "present"), []byte(strings.Join(slices.Sorted(maps.Keys(p.Present)), "\n")+"\n"), 0o644); err != nil {
 			return fmt.Errorf("saying which devices are present: %w", err)
 		}
 	}
@@ -359,10 +360,10 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 			return fmt.Errorf("opening the region to all users: %w", err)
 		}
 	}
-	if driver != nil {
+	if driver = p.present(driver); driver != nil {
 		for _, d := range driver.Devices {
 			words, ok := d.UUIDWords()
-			if !ok || d.Index >= limit.MaxDevices || hasMIG(driver) && !slices.Contains(p.Present, d.UUID) {
+			if !ok || d.Index >= limit.MaxDevices || hasMIG(driver) {
 				continue // the processes will find the device's number
 			}
 			if err := r.NameDevice(d.Index, words, uint64(d.Total)); err != nil {
@@ -374,6 +375,21 @@ func (p Plan) makeRegion(j *Job, limits region.Limits, driver *gpu.Driver) error
 	_ = j.Lock.WriteInfo(job.Info{Command: p.Command, Placed: p.Placed, Labels: p.Labels, Claimed: p.Claimed, SleepAfter: p.SleepAfter, WakeManual: p.WakeManual}) // a job works without it
 	_ = r.OfferCosts(mergeCosts(j.costs, driver))                                                                                                                  // without it a process measures
 	return j.Lock.Share()
+}
+
+// present returns the devices that exist where programs run, by their numbers in the job.
+func (p Plan) present(driver *gpu.Driver) *gpu.Driver {
+	if p.Present == nil || driver == nil {
+		return driver
+	}
+	out := &gpu.Driver{}
+	for _, d := range driver.Devices {
+		if number, ok := p.Present[d.UUID]; ok {
+			d.Index = number
+			out.Devices = append(out.Devices, d)
+		}
+	}
+	return out
 }
 
 // Discard drops the lock, and removes the job if this process created it and no other

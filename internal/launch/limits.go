@@ -30,7 +30,7 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 			return out, err
 		}
 	}
-	known := driver != nil && !hasMIG(driver)
+	known := driver != nil && !hasMIG(driver) && p.Present == nil // with Present the limits have the job's numbers
 	totals := make([]limit.Size, limit.MaxDevices)
 	if known {
 		totals = driver.Totals()

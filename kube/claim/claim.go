@@ -9,6 +9,7 @@ package claim
 import (
 	"fmt"
 	"regexp"
+	stdslices "slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -48,7 +49,7 @@ type Ration struct {
 
 // Share is a part of a device.
 type Share struct {
-	Index      int    `json:"index"` // NVML's index
+	Index      int    `json:"index"` // its number in the job (number)
 	UUID       string `json:"uuid"`
 	Device     string `json:"device"` // its name in the pool
 	Memory     uint64 `json:"memory"` // bytes
@@ -122,7 +123,35 @@ func Read(c *resourceapi.ResourceClaim, node string, gpus []slices.GPU) (Plan, e
 	if len(p.Results) == 0 {
 		return p, fmt.Errorf("claim %s/%s has no device of %s (its device class has to select driver %s)", c.Namespace, c.Name, slices.Driver, slices.Driver)
 	}
+	for i := range p.Rations {
+		if err := p.Rations[i].number(); err != nil {
+			return p, fmt.Errorf("claim %s/%s %w", c.Namespace, c.Name, err)
+		}
+	}
 	return p, p.check(gpus)
+}
+
+// number gives each share its number in the job: a GPU has NVML's index, as everywhere on the machine. A job has fewer
+// numbers than a machine may have MIG devices, so these have the lowest that are free. In a container NVML counts only the
+// GPUs that they are parts of, which so have no number that is free and would have the limit of a device outside the claim.
+func (r *Ration) number() error {
+	if len(r.Shares) > limit.MaxDevices {
+		return fmt.Errorf("has %d devices in one ration, which can have %d (ask for fewer, or for a ration of each request with sharing: %s)", len(r.Shares), limit.MaxDevices, ShareByRequest)
+	}
+	keeps := func(s Share) bool { return s.Index < limit.MaxDevices && !strings.HasPrefix(s.UUID, "MIG-") }
+	var taken [limit.MaxDevices]bool
+	for _, s := range r.Shares {
+		if keeps(s) {
+			taken[s.Index] = true
+		}
+	}
+	for i := range r.Shares {
+		if s := &r.Shares[i]; !keeps(*s) {
+			s.Index = stdslices.Index(taken[:], false)
+			taken[s.Index] = true
+		}
+	}
+	return nil
 }
 
 // ration returns the index of the ration that a request belongs to.

@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -105,6 +106,42 @@ func TestReadPriority(t *testing.T) {
 			expect.Equal(t, p.Priority, tt.asked)
 		})
 	}
+}
+
+// A GPU has NVML's index in a job, and a MIG device the lowest number that is free: a machine has more of them than a job
+// has numbers.
+func TestReadNumbers(t *testing.T) {
+	var many []slices.GPU
+	for i := range 60 {
+		prefix := "GPU-"
+		if i >= 4 {
+			prefix = "MIG-"
+		}
+		many = append(many, slices.GPU{Index: i, UUID: fmt.Sprintf("%s%08d-0000-0000-0000-000000000000", prefix, i), Memory: 80 * gib})
+	}
+	claimOf := func(devices ...int) *resourceapi.ResourceClaim {
+		var results []resourceapi.DeviceRequestAllocationResult
+		for _, d := range devices {
+			r := result("a", 0, "1Gi", "0")
+			r.Device = many[d].Name()
+			results = append(results, r)
+		}
+		return allocated(results...)
+	}
+	numbers := func(devices ...int) (out []int) {
+		p, err := Read(claimOf(devices...), "n", many)
+		expect.OK(t, err)
+		for _, s := range p.Rations[0].Shares {
+			out = append(out, s.Index)
+		}
+		return out
+	}
+	expect.Equal(t, fmt.Sprint(numbers(3)), "[3]")
+	expect.Equal(t, fmt.Sprint(numbers(59)), "[0]")
+	expect.Equal(t, fmt.Sprint(numbers(59, 1, 5, 0, 59)), "[2 1 3 0]")
+	expect.Equal(t, fmt.Sprint(numbers(20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 3)), "[0 1 2 4 5 6 7 8 9 10 11 12 13 14 15 3]")
+	_, err := Read(claimOf(20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36), "n", many)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "has 17 devices in one ration, which can have 16"), err)
 }
 
 // Requests of a job wait for its memory as its claim says, or its class.

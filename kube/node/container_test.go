@@ -140,6 +140,23 @@ func TestContainerDevices(t *testing.T) {
 	}
 }
 
+// A container that sees all GPUs, as a privileged one does, can use those of its claim only.
+func TestContainerThatSeesAllGPUs(t *testing.T) {
+	n := newNode(t)
+	p, g := n.plan(uid, 0), n.GPUs[1]
+	p.Rations[0].Shares = []claim.Share{{Index: g.Index, UUID: g.UUID, Device: g.Name(), Memory: 3 * gib}}
+	_, err := n.Prepare(p)
+	expect.OK(t, err)
+	expect.OK(t, os.Remove(filepath.Join(job.Folder(), JobPrefix+uid, job.MachineName, "present")))
+	for device, want := range []int{0, 2} {
+		commands := inContainer(fmt.Sprintf("CUDA_VISIBLE_DEVICES=%d %s/fake-train 1g 1g 1g\n", device, fake))
+		out, err := exec.Command("unshare", "--mount", "sh", "-c", containerScript(t, n.readSpec(t, uid), commands)).CombinedOutput()
+		t.Logf("%v\n%s", err, out)
+		expect.Equal(t, strings.Count(string(out), "now has"), want, "the program got of device", device)
+		expect.True(t, strings.Contains(string(out), "out of memory"), "nothing was refused")
+	}
+}
+
 // A MIG device is a device of its own: a container has that of its claim and no other, with the limit that the claim has
 // of it.
 func TestContainerMIG(t *testing.T) {

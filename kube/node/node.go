@@ -329,8 +329,9 @@ func (n *Node) makeJob(name string, ration claim.Ration) error {
 		Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "computeMax"}}
 	plan.Settings.Memory.Default, plan.Settings.Priority = limit.MemorySize(closed), ration.Priority
 	plan.Settings.WaitAlloc = ration.WaitAlloc
+	plan.Present = map[string]int{}
 	for _, s := range ration.Shares {
-		plan.Present = append(plan.Present, s.UUID)
+		plan.Present[s.UUID] = s.Index
 		plan.Settings.Memory.Device[s.Index] = limit.MemorySize(limit.Size(s.Memory))
 		if s.Compute > 0 {
 			plan.Settings.Compute.Device[s.Index] = limit.ComputePercent(s.Compute)

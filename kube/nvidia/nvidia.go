@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -71,7 +72,10 @@ func (d Driver) edits(library nvml.Interface, uuids []string) (out specs.Contain
 		return out, fmt.Errorf("looking for the device nodes of %v: there are %d", uuids, len(devices))
 	}
 	// Merge the driver's files and those of all devices into one set of edits.
-	for _, device := range devices {
+	for i, device := range devices {
+		if err := checkCaps(uuids[i], device.ContainerEdits); err != nil {
+			return out, err
+		}
 		common.ContainerEdits = merge(common.ContainerEdits, device.ContainerEdits)
 	}
 	spec := &specs.Spec{ContainerEdits: *common.ContainerEdits}
@@ -79,6 +83,24 @@ func (d Driver) edits(library nvml.Interface, uuids []string) (out specs.Contain
 		return out, err
 	}
 	return spec.ContainerEdits, nil
+}
+
+// checkCaps returns an error if a MIG device lacks one of the two nodes that give access to it, of its GPU instance and its
+// compute instance. NVIDIA's library leaves out nodes that do not exist, and programs would find no device.
+func checkCaps(uuid string, edits specs.ContainerEdits) error {
+	if !strings.HasPrefix(uuid, "MIG-") {
+		return nil
+	}
+	var found []string
+	for _, n := range edits.DeviceNodes {
+		if strings.Contains(n.Path, "/dev/nvidia-caps/") {
+			found = append(found, n.Path)
+		}
+	}
+	if len(found) != 2 {
+		return fmt.Errorf("looking for the device nodes of %s: of the two in /dev/nvidia-caps there are %v (nvidia-modprobe makes them, on the node)", uuid, found)
+	}
+	return nil
 }
 
 // transform changes paths of this process into paths of the container engine.

@@ -24,16 +24,7 @@ import (
 func BenchmarkBurst(b *testing.B) {
 	const pods = 110
 	c := newCluster(b)
-	n := c.config.Node
-	n.FakeGPU, n.Driver = "", &gpu.Driver{}    // a container engine sets up the real one, not the plugin
-	run, err := os.MkdirTemp("/dev/shm", "rk") // a node has jobs and specs below /run, in memory, and records on a disk
-	expect.OK(b, err)
-	b.Cleanup(func() { _ = os.RemoveAll(run) })
-	b.Setenv("RATION_DIR", filepath.Join(run, "jobs"))
-	n.CDI = filepath.Join(run, "cdi")
-	for _, g := range n.GPUs {
-		n.Driver.Devices = append(n.Driver.Devices, gpu.Device{Index: g.Index, UUID: g.UUID, Name: g.Model, Total: limit.Size(g.Memory)})
-	}
+	c.likeANode()
 	var claims []*resourceapi.ResourceClaim
 	for i := range pods {
 		claims = append(claims, newClaim(c, i, "1Gi"))
@@ -57,8 +48,33 @@ func BenchmarkBurst(b *testing.B) {
 	b.ReportMetric(float64(used.Microseconds())/1000/float64(len(took)), "processor-ms/claim")
 }
 
+// likeANode lets the plugin make jobs as on a node with GPUs: without a stand-in machine, and in memory, as the folders of
+// jobs and specs are there. Records are on a disk.
+func (c *cluster) likeANode() {
+	c.t.Helper()
+	n := c.config.Node
+	n.FakeGPU, n.Driver = "", &gpu.Driver{}
+	for _, g := range n.GPUs {
+		n.Driver.Devices = append(n.Driver.Devices, gpu.Device{Index: g.Index, UUID: g.UUID, Name: g.Model, Total: limit.Size(g.Memory)})
+	}
+	c.inMemory()
+}
+
+// inMemory puts jobs and specs into memory, as on a node.
+func (c *cluster) inMemory() {
+	c.t.Helper()
+	run, err := os.MkdirTemp("/dev/shm", "rk")
+	expect.OK(c.t, err)
+	c.t.Setenv("RATION_DIR", filepath.Join(run, "jobs"))
+	c.config.Node.CDI = filepath.Join(run, "cdi")
+	c.t.Cleanup(func() {
+		c.end()
+		expect.Equal(c.t, os.RemoveAll(run), nil)
+	})
+}
+
 // burst prepares all claims at the same time, and returns how long each call took.
-func (c *cluster) burst(b *testing.B, claims []*resourceapi.ResourceClaim) []time.Duration {
+func (c *cluster) burst(b testing.TB, claims []*resourceapi.ResourceClaim) []time.Duration {
 	took := make([]time.Duration, len(claims))
 	var all sync.WaitGroup
 	for i, cl := range claims {

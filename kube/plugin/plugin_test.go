@@ -69,12 +69,15 @@ func newCluster(t testing.TB, objects ...runtime.Object) *cluster {
 	c := &cluster{t: t, client: fake.NewClientset(objects...)}
 	c.config = Config{Node: &node.Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi")},
 		NodeName: nodeName, KubeletRoot: base, Client: c.client, Pods: true}
-	t.Cleanup(func() {
-		c.stop()
-		_, err := c.config.Node.Sweep(func(claim.Plan) (bool, error) { return true, nil })
-		expect.Equal(t, err, nil)
-	})
+	t.Cleanup(c.end)
 	return c
+}
+
+// end stops the plugin, and removes what it has prepared.
+func (c *cluster) end() {
+	c.stop()
+	_, err := c.config.Node.Sweep(func(claim.Plan) (bool, error) { return true, nil })
+	expect.Equal(c.t, err, nil)
 }
 
 func (c *cluster) start() {

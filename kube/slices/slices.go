@@ -6,6 +6,7 @@ package slices
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -50,8 +51,6 @@ const (
 	// more than that on most GPUs. A request of "10", without a unit, must not be granted as 10
 	// bytes.
 	LeastMemory = 256 << 20
-	// MaxDevices bounds the devices of a pool, because a ration cannot have more.
-	MaxDevices = 16
 )
 
 // Location is where a device is in the machine. Parts that are unknown are empty.
@@ -221,8 +220,6 @@ func Publishable(gpus []GPU) (out []GPU, left []string) {
 			left = append(left, fmt.Sprintf("GPU %d has no UUID", g.Index))
 		case g.Capacity() < 2*Step:
 			left = append(left, fmt.Sprintf("GPU %d (%s) has %d bytes of memory", g.Index, g.UUID, g.Memory))
-		case g.Index >= MaxDevices:
-			left = append(left, fmt.Sprintf("GPU %d (%s): a job can have limits on the first %d devices only", g.Index, g.UUID, MaxDevices))
 		default:
 			out = append(out, g)
 		}
@@ -230,14 +227,22 @@ func Publishable(gpus []GPU) (out []GPU, left []string) {
 	return out, left
 }
 
+// maxInSlice is how many devices the API server takes in one slice, if they may have taints.
+const maxInSlice = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
+
 // Resources returns the resources that a node publishes: one pool with the node's name, in one
-// slice.
+// slice, or in more if the GPUs have many MIG devices.
 func (o Options) Resources(node string, gpus []GPU) resourceslice.DriverResources {
 	devices := make([]resourceapi.Device, 0, len(gpus))
 	for _, g := range gpus {
 		devices = append(devices, o.Device(g))
 	}
-	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		node: {Slices: []resourceslice.Slice{{Devices: devices}}},
-	}}
+	var pool resourceslice.Pool
+	for part := range slices.Chunk(devices, maxInSlice) {
+		pool.Slices = append(pool.Slices, resourceslice.Slice{Devices: part})
+	}
+	if len(devices) == 0 {
+		pool.Slices = []resourceslice.Slice{{}} // the pool stays
+	}
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{node: pool}}
 }

@@ -1,6 +1,7 @@
 package slices
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -8,6 +9,17 @@ import (
 
 	"ration/check/expect"
 )
+
+// The API server takes 64 devices with taints in a slice. A machine with more MIG devices has more slices.
+func TestResourcesOfManyDevices(t *testing.T) {
+	for devices, want := range map[int][]int{0: {0}, 56: {56}, 64: {64}, 112: {64, 48}} {
+		var lengths []int
+		for _, s := range (Options{}).Resources("n", make([]GPU, devices)).Pools["n"].Slices {
+			lengths = append(lengths, len(s.Devices))
+		}
+		expect.Equal(t, fmt.Sprint(lengths), fmt.Sprint(want), devices, "devices")
+	}
+}
 
 func TestAttributes(t *testing.T) {
 	g := GPU{Index: 3, UUID: "GPU-00112233-4455-6677-8899-AABBCCDDEEFF", Model: "NVIDIA H200", Capability: [2]int{9, 0}, DriverVersion: "580.82.07", CUDA: 13010, Memory: 143771 << 20,
