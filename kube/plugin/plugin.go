@@ -89,7 +89,7 @@ type Plugin struct {
 	cgroup  func(pid int) string // the cgroup of a process; tests replace it
 
 	registered atomic.Bool // the kubelet has accepted the plugin
-	published  atomic.Bool // the API server has had all GPUs
+	published  atomic.Bool // the API server has had the GPUs as this plugin publishes them
 }
 
 // Start starts a driver. The driver serves the kubelet when Start returns. The returned context
@@ -140,9 +140,9 @@ func (p *Plugin) publish(ctx context.Context) {
 	p.background(ctx, p.noticePublished)
 	for {
 		_, _, changed := p.gpus.get()
-		gpus, err := p.publishable()
+		resources, err := p.resources()
 		if err == nil {
-			err = p.helper.PublishResources(ctx, p.Options.Resources(p.NodeName, gpus))
+			err = p.helper.PublishResources(ctx, resources)
 		}
 		if err != nil && ctx.Err() == nil {
 			p.stop(fmt.Errorf("publishing the GPUs: %w", err))
@@ -153,6 +153,12 @@ func (p *Plugin) publish(ctx context.Context) {
 		case <-changed:
 		}
 	}
+}
+
+// resources returns what the plugin publishes now.
+func (p *Plugin) resources() (resourceslice.DriverResources, error) {
+	gpus, err := p.publishable()
+	return p.Options.Resources(p.NodeName, gpus), err
 }
 
 func (p *Plugin) background(ctx context.Context, work func(context.Context)) {

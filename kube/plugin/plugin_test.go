@@ -66,7 +66,7 @@ func newCluster(t testing.TB, objects ...runtime.Object) *cluster {
 	gpus, err := node.FakeGPUs("h200x2")
 	expect.OK(t, err)
 	objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "node-uid"}})
-	c := &cluster{t: t, client: fake.NewClientset(objects...)}
+	c := &cluster{t: t, client: newClient(objects...)}
 	c.config = Config{Node: &node.Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi")},
 		NodeName: nodeName, KubeletRoot: base, Client: c.client, Pods: true}
 	t.Cleanup(func() {
