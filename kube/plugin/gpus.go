@@ -38,10 +38,10 @@ type gpuStates struct {
 	lock     sync.Mutex
 	sick     map[string]string // why, for those that do not work
 	faults   map[string]fault
-	checked  time.Time // when sick was found
-	outside  map[string]outsideUse
-	withheld bool          // the API server has no taints: leave GPUs with a taint out of the slices
-	changed  chan struct{} // is closed at the next change; nil until someone waits for it
+	checked  time.Time             // when sick was found
+	outside  map[string]outsideUse // of those whose processes are known
+	withheld bool                  // the API server has no taints: leave GPUs with a taint out of the slices
+	changed  chan struct{}         // is closed at the next change; nil until someone waits for it
 }
 
 // get returns which GPUs do not work and why, what processes without the library have of them, and
@@ -251,9 +251,8 @@ func (p *Plugin) publishable() (out []slices.GPU, err error) {
 			}
 		}
 		_, isSick := sick[g.UUID]
-		_, isOutside := outside[g.UUID]
 		add(isSick, slices.TaintUnhealthy, p.TaintUnhealthy)
-		add(isOutside, slices.TaintOutside, p.TaintOutside)
+		add(outside[g.UUID].processes > 0, slices.TaintOutside, p.TaintOutside)
 		g.Memory -= min(g.Memory, extra[g.Name()])
 		if len(g.Taints) == 0 || !withheld {
 			out = append(out, g)

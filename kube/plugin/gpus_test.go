@@ -163,27 +163,33 @@ func TestFoundGPUs(t *testing.T) {
 	expected(all[0])
 }
 
+// metrics returns the answer to a scrape.
+func (c *cluster) metrics() string {
+	w := httptest.NewRecorder()
+	c.plugin.Metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
+}
+
 // The metrics have the claims, the GPUs' health and the processes outside.
 func TestMetrics(t *testing.T) {
 	c := newCluster(t)
 	gpus := c.config.Node.GPUs
-	c.config.Users = func([]string) (map[string]map[int]uint64, error) { return nil, nil }
 	c.config.MaxMemory = 2 << 30
 	c.start()
 	within, beyond := newClaim(c, 1, "1Gi"), newClaim(c, 2, "3Gi")
 	c.add(within, beyond)
 	c.prepare(within, beyond)
 	c.plugin.gpus.addFault(gpus[0].UUID, "Xid 79", time.Now())
-	c.plugin.gpus.setOutside(map[string]outsideUse{gpus[1].UUID: {2, 3 << 30}})
-	w := httptest.NewRecorder()
-	c.plugin.Metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	expect.True(t, !strings.Contains(c.metrics(), "outside"), "processes that nobody has looked for", c.metrics())
+	c.plugin.gpus.setOutside(map[string]outsideUse{gpus[0].UUID: {}, gpus[1].UUID: {2, 3 << 30}})
+	got := c.metrics()
 	for _, line := range []string{
 		"claims 1", "prepare_errors_total 1", "prepare_seconds_count 1",
 		`gpu_healthy{uuid="` + gpus[0].UUID + `"} 0`, `gpu_healthy{uuid="` + gpus[1].UUID + `"} 1`,
 		`outside_processes{uuid="` + gpus[0].UUID + `"} 0`, `outside_processes{uuid="` + gpus[1].UUID + `"} 2`,
 		`outside_memory_bytes{uuid="` + gpus[1].UUID + `"} 3.221225472e+09`,
 	} {
-		expect.True(t, strings.Contains(w.Body.String(), "\n"+metricsPrefix+line+"\n"), "no line", line, w.Body.String())
+		expect.True(t, strings.Contains(got, "\n"+metricsPrefix+line+"\n"), "no line", line, got)
 	}
 	c.unprepare(within)
 }

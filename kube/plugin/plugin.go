@@ -68,7 +68,7 @@ type Config struct {
 	TaintUnhealthy, TaintOutside resourceapi.DeviceTaintEffect
 
 	Pods         bool          // it may read pods, to find their containers
-	EventsPeriod time.Duration // how often to check for refusals; 0 for never
+	EventsPeriod time.Duration // how often to check for refusals; 0 for no events at all
 }
 
 // Plugin is a running driver.
@@ -128,8 +128,11 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	p.background(ctx, p.sweepWhenAsked)
 	p.background(ctx, p.watchNode)
 	p.background(ctx, p.resizeWhenAsked)
+	if c.Users != nil {
+		p.background(ctx, p.watchOutside)
+	}
 	if c.EventsPeriod > 0 {
-		p.background(ctx, p.watchJobs)
+		p.background(ctx, p.watchRefusals)
 	}
 	return p, ctx, nil
 }

@@ -80,7 +80,7 @@ It runs as root on each node with GPUs; the Helm chart starts it.`,
 	flags.StringVar(&f.maxMemory, "max-memory", "", "most memory of a claim, all its devices together, like 40Gi (default no bound)")
 	flags.StringVar(&f.maxPriority, "max-priority", "normal", "highest `priority` that a claim may ask for: high, normal or low; its device class may give any")
 	flags.BoolVar(&f.config.Pods, "read-pods", false, "ask the API server for pods, to know which container uses a claim")
-	flags.DurationVar(&f.config.EventsPeriod, "events", 10*time.Second, "how often refused requests are looked for, which become events of the pod; 0: never")
+	flags.DurationVar(&f.config.EventsPeriod, "events", 10*time.Second, "how often refused requests are looked for, which become events of the pod; 0: no events at all")
 	flags.StringVar(&f.ready, "ready-address", "", "`address` of the readiness probe, like :8086; it answers 200 on /readyz when the kubelet has registered the plugin, and the API server has the GPUs as it publishes them and lets it write them; /metrics has the plugin's own metrics")
 	flags.StringVar(&f.taintUnhealthy, "taint-unhealthy", string(resourceapi.DeviceTaintEffectNoSchedule), "`effect` of the taint of a GPU that does not work: NoSchedule, NoExecute or none")
 	flags.StringVar(&f.taintOutside, "taint-outside", noTaint, "`effect` of the taint of a GPU that a process of a pod uses without the library: NoSchedule, NoExecute or none")
