@@ -335,25 +335,26 @@ func (p *Plugin) gone(ctx context.Context, c claim.Plan) (bool, error) {
 	return true, nil // it was allocated again, on another node
 }
 
-// podsWithin bounds how long a claim waits for the API server's list of its pods, which is only for
-// display.
-const podsWithin = 5 * time.Second
+// podsWithin bounds how long a claim waits for its pods. It is less than half of what the kubelet waits.
+const podsWithin = 20 * time.Second
 
-// containers returns the containers of pods that use a claim, by the pods' UIDs.
-func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) map[string][]node.Container {
+// containers returns the containers of pods that use a claim, by the pods' UIDs. A pod that does not
+// exist any more starts none.
+func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) (map[string][]node.Container, error) {
 	ctx, cancel := context.WithTimeout(p.running, podsWithin)
 	defer cancel()
 	out := map[string][]node.Container{}
 	for _, pod := range pods {
 		now, err := p.Client.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		if ctx.Err() != nil {
-			break
-		}
-		if err == nil && string(now.UID) == pod.UID {
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("reading pod %s, whose containers might use two claims: %w (the kubelet tries again)", pod.Name, err)
+		case string(now.UID) == pod.UID:
 			out[pod.UID] = containersOf(now, claimName)
 		}
 	}
-	return out
+	return out, nil
 }
 
 // containersOf returns the containers of a pod that use a claim.
