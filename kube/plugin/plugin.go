@@ -52,12 +52,13 @@ type Config struct {
 	// are those of the start.
 	Find func() ([]slices.GPU, *gpu.Driver, error)
 
-	// Sick returns the GPUs that do not work, by UUID, and why. With nil, all work.
-	Sick func(uuids []string) map[string]string
+	// Sick returns the GPUs that do not work, by UUID, and why; and those for which the driver says that
+	// they need no reset. With nil, all work.
+	Sick func(uuids []string) (sick map[string]string, noReset map[string]bool)
 
-	// Faults calls found for each fault that the driver reports from now on, with the UUID of the GPU,
-	// until the context ends. With nil, none is reported.
-	Faults func(ctx context.Context, found func(uuid, why string)) error
+	// Faults calls found for each fault that the driver has reported since the boot, then caughtUp, and
+	// found for each from now on, until the context ends. With nil, none is reported.
+	Faults func(ctx context.Context, found func(slices.Fault), caughtUp func()) error
 
 	// Users returns the processes that hold memory of these GPUs, by UUID and by their PIDs on the
 	// host, and how many bytes. With nil, nothing is known of them.
@@ -112,7 +113,13 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 			return nil, nil, fmt.Errorf("making the folder of a socket: %w (is %s the kubelet's root?)", err, c.KubeletRoot)
 		}
 	}
-	p.checkGPUs(ctx, time.Now()) // before anything is published
+	// Before anything is published: a GPU that was sick for the plugin before this one stays so.
+	if c.Faults != nil {
+		known := make(chan struct{})
+		p.background(ctx, func(ctx context.Context) { p.followFaults(ctx, sync.OnceFunc(func() { close(known) })) })
+		<-known
+	}
+	p.checkGPUs(ctx, time.Now())
 	if err := p.waitForAPI(ctx, registry); err != nil {
 		return nil, nil, err
 	}

@@ -375,9 +375,9 @@ func TestHealth(t *testing.T) {
 	c := newCluster(t)
 	gpus := c.config.Node.GPUs
 	why := strings.Repeat("it fell off the bus; ", 100)
-	c.config.Sick = func(uuids []string) map[string]string {
+	c.config.Sick = func(uuids []string) (map[string]string, map[string]bool) {
 		expect.True(t, slices.Equal(uuids, []string{gpus[0].UUID, gpus[1].UUID}), "asked about", uuids)
-		return map[string]string{gpus[1].UUID: why}
+		return map[string]string{gpus[1].UUID: why}, nil
 	}
 	c.start()
 	stream, err := c.health.NodeWatchResources(t.Context(), &health.NodeWatchResourcesRequest{})
