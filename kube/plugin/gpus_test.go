@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -151,16 +152,29 @@ func TestFaultsBeforeTheStart(t *testing.T) {
 		c := newCluster(t)
 		gpus := c.located()
 		var attempts atomic.Int32
+		var known atomic.Bool
+		checked := make(chan struct{})
+		checkedOnce := sync.OnceFunc(func() { close(checked) })
 		c.config.TaintUnhealthy = resourceapi.DeviceTaintEffectNoSchedule
 		c.config.Faults = func(ctx context.Context, found func(kubeslices.Fault), caughtUp func()) error {
 			if attempts.Add(1); fails {
 				return errors.New("no log")
 			}
+			select { // a plugin that does not wait for the log goes on meanwhile
+			case <-checked:
+			case <-time.After(time.Second):
+			}
 			found(kubeslices.Fault{PCI: gpus[0].Location.PCI, Why: "Xid 79", At: time.Now().Add(-time.Hour), Reset: true})
 			found(kubeslices.Fault{PCI: gpus[1].Location.PCI, Why: "Xid 48", At: time.Now().Add(-time.Hour)})
+			known.Store(true)
 			caughtUp()
 			<-ctx.Done()
 			return nil
+		}
+		c.config.Sick = func([]string) (map[string]string, map[string]bool) {
+			expect.True(t, fails || known.Load(), "the GPUs are checked before the log was read")
+			checkedOnce()
+			return nil, nil
 		}
 		watch, err := c.client.ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{})
 		expect.OK(t, err)
