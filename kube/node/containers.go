@@ -21,7 +21,7 @@ var ErrTwoRations = errors.New("a container can be in one ration")
 
 // withContainers returns a plan with the containers of its pods: those that the record has, and the
 // answer of Containers for the others. It returns ErrTwoRations if one of them uses two rations of
-// the claim.
+// the claim, and an error if the containers of a pod are unknown: they could.
 func (n *Node) withContainers(p claim.Plan) (claim.Plan, error) {
 	if n.Containers == nil {
 		return p, nil
@@ -34,7 +34,7 @@ func (n *Node) withContainers(p claim.Plan) (claim.Plan, error) {
 	}
 	var unknown []claim.Pod
 	p.Pods = stdslices.Clone(p.Pods)
-	for i, pod := range p.Pods[:min(len(p.Pods), job.MaxPods)] { // no more pods are recorded
+	for i, pod := range p.Pods {
 		if p.Pods[i].Containers = known[pod.UID]; len(known[pod.UID]) == 0 {
 			unknown = append(unknown, pod)
 		}
@@ -42,7 +42,10 @@ func (n *Node) withContainers(p claim.Plan) (claim.Plan, error) {
 	if len(unknown) == 0 {
 		return p, nil
 	}
-	found := n.Containers(p.Namespace, p.Name, unknown)
+	found, err := n.Containers(p.Namespace, p.Name, unknown)
+	if err != nil {
+		return p, fmt.Errorf("finding the containers of claim %s/%s: %w", p.Namespace, p.Name, err)
+	}
 	for i, pod := range p.Pods {
 		for _, c := range found[pod.UID] {
 			if rations := rationsOf(p, c); rations > 1 {
@@ -74,8 +77,7 @@ func kubernetes(p claim.Plan) job.Kubernetes {
 	return k
 }
 
-// checkContainers returns an error if a container of a claim has another claim of this driver. A
-// container whose pod could not be read is not checked.
+// checkContainers returns an error if a container of a claim has another claim of this driver.
 func checkContainers(p claim.Plan, others []*Record) error {
 	for _, own := range p.Pods {
 		for _, r := range others {

@@ -106,7 +106,7 @@ func TestSlowPartsHoldNoLock(t *testing.T) {
 		n.Hardware, n.Containers = nil, nil
 		expect.OK(t, n.Unprepare(other)) // would wait for ever
 	}
-	n.Containers = func(string, string, []claim.Pod) map[string][]Container { during(); return nil }
+	n.Containers = func(string, string, []claim.Pod) (map[string][]Container, error) { during(); return nil, nil }
 	_, err = n.Prepare(n.plan(uid, gib))
 	expect.OK(t, err)
 	_, err = n.Prepare(n.plan(other, gib))

@@ -50,10 +50,10 @@ type Node struct {
 	// the driver. It is called without the lock, because it may take long. nil with FakeGPU.
 	Hardware func(uuids []string) (specs.ContainerEdits, error)
 
-	// Containers returns the containers of pods that use a claim, by the pods' UIDs, as far as they
-	// are known. It is called without the lock, once for each pod, because it may take long. It may
-	// be nil.
-	Containers func(namespace, claim string, pods []claim.Pod) map[string][]Container
+	// Containers returns the containers of pods that use a claim, by the pods' UIDs; none for a pod
+	// that does not exist any more. It is called without the lock, once for each pod, because it may
+	// take long. If it is nil, containers are unknown, and are not checked.
+	Containers func(namespace, claim string, pods []claim.Pod) (map[string][]Container, error)
 
 	// Warn is called if a claim was unprepared while processes used it. It may be nil.
 	Warn func(text string)

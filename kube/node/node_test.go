@@ -146,7 +146,7 @@ func TestPreparePriority(t *testing.T) {
 func TestPrepare(t *testing.T) {
 	n := newNode(t)
 	asked := 0
-	n.Containers = func(namespace, claimName string, pods []claim.Pod) map[string][]Container {
+	n.Containers = func(namespace, claimName string, pods []claim.Pod) (map[string][]Container, error) {
 		asked += len(pods)
 		f, err := os.Open(filepath.Join(n.State, "lock"))
 		if err == nil {
@@ -158,7 +158,7 @@ func TestPrepare(t *testing.T) {
 		for _, pod := range pods {
 			out[pod.UID] = []Container{{Name: "train of " + pod.Name}}
 		}
-		return out
+		return out, nil
 	}
 	p := n.plan(uid, 10*gib)
 	first, err := n.Prepare(p)

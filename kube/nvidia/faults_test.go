@@ -2,8 +2,12 @@ package nvidia
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
@@ -11,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/check/expect"
+	"ration/kube/slices"
 )
 
 // Only lines of the driver about a fault of the GPU itself count, whatever else a line says.
@@ -31,8 +36,9 @@ func TestParseXid(t *testing.T) {
 		"12,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, written by a process":                           {"", 0},
 		"": {"", 0},
 	} {
-		address, xid, ok := parseXid(record)
-		expect.True(t, address == want.address && xid == want.xid && ok == (want.xid != 0), record, address, xid, ok)
+		got, ok := parseXid(record)
+		expect.True(t, got.address == want.address && got.number == want.xid && ok == (want.xid != 0), record, got, ok)
+		expect.True(t, !ok || got.since == 2*time.Microsecond, record, got.since)
 	}
 }
 
@@ -51,25 +57,57 @@ func (k *kernel) Read(to []byte) (int, error) {
 	return copy(to, next.(string)), nil
 }
 
-// Each fault becomes one of its GPU. Records that were lost and GPUs that nobody knows do not end
+// Each fault is reported with its GPU, its time, and whether the GPU needs a reset. Records that were lost do not end
 // the search.
 func TestFaults(t *testing.T) {
-	library := dgxa100.New()
-	var uuids []string
-	for i := range 2 {
-		device := library.Devices[i].(*server.Device)
-		device.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {
-			return nvml.PciInfo{Domain: 0, Bus: uint32(0x3b + i)}, nvml.SUCCESS
+	boot := time.Now().Add(-time.Hour)
+	at := func(since time.Duration) time.Time { return boot.Add(since) }
+	var got []slices.Fault
+	err := faults(&kernel{"4,1,2000000,-;NVRM: Xid (PCI:0000:3c:00): 79, gone", unix.EPIPE, "4,2,2,-;usb", "4,3,3000000,-;NVRM: Xid (PCI:0000:3b:00): 48, DBE"},
+		at, func(f slices.Fault) { got = append(got, f) })
+	expect.Must(t, errors.Is(err, io.EOF) && len(got) == 2, got, err)
+	expect.True(t, strings.Contains(got[0].Why, "Xid 79") && strings.Contains(got[1].Why, "Xid 48"), got)
+	got[0].Why, got[1].Why = "", ""
+	expect.Equal(t, got[0], slices.Fault{PCI: "0000:3c:00.0", At: at(2 * time.Second), Reset: true})
+	expect.Equal(t, got[1], slices.Fault{PCI: "0000:3b:00.0", At: at(3 * time.Second)})
+}
+
+// The records that are there are read before the plugin counts as caught up, with the times at which they were written.
+// Those that come later happened when they come.
+func TestFollow(t *testing.T) {
+	log, write, err := os.Pipe()
+	expect.OK(t, err)
+	defer log.Close()
+	record := fmt.Sprintf("4,1,%d,-;NVRM: Xid (PCI:0000:3b:00): 48, DBE", (sinceBoot() - time.Hour).Microseconds())
+	_, err = write.WriteString(record)
+	expect.OK(t, err)
+	var ages []time.Duration
+	written := false
+	err = follow(log, func(f slices.Fault) { ages = append(ages, time.Since(f.At)) }, func() {
+		expect.True(t, len(ages) > 0, "it was caught up before it had read the log")
+		if len(ages) == 2 {
+			_ = write.Close() // the log ends
+		} else if !written {
+			written = true
+			_, err := write.WriteString(record)
+			expect.OK(t, err)
 		}
-		uuids = append(uuids, device.UUID)
-	}
-	for _, other := range library.Devices[2:] {
-		other.(*server.Device).GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) { return nvml.PciInfo{}, nvml.ERROR_GPU_IS_LOST }
+	})
+	expect.Must(t, errors.Is(err, io.EOF) && len(ages) == 2, ages, err)
+	expect.True(t, ages[0] > 59*time.Minute && ages[1] < 59*time.Minute, ages)
+}
+
+// The addresses of GPUs are those that the kernel's log has; a GPU that does not say where it is has none.
+func TestAddresses(t *testing.T) {
+	library := dgxa100.New()
+	for i, device := range library.Devices {
+		device.(*server.Device).GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {
+			if i > 0 {
+				return nvml.PciInfo{}, nvml.ERROR_GPU_IS_LOST
+			}
+			return nvml.PciInfo{Domain: 0, Bus: 0x3b}, nvml.SUCCESS
+		}
 	}
 	known, err := addresses(library)
-	expect.True(t, err == nil && len(known) == 2, known, err)
-	var got []string
-	err = faults(&kernel{"4,1,2,-;NVRM: Xid (PCI:0000:3c:00): 79, gone", unix.EPIPE, "4,2,2,-;NVRM: Xid (PCI:0000:ff:00): 79, gone", "4,3,2,-;usb",
-		"4,4,2,-;NVRM: Xid (PCI:0000:3b:00): 48, DBE"}, known, func(uuid, _ string) { got = append(got, uuid) })
-	expect.True(t, errors.Is(err, io.EOF) && len(got) == 2 && got[0] == uuids[1] && got[1] == uuids[0], got, err)
+	expect.True(t, err == nil && len(known) == 1 && known["0000:3b:00"] == library.Devices[0].(*server.Device).UUID, known, err)
 }

@@ -27,7 +27,7 @@ func locate(gpus []slices.GPU, addresses map[string]string, sysfs string) {
 				continue
 			}
 			at := &gpus[i].Location
-			at.PCI = address + ".0"
+			at.PCI = busID(address)
 			if a, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(at.PCI, deviceattribute.WithFSFromRoot(sysfs)); err == nil && a.Value.StringValue != nil {
 				at.Root = *a.Value.StringValue
 			}

@@ -1,6 +1,7 @@
 package nvidia
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -85,14 +86,45 @@ func TestSick(t *testing.T) {
 	device := func(i int) *server.Device { return library.Devices[i].(*server.Device) }
 	uuids := []string{device(0).UUID, device(1).UUID, "GPU-is-gone"}
 	device(1).GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
-	got := sick(library, uuids)
+	library.LookupSymbolFunc = func(string) error { return errors.New("an older driver") }
+	got, noReset := check(library, uuids)
 	_, ok := got[uuids[0]]
-	expect.True(t, !ok && len(got) == 2 && strings.Contains(got[uuids[1]], uuids[1]) && got[uuids[2]] != "", got)
+	expect.True(t, !ok && len(got) == 2 && strings.Contains(got[uuids[1]], uuids[1]) && got[uuids[2]] != "" && len(noReset) == 0, got, noReset)
 	library.InitFunc = func() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }
-	got = sick(library, uuids)
+	got, _ = check(library, uuids)
 	expect.True(t, len(got) == 3 && strings.Contains(got[uuids[0]], "starting NVML"), got)
-	got = (Driver{Root: t.TempDir()}).Sick(uuids)
+	got, _ = (Driver{Root: t.TempDir()}).Sick(uuids)
 	expect.True(t, len(got) == 3 && strings.Contains(got[uuids[0]], ErrLibrary.Error()), got)
+}
+
+// A GPU for which the driver asks for a reset is sick, and so is one with a broken row without a spare. One that
+// replaces a row at its next reset is not.
+func TestSickByTheDriver(t *testing.T) {
+	library := dgxa100.New()
+	device := func(i int) *server.Device { return library.Devices[i].(*server.Device) }
+	var uuids []string
+	for i, state := range []struct {
+		pending, failed bool
+		action          nvml.DeviceGpuRecoveryAction
+		supported       nvml.Return
+	}{
+		{true, false, nvml.GPU_RECOVERY_ACTION_NONE, nvml.SUCCESS},
+		{false, true, nvml.GPU_RECOVERY_ACTION_NONE, nvml.SUCCESS},
+		{false, false, nvml.GPU_RECOVERY_ACTION_NODE_REBOOT, nvml.SUCCESS},
+		{false, false, nvml.GPU_RECOVERY_ACTION_NONE, nvml.ERROR_NOT_SUPPORTED},
+	} {
+		uuids = append(uuids, device(i).UUID)
+		device(i).GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) { return 1, 1, state.pending, state.failed, nvml.SUCCESS }
+		device(i).GetFieldValuesFunc = func(values []nvml.FieldValue) nvml.Return {
+			expect.True(t, len(values) == 1 && values[0].FieldId == nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, values)
+			values[0].NvmlReturn = uint32(state.supported)
+			binary.NativeEndian.PutUint32(values[0].Value[:], uint32(state.action))
+			return nvml.SUCCESS
+		}
+	}
+	got, noReset := check(library, uuids)
+	expect.True(t, len(got) == 2 && strings.Contains(got[uuids[1]], "broken row") && strings.Contains(got[uuids[2]], "reboot"), got)
+	expect.True(t, len(noReset) == 2 && noReset[uuids[0]] && noReset[uuids[1]], noReset)
 }
 
 // Each GPU has its processes; memory that NVML does not know is not invented.

@@ -1,6 +1,8 @@
 package plugin
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,8 +11,11 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
 	"ration/check/expect"
+	"ration/internal/job"
 	kubeslices "ration/kube/slices"
 )
 
@@ -40,6 +45,36 @@ func TestTwoClaimsOfOnePod(t *testing.T) {
 		}
 		c.unprepare(first, second)
 	}
+}
+
+// As long as a pod cannot be read, its claims are refused: its container might use two. This is also so for the last
+// of many pods that share a claim.
+func TestPodThatCannotBeRead(t *testing.T) {
+	shared, own := "claim1", "claim2"
+	container := corev1.Container{Name: "a", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "one"}, {Name: "two"}}}}
+	c := newCluster(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", UID: "pod-uid"}, Spec: corev1.PodSpec{Containers: []corev1.Container{container},
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "one", ResourceClaimName: &shared}, {Name: "two", ResourceClaimName: &own}}}})
+	fails := true
+	c.client.PrependReactor("get", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return fails && a.(clienttesting.GetAction).GetName() == "pod", nil, context.DeadlineExceeded
+	})
+	c.start()
+	first, second := newClaim(c, 1, "1Gi"), newClaim(c, 2, "1Gi")
+	for i := range 2 * job.MaxPods { // all but the last are gone
+		gone := resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint("u", i))}
+		first.Status.ReservedFor = slices.Insert(first.Status.ReservedFor, i, gone)
+	}
+	c.add(first, second)
+	got := c.prepare(first, second)
+	for _, claim := range []*resourceapi.ResourceClaim{first, second} {
+		expect.True(t, strings.Contains(got[string(claim.UID)].Error, "reading pod pod"), got[string(claim.UID)].Error)
+	}
+	expect.Equal(t, c.records(), 0, "claims are prepared")
+	fails = false
+	got = c.prepare(first, second)
+	expect.Equal(t, got[string(first.UID)].Error, "")
+	expect.True(t, strings.Contains(got[string(second.UID)].Error, "a container can be in one ration"), got[string(second.UID)].Error)
+	c.unprepare(first, second)
 }
 
 // With sharing: Request a container that names two requests of a claim, or the whole claim, is

@@ -18,8 +18,8 @@ import (
 // checkPeriod is how often the GPUs are checked.
 const checkPeriod = 10 * time.Second
 
-// faultHold is how long a GPU counts as sick after the driver reported a fault, although NVML finds
-// nothing wrong.
+// faultHold is how long a GPU counts as sick at least after the driver reported a fault, although NVML
+// finds nothing wrong.
 const faultHold = 5 * time.Minute
 
 // outsideUse is what processes without the library have of a GPU.
@@ -28,20 +28,17 @@ type outsideUse struct {
 	bytes     uint64
 }
 
-type fault struct {
-	why   string
-	until time.Time
-}
-
 // gpuStates has what is known of the GPUs, by UUID. It is safe for concurrent use.
 type gpuStates struct {
 	lock     sync.Mutex
-	sick     map[string]string // why, for those that do not work
-	faults   map[string]fault
-	checked  time.Time // when sick was found
-	outside  map[string]outsideUse
-	withheld bool          // the API server has no taints: leave GPUs with a taint out of the slices
-	changed  chan struct{} // is closed at the next change; nil until someone waits for it
+	sick     map[string]string       // why, for those that do not work: found, and those with a fault
+	found    map[string]string       // by the last check
+	noReset  map[string]bool         // those for which the driver said in the last check that they need no reset
+	faults   map[string]slices.Fault // that are not over, by the PCI bus ID of the GPU
+	checked  time.Time               // when the last check was
+	outside  map[string]outsideUse   // of those whose processes are known
+	withheld bool                    // the API server has no taints: leave GPUs with a taint out of the slices
+	changed  chan struct{}           // is closed at the next change; nil until someone waits for it
 }
 
 // get returns which GPUs do not work and why, what processes without the library have of them, and
@@ -70,42 +67,53 @@ func (s *gpuStates) again() {
 	s.change()
 }
 
-// setSick records the result of a check. Faults that are not over are added to it.
-func (s *gpuStates) setSick(sick map[string]string, now time.Time) {
+// setSick records the result of a check of these GPUs.
+func (s *gpuStates) setSick(gpus []slices.GPU, found map[string]string, noReset map[string]bool, now time.Time) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	s.checked = now
-	all := maps.Clone(sick)
-	if all == nil {
-		all = map[string]string{}
-	}
-	for uuid, f := range s.faults {
-		if !now.Before(f.until) {
-			delete(s.faults, uuid)
-		} else if _, ok := all[uuid]; !ok {
-			all[uuid] = f.why
-		}
-	}
-	if !maps.Equal(all, s.sick) {
-		s.sick = all
-		s.change()
-	}
+	s.checked, s.found, s.noReset = now, found, noReset
+	s.update(gpus, now)
 }
 
-// addFault records a fault that the driver has reported.
-func (s *gpuStates) addFault(uuid, why string, now time.Time) {
+// addFault records a fault that the driver has reported of one of these GPUs, or of one that is found
+// later.
+func (s *gpuStates) addFault(gpus []slices.GPU, f slices.Fault, now time.Time) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if s.faults == nil {
-		s.faults = map[string]fault{}
+	before := s.faults[f.PCI]
+	if before.Reset {
+		f.Why, f.Reset = before.Why, true
 	}
-	s.faults[uuid] = fault{why, now.Add(faultHold)}
-	if _, ok := s.sick[uuid]; !ok {
-		s.sick = maps.Clone(s.sick)
-		if s.sick == nil {
-			s.sick = map[string]string{}
+	if before.At.After(f.At) { // the log is read again
+		f.At = before.At
+	}
+	if s.faults == nil {
+		s.faults = map[string]slices.Fault{}
+	}
+	s.faults[f.PCI] = f
+	s.update(gpus, now)
+}
+
+// update removes the faults that are over, and finds which GPUs are sick. A fault is over after
+// faultHold; if it needs a reset, not before the driver says that the GPU needs none any more. The
+// lock must be held.
+func (s *gpuStates) update(gpus []slices.GPU, now time.Time) {
+	sick := map[string]string{}
+	for pci, f := range s.faults {
+		of := func(g slices.GPU) bool { return g.Location.PCI == pci }
+		if !now.Before(f.At.Add(faultHold)) && (!f.Reset || stdslices.ContainsFunc(gpus, func(g slices.GPU) bool { return of(g) && s.noReset[g.UUID] })) {
+			delete(s.faults, pci)
+			continue
 		}
-		s.sick[uuid] = why
+		for _, g := range gpus {
+			if of(g) {
+				sick[g.UUID] = f.Why
+			}
+		}
+	}
+	maps.Copy(sick, s.found)
+	if !maps.Equal(sick, s.sick) {
+		s.sick = sick
 		s.change()
 	}
 }
@@ -153,10 +161,11 @@ func (p *Plugin) checkGPUs(ctx context.Context, now time.Time) {
 	p.findGPUs(ctx)
 	before, _, _ := p.gpus.get()
 	var sick map[string]string
+	var noReset map[string]bool
 	if p.Sick != nil {
-		sick = p.Sick(p.uuids())
+		sick, noReset = p.Sick(p.uuids())
 	}
-	p.gpus.setSick(sick, now)
+	p.gpus.setSick(p.Node.Devices(), sick, noReset, now)
 	after, _, _ := p.gpus.get()
 	for uuid, why := range after {
 		if _, ok := before[uuid]; !ok {
@@ -213,25 +222,36 @@ func (p *Plugin) findGPUs(ctx context.Context) {
 	p.gpus.again()
 }
 
-// watchGPUs checks the GPUs every checkPeriod, and follows the faults that the driver reports.
+// watchGPUs checks the GPUs every checkPeriod.
 func (p *Plugin) watchGPUs(ctx context.Context) {
-	if p.Faults != nil {
-		p.background(ctx, func(ctx context.Context) {
-			err := p.Faults(ctx, func(uuid, why string) {
-				klog.FromContext(ctx).Info("The driver reports a fault", "uuid", uuid, "why", why)
-				for _, g := range p.Node.Devices() {
-					if g.UUID == uuid || g.Parent == uuid {
-						p.gpus.addFault(g.UUID, why, time.Now())
-					}
-				}
-			})
-			if err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Following the driver's faults: only the checks find them now")
-			}
-		})
-	}
 	for pause(ctx, checkPeriod) {
 		p.checkGPUs(ctx, time.Now())
+	}
+}
+
+// faultsRetry is the pause before the driver's faults are followed again. Tests shorten it.
+var faultsRetry = 30 * time.Second
+
+// followFaults records the faults that the driver reports. It calls caughtUp when those from before are recorded, or
+// cannot be.
+func (p *Plugin) followFaults(ctx context.Context, caughtUp func()) {
+	for {
+		err := p.Faults(ctx, func(f slices.Fault) {
+			now := time.Now()
+			if !f.Reset && !now.Before(f.At.Add(faultHold)) {
+				return
+			}
+			klog.FromContext(ctx).Info("The driver reported a fault", "pci", f.PCI, "why", f.Why, "at", f.At)
+			p.gpus.addFault(p.Node.Devices(), f, now)
+		}, caughtUp)
+		caughtUp()
+		if ctx.Err() != nil {
+			return
+		}
+		klog.FromContext(ctx).Error(err, "Following the driver's faults: until the next attempt only the checks find them")
+		if !pause(ctx, faultsRetry) {
+			return
+		}
 	}
 }
 
@@ -251,9 +271,8 @@ func (p *Plugin) publishable() (out []slices.GPU, err error) {
 			}
 		}
 		_, isSick := sick[g.UUID]
-		_, isOutside := outside[g.UUID]
 		add(isSick, slices.TaintUnhealthy, p.TaintUnhealthy)
-		add(isOutside, slices.TaintOutside, p.TaintOutside)
+		add(outside[g.UUID].processes > 0, slices.TaintOutside, p.TaintOutside)
 		g.Memory -= min(g.Memory, extra[g.Name()])
 		if len(g.Taints) == 0 || !withheld {
 			out = append(out, g)

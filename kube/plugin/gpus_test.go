@@ -2,10 +2,14 @@ package plugin
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,25 +42,34 @@ func (c *cluster) published() map[string]string {
 	return out
 }
 
+// located gives the GPUs of the node their places in the machine, and returns them.
+func (c *cluster) located() []kubeslices.GPU {
+	for i := range c.config.Node.GPUs {
+		c.config.Node.GPUs[i].Location.PCI = fmt.Sprintf("0000:%02x:00.0", i)
+	}
+	return c.config.Node.GPUs
+}
+
 // A GPU that does not work is published with a taint from the first slice on, without it when it works again, and with it at once
 // when the driver reports a fault, until that is over. A process outside its ration adds a taint of its own.
 func TestTaints(t *testing.T) {
 	c := newCluster(t)
-	gpus := c.config.Node.GPUs
+	gpus := c.located()
 	var sick atomic.Bool
 	sick.Store(true)
-	c.config.Sick = func([]string) map[string]string {
+	c.config.Sick = func([]string) (map[string]string, map[string]bool) {
 		if sick.Load() {
-			return map[string]string{gpus[1].UUID: "it fell off the bus"}
+			return map[string]string{gpus[1].UUID: "it fell off the bus"}, nil
 		}
-		return nil
+		return nil, nil
 	}
 	report := make(chan string)
-	c.config.Faults = func(ctx context.Context, found func(uuid, why string)) error {
+	c.config.Faults = func(ctx context.Context, found func(kubeslices.Fault), caughtUp func()) error {
+		caughtUp()
 		for {
 			select {
-			case uuid := <-report:
-				found(uuid, "Xid 79")
+			case pci := <-report:
+				found(kubeslices.Fault{PCI: pci, Why: "Xid 48", At: time.Now()})
 			case <-ctx.Done():
 				return nil
 			}
@@ -82,7 +95,7 @@ func TestTaints(t *testing.T) {
 	sick.Store(false)
 	p.checkGPUs(t.Context(), time.Now())
 	has("", "")
-	report <- gpus[0].UUID
+	report <- gpus[0].Location.PCI
 	has(unhealthy, "")
 	p.checkGPUs(t.Context(), time.Now())
 	now, err := p.publishable()
@@ -94,6 +107,85 @@ func TestTaints(t *testing.T) {
 	has(outside, "")
 	p.gpus.setOutside(nil)
 	has("", "")
+}
+
+// A fault counts for five minutes from its time, also after a restart, and for a GPU that is found later. One that needs
+// a reset counts until the driver says that the GPU needs none, also if a lesser one comes after it.
+func TestFaultsThatStay(t *testing.T) {
+	now := time.Now()
+	gpus := []kubeslices.GPU{{UUID: "a", Location: kubeslices.Location{PCI: "0"}}, {UUID: "b", Location: kubeslices.Location{PCI: "1"}},
+		{UUID: "MIG-b", Parent: "b", Location: kubeslices.Location{PCI: "1"}}}
+	for what, test := range map[string]struct {
+		faults  []kubeslices.Fault
+		noReset map[string]bool
+		at      time.Time // of the check
+		sick    string
+	}{
+		"recent":                  {[]kubeslices.Fault{{PCI: "0", At: now.Add(-time.Minute)}}, nil, now, "a"},
+		"over":                    {[]kubeslices.Fault{{PCI: "0", At: now.Add(-time.Minute)}}, nil, now.Add(4 * time.Minute), ""},
+		"all parts of a GPU":      {[]kubeslices.Fault{{PCI: "1", At: now}}, nil, now, "MIG-b b"},
+		"reset, days ago":         {[]kubeslices.Fault{{PCI: "0", At: now.Add(-99 * time.Hour), Reset: true}}, nil, now, "a"},
+		"reset, and a lesser one": {[]kubeslices.Fault{{PCI: "0", At: now, Reset: true}, {PCI: "0", At: now}}, nil, now.Add(time.Hour), "a"},
+		"reset of another":        {[]kubeslices.Fault{{PCI: "0", At: now, Reset: true}}, map[string]bool{"b": true}, now.Add(time.Hour), "a"},
+		"reset is done":           {[]kubeslices.Fault{{PCI: "1", At: now, Reset: true}}, map[string]bool{"b": true}, now.Add(time.Hour), ""},
+		"reset a moment ago":      {[]kubeslices.Fault{{PCI: "0", At: now, Reset: true}}, map[string]bool{"a": true}, now.Add(time.Minute), "a"},
+		"the log is read again":   {[]kubeslices.Fault{{PCI: "0", At: now}, {PCI: "0", At: now.Add(-time.Hour), Reset: true}}, map[string]bool{"a": true}, now, "a"},
+		"of no GPU":               {[]kubeslices.Fault{{PCI: "7", At: now}}, nil, now, ""},
+	} {
+		var s gpuStates
+		for _, f := range test.faults {
+			s.addFault(nil, f, now) // the GPU is found later
+		}
+		s.setSick(gpus, nil, test.noReset, test.at)
+		sick, _, _ := s.get()
+		expect.Equal(t, strings.Join(slices.Sorted(maps.Keys(sick)), " "), test.sick, what)
+	}
+}
+
+// The first slice of a plugin has the taints of faults that an earlier one has seen. If the log cannot be read, it is
+// tried again, and the GPUs are published meanwhile.
+func TestFaultsBeforeTheStart(t *testing.T) {
+	retry := faultsRetry
+	t.Cleanup(func() { faultsRetry = retry })
+	faultsRetry = time.Millisecond
+	for _, fails := range []bool{false, true} {
+		c := newCluster(t)
+		gpus := c.located()
+		var attempts atomic.Int32
+		var known atomic.Bool
+		checked := make(chan struct{})
+		checkedOnce := sync.OnceFunc(func() { close(checked) })
+		c.config.TaintUnhealthy = resourceapi.DeviceTaintEffectNoSchedule
+		c.config.Faults = func(ctx context.Context, found func(kubeslices.Fault), caughtUp func()) error {
+			if attempts.Add(1); fails {
+				return errors.New("no log")
+			}
+			select { // a plugin that does not wait for the log goes on meanwhile
+			case <-checked:
+			case <-time.After(time.Second):
+			}
+			found(kubeslices.Fault{PCI: gpus[0].Location.PCI, Why: "Xid 79", At: time.Now().Add(-time.Hour), Reset: true})
+			found(kubeslices.Fault{PCI: gpus[1].Location.PCI, Why: "Xid 48", At: time.Now().Add(-time.Hour)})
+			known.Store(true)
+			caughtUp()
+			<-ctx.Done()
+			return nil
+		}
+		c.config.Sick = func([]string) (map[string]string, map[string]bool) {
+			expect.True(t, fails || known.Load(), "the GPUs are checked before the log was read")
+			checkedOnce()
+			return nil, nil
+		}
+		watch, err := c.client.ResourceV1().ResourceSlices().Watch(t.Context(), metav1.ListOptions{})
+		expect.OK(t, err)
+		c.start()
+		first := (<-watch.ResultChan()).Object.(*resourceapi.ResourceSlice)
+		watch.Stop()
+		expect.Must(t, len(first.Spec.Devices) == 2, first.Spec.Devices)
+		expect.True(t, (len(first.Spec.Devices[0].Taints) == 1) == !fails && len(first.Spec.Devices[1].Taints) == 0, fails, first.Spec.Devices)
+		until(t, "another attempt", func() bool { return !fails || attempts.Load() > 2 })
+		c.stop()
+	}
 }
 
 // Where the API server drops taints, a GPU that does not work is not published until it works.
@@ -110,9 +202,10 @@ func TestTaintsGateOff(t *testing.T) {
 		})
 	}
 	c.config.TaintUnhealthy = resourceapi.DeviceTaintEffectNoSchedule
+	c.located()
 	c.start()
 	until(t, "both GPUs", func() bool { return len(c.published()) == 2 })
-	c.plugin.gpus.addFault(gpus[0].UUID, "Xid 79", time.Now())
+	c.plugin.gpus.addFault(gpus, kubeslices.Fault{PCI: gpus[0].Location.PCI, Why: "Xid 48", At: time.Now()}, time.Now())
 	until(t, "one GPU", func() bool {
 		got := c.published()
 		_, ok := got[gpus[1].Name()]
@@ -163,27 +256,33 @@ func TestFoundGPUs(t *testing.T) {
 	expected(all[0])
 }
 
+// metrics returns the answer to a scrape.
+func (c *cluster) metrics() string {
+	w := httptest.NewRecorder()
+	c.plugin.Metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.String()
+}
+
 // The metrics have the claims, the GPUs' health and the processes outside.
 func TestMetrics(t *testing.T) {
 	c := newCluster(t)
-	gpus := c.config.Node.GPUs
-	c.config.Users = func([]string) (map[string]map[int]uint64, error) { return nil, nil }
+	gpus := c.located()
 	c.config.MaxMemory = 2 << 30
 	c.start()
 	within, beyond := newClaim(c, 1, "1Gi"), newClaim(c, 2, "3Gi")
 	c.add(within, beyond)
 	c.prepare(within, beyond)
-	c.plugin.gpus.addFault(gpus[0].UUID, "Xid 79", time.Now())
-	c.plugin.gpus.setOutside(map[string]outsideUse{gpus[1].UUID: {2, 3 << 30}})
-	w := httptest.NewRecorder()
-	c.plugin.Metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	c.plugin.gpus.addFault(gpus, kubeslices.Fault{PCI: gpus[0].Location.PCI, Why: "Xid 48", At: time.Now()}, time.Now())
+	expect.True(t, !strings.Contains(c.metrics(), "outside"), "processes that nobody has looked for", c.metrics())
+	c.plugin.gpus.setOutside(map[string]outsideUse{gpus[0].UUID: {}, gpus[1].UUID: {2, 3 << 30}})
+	got := c.metrics()
 	for _, line := range []string{
 		"claims 1", "prepare_errors_total 1", "prepare_seconds_count 1",
 		`gpu_healthy{uuid="` + gpus[0].UUID + `"} 0`, `gpu_healthy{uuid="` + gpus[1].UUID + `"} 1`,
 		`outside_processes{uuid="` + gpus[0].UUID + `"} 0`, `outside_processes{uuid="` + gpus[1].UUID + `"} 2`,
 		`outside_memory_bytes{uuid="` + gpus[1].UUID + `"} 3.221225472e+09`,
 	} {
-		expect.True(t, strings.Contains(w.Body.String(), "\n"+metricsPrefix+line+"\n"), "no line", line, w.Body.String())
+		expect.True(t, strings.Contains(got, "\n"+metricsPrefix+line+"\n"), "no line", line, got)
 	}
 	c.unprepare(within)
 }

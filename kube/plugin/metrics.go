@@ -77,9 +77,9 @@ func (c gpuCollector) Collect(to chan<- prometheus.Metric) {
 			healthy = 0
 		}
 		gauge(healthyDesc, healthy, g.UUID)
-		if c.Users != nil {
-			gauge(processesDesc, float64(outside[g.UUID].processes), g.UUID)
-			gauge(bytesDesc, float64(outside[g.UUID].bytes), g.UUID)
+		if use, known := outside[g.UUID]; known {
+			gauge(processesDesc, float64(use.processes), g.UUID)
+			gauge(bytesDesc, float64(use.bytes), g.UUID)
 		}
 	}
 }

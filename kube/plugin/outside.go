@@ -19,8 +19,9 @@ const ReasonOutside = "GPUOutsideRation"
 
 // A process of a claim's pod that holds memory of a GPU, as the driver says, and is in no job of the
 // claim, has not loaded the library: it is static, of another C library, or its pod has changed the
-// list of preloads. Its limit does not hold. The pod gets one event for each such process. The
-// metrics count it, and its GPUs get a taint while it runs, if the operator wants that.
+// list of preloads. Its limit does not hold. The pod gets one event for each such process, unless
+// events are off. The metrics count it, and its GPUs get a taint while it runs, if the operator
+// wants that.
 
 // outsider identifies a process.
 type outsider struct {
@@ -32,9 +33,23 @@ type outsider struct {
 // process is reported when two checks have found it: it may have left its job during the first.
 type outsiders map[outsider]bool
 
-// tellOutside checks all processes that hold memory once, and sends events. It returns what the next
+// watchOutside checks for processes outside their ration every checkPeriod.
+func (p *Plugin) watchOutside(ctx context.Context) {
+	found := outsiders{}
+	for {
+		var err error
+		if found, err = p.checkOutside(ctx, found, time.Now()); err != nil {
+			klog.FromContext(ctx).Error(err, "Looking for processes outside their ration")
+		}
+		if !pause(ctx, checkPeriod) {
+			return
+		}
+	}
+}
+
+// checkOutside checks all processes that hold memory once, and sends events. It returns what the next
 // check has to know.
-func (p *Plugin) tellOutside(ctx context.Context, before outsiders, now time.Time) (outsiders, error) {
+func (p *Plugin) checkOutside(ctx context.Context, before outsiders, now time.Time) (outsiders, error) {
 	found := outsiders{}
 	users, err := p.Users(p.uuids())
 	if err != nil {
@@ -63,7 +78,7 @@ func (p *Plugin) tellOutside(ctx context.Context, before outsiders, now time.Tim
 		key := outsider{pid, started}
 		reported, again := before[key]
 		confirmed[pid] = again
-		if again && !reported {
+		if again && !reported && p.EventsPeriod > 0 {
 			text := fmt.Sprintf("Process %d (on the node) holds %d MiB of GPU memory without the ration's library, so its limit does not hold "+
 				"(is the program static, or was /etc/ld.so.preload changed?)", pid, bytes>>20)
 			if err := p.tell(ctx, namespace, []claim.Pod{pod}, ReasonOutside, text, now); err != nil {
@@ -78,7 +93,7 @@ func (p *Plugin) tellOutside(ctx context.Context, before outsiders, now time.Tim
 	return found, nil
 }
 
-// outsideOf returns what some processes hold of each GPU.
+// outsideOf returns what some processes hold of each GPU whose processes are known.
 func outsideOf(users map[string]map[int]uint64, confirmed map[int]bool) map[string]outsideUse {
 	out := map[string]outsideUse{}
 	for uuid, processes := range users {
@@ -88,9 +103,7 @@ func outsideOf(users map[string]map[int]uint64, confirmed map[int]bool) map[stri
 				use.processes, use.bytes = use.processes+1, use.bytes+bytes
 			}
 		}
-		if use.processes > 0 {
-			out[uuid] = use
-		}
+		out[uuid] = use
 	}
 	return out
 }

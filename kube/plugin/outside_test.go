@@ -15,7 +15,14 @@ import (
 // A process of a claim's pod that uses a GPU and is in no job becomes one event of the pod; a process of another pod, and one
 // that has ended before the second check, do not.
 func TestOutside(t *testing.T) {
+	for _, period := range []time.Duration{0, time.Hour} { // without events and with them
+		t.Run(period.String(), func(t *testing.T) { testOutside(t, period) })
+	}
+}
+
+func testOutside(t *testing.T, period time.Duration) {
 	c := newCluster(t)
+	c.config.EventsPeriod = period
 	c.start()
 	claim := newClaim(c, 1, "1Gi")
 	podUID := "22222222-0000-4000-8000-000000000001"
@@ -44,21 +51,36 @@ func TestOutside(t *testing.T) {
 		expect.OK(t, err)
 		return list.Items
 	}
-	seen, err := c.plugin.tellOutside(t.Context(), outsiders{}, time.Now())
+	seen, err := c.plugin.checkOutside(t.Context(), outsiders{}, time.Now())
 	expect.OK(t, err)
 	expect.Equal(t, len(events()), 0, "it was reported at the first sight")
 	for range 2 {
-		seen, err = c.plugin.tellOutside(t.Context(), seen, time.Now())
+		seen, err = c.plugin.checkOutside(t.Context(), seen, time.Now())
 		expect.OK(t, err)
 	}
-	got := events()
-	expect.Must(t, len(got) == 1, len(got), "events")
-	expect.True(t, got[0].Reason == ReasonOutside && string(got[0].InvolvedObject.UID) == podUID && strings.Contains(got[0].Message, "holds 3072 MiB"), got[0])
+	if got := events(); period == 0 {
+		expect.Equal(t, len(got), 0, "events, although they are off")
+	} else {
+		expect.Must(t, len(got) == 1, len(got), "events")
+		expect.True(t, got[0].Reason == ReasonOutside && string(got[0].InvolvedObject.UID) == podUID && strings.Contains(got[0].Message, "holds 3072 MiB"), got[0])
+	}
 	_, outside, _ := c.plugin.gpus.get()
 	expect.True(t, len(outside) == 1 && outside[gpu] == outsideUse{1, 3 << 30}, outside)
 	delete(users, inside)
-	seen, err = c.plugin.tellOutside(t.Context(), seen, time.Now())
+	seen, err = c.plugin.checkOutside(t.Context(), seen, time.Now())
 	expect.True(t, err == nil && len(seen) == 0, seen, err)
 	_, outside, _ = c.plugin.gpus.get()
-	expect.Equal(t, len(outside), 0)
+	expect.Equal(t, outside[gpu], outsideUse{})
+}
+
+// The check runs without events, too. Of a GPU whose processes are not known there is no metric.
+func TestOutsideWithoutEvents(t *testing.T) {
+	c := newCluster(t)
+	gpus := c.config.Node.GPUs
+	c.config.Users = func([]string) (map[string]map[int]uint64, error) {
+		return map[string]map[int]uint64{gpus[0].UUID: {}}, nil
+	}
+	c.start()
+	until(t, "the check", func() bool { return strings.Contains(c.metrics(), `outside_processes{uuid="`+gpus[0].UUID+`"} 0`) })
+	expect.True(t, !strings.Contains(c.metrics(), `outside_processes{uuid="`+gpus[1].UUID), c.metrics())
 }

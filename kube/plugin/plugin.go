@@ -52,12 +52,13 @@ type Config struct {
 	// are those of the start.
 	Find func() ([]slices.GPU, *gpu.Driver, error)
 
-	// Sick returns the GPUs that do not work, by UUID, and why. With nil, all work.
-	Sick func(uuids []string) map[string]string
+	// Sick returns the GPUs that do not work, by UUID, and why; and those for which the driver says that
+	// they need no reset. With nil, all work.
+	Sick func(uuids []string) (sick map[string]string, noReset map[string]bool)
 
-	// Faults calls found for each fault that the driver reports from now on, with the UUID of the GPU,
-	// until the context ends. With nil, none is reported.
-	Faults func(ctx context.Context, found func(uuid, why string)) error
+	// Faults calls found for each fault that the driver has reported since the boot, then caughtUp, and
+	// found for each from now on, until the context ends. With nil, none is reported.
+	Faults func(ctx context.Context, found func(slices.Fault), caughtUp func()) error
 
 	// Users returns the processes that hold memory of these GPUs, by UUID and by their PIDs on the
 	// host, and how many bytes. With nil, nothing is known of them.
@@ -68,7 +69,7 @@ type Config struct {
 	TaintUnhealthy, TaintOutside resourceapi.DeviceTaintEffect
 
 	Pods         bool          // it may read pods, to find their containers
-	EventsPeriod time.Duration // how often to check for refusals; 0 for never
+	EventsPeriod time.Duration // how often to check for refusals; 0 for no events at all
 }
 
 // Plugin is a running driver.
@@ -89,7 +90,7 @@ type Plugin struct {
 	cgroup  func(pid int) string // the cgroup of a process; tests replace it
 
 	registered atomic.Bool // the kubelet has accepted the plugin
-	published  atomic.Bool // the API server has had all GPUs
+	published  atomic.Bool // the API server has had the GPUs as this plugin publishes them
 }
 
 // Start starts a driver. The driver serves the kubelet when Start returns. The returned context
@@ -112,7 +113,13 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 			return nil, nil, fmt.Errorf("making the folder of a socket: %w (is %s the kubelet's root?)", err, c.KubeletRoot)
 		}
 	}
-	p.checkGPUs(ctx, time.Now()) // before anything is published
+	// Before anything is published: a GPU that was sick for the plugin before this one stays so.
+	if c.Faults != nil {
+		known := make(chan struct{})
+		p.background(ctx, func(ctx context.Context) { p.followFaults(ctx, sync.OnceFunc(func() { close(known) })) })
+		<-known
+	}
+	p.checkGPUs(ctx, time.Now())
 	if err := p.waitForAPI(ctx, registry); err != nil {
 		return nil, nil, err
 	}
@@ -128,8 +135,11 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	p.background(ctx, p.sweepWhenAsked)
 	p.background(ctx, p.watchNode)
 	p.background(ctx, p.resizeWhenAsked)
+	if c.Users != nil {
+		p.background(ctx, p.watchOutside)
+	}
 	if c.EventsPeriod > 0 {
-		p.background(ctx, p.watchJobs)
+		p.background(ctx, p.watchRefusals)
 	}
 	return p, ctx, nil
 }
@@ -140,9 +150,9 @@ func (p *Plugin) publish(ctx context.Context) {
 	p.background(ctx, p.noticePublished)
 	for {
 		_, _, changed := p.gpus.get()
-		gpus, err := p.publishable()
+		resources, err := p.resources()
 		if err == nil {
-			err = p.helper.PublishResources(ctx, p.Options.Resources(p.NodeName, gpus))
+			err = p.helper.PublishResources(ctx, resources)
 		}
 		if err != nil && ctx.Err() == nil {
 			p.stop(fmt.Errorf("publishing the GPUs: %w", err))
@@ -153,6 +163,12 @@ func (p *Plugin) publish(ctx context.Context) {
 		case <-changed:
 		}
 	}
+}
+
+// resources returns what the plugin publishes now.
+func (p *Plugin) resources() (resourceslice.DriverResources, error) {
+	gpus, err := p.publishable()
+	return p.Options.Resources(p.NodeName, gpus), err
 }
 
 func (p *Plugin) background(ctx context.Context, work func(context.Context)) {
@@ -326,25 +342,26 @@ func (p *Plugin) gone(ctx context.Context, c claim.Plan) (bool, error) {
 	return true, nil // it was allocated again, on another node
 }
 
-// podsWithin bounds how long a claim waits for the API server's list of its pods, which is only for
-// display.
-const podsWithin = 5 * time.Second
+// podsWithin bounds how long a claim waits for its pods. It is less than half of what the kubelet waits.
+const podsWithin = 20 * time.Second
 
-// containers returns the containers of pods that use a claim, by the pods' UIDs.
-func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) map[string][]node.Container {
+// containers returns the containers of pods that use a claim, by the pods' UIDs. A pod that does not
+// exist any more starts none.
+func (p *Plugin) containers(namespace, claimName string, pods []claim.Pod) (map[string][]node.Container, error) {
 	ctx, cancel := context.WithTimeout(p.running, podsWithin)
 	defer cancel()
 	out := map[string][]node.Container{}
 	for _, pod := range pods {
 		now, err := p.Client.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		if ctx.Err() != nil {
-			break
-		}
-		if err == nil && string(now.UID) == pod.UID {
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("reading pod %s, whose containers might use two claims: %w (the kubelet tries again)", pod.Name, err)
+		case string(now.UID) == pod.UID:
 			out[pod.UID] = containersOf(now, claimName)
 		}
 	}
-	return out
+	return out, nil
 }
 
 // containersOf returns the containers of a pod that use a claim.

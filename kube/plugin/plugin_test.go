@@ -66,7 +66,7 @@ func newCluster(t testing.TB, objects ...runtime.Object) *cluster {
 	gpus, err := node.FakeGPUs("h200x2")
 	expect.OK(t, err)
 	objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "node-uid"}})
-	c := &cluster{t: t, client: fake.NewClientset(objects...)}
+	c := &cluster{t: t, client: newClient(objects...)}
 	c.config = Config{Node: &node.Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi")},
 		NodeName: nodeName, KubeletRoot: base, Client: c.client, Pods: true}
 	t.Cleanup(c.end)
@@ -378,9 +378,9 @@ func TestHealth(t *testing.T) {
 	c := newCluster(t)
 	gpus := c.config.Node.GPUs
 	why := strings.Repeat("it fell off the bus; ", 100)
-	c.config.Sick = func(uuids []string) map[string]string {
+	c.config.Sick = func(uuids []string) (map[string]string, map[string]bool) {
 		expect.True(t, slices.Equal(uuids, []string{gpus[0].UUID, gpus[1].UUID}), "asked about", uuids)
-		return map[string]string{gpus[1].UUID: why}
+		return map[string]string{gpus[1].UUID: why}, nil
 	}
 	c.start()
 	stream, err := c.health.NodeWatchResources(t.Context(), &health.NodeWatchResourcesRequest{})
@@ -418,7 +418,7 @@ func TestForgottenClaimMakesRoom(t *testing.T) {
 	expect.Equal(t, c.records(), 1, "claims are prepared, want one")
 }
 
-// Of a claim with many pods, those are asked for that are written down, each once: the next claim waits for it.
+// Of a claim with many pods, each is asked for once: the next claim waits for it.
 func TestPodsOfAClaim(t *testing.T) {
 	c := newCluster(t)
 	c.start()
@@ -441,7 +441,7 @@ func TestPodsOfAClaim(t *testing.T) {
 		expect.Must(t, r.Error == "", r.Error)
 	}
 	// The first is another's by now, as its UID says, and is asked for each time.
-	want := job.MaxPods + 2
+	want := len(cl.Status.ReservedFor) + 2
 	expect.Equal(t, asked, want, "questions to the API server")
 	k := job.ReadKubernetes("k8s-" + string(cl.UID))
 	expect.True(t, k != nil && len(k.Pods) == job.MaxPods && slices.Equal(k.Pods[job.MaxPods-1].Containers, []string{"main"}),

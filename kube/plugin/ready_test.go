@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -17,11 +18,32 @@ import (
 	"ration/check/expect"
 )
 
-// deny makes the API server refuse to list slices while denied is set.
-func deny(client *fake.Clientset, denied *atomic.Bool) {
-	client.PrependReactor("list", "resourceslices", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return denied.Load(), nil, errors.New("no access")
+// deny makes the API server refuse requests for slices while denied is set.
+func deny(client *fake.Clientset, denied *atomic.Bool, verbs ...string) {
+	for _, verb := range verbs {
+		client.PrependReactor(verb, "resourceslices", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return denied.Load(), nil, errors.New("no access")
+		})
+	}
+}
+
+// newClient returns an API server that keeps nothing of a dry run; the fake one does.
+func newClient(objects ...runtime.Object) *fake.Clientset {
+	client := fake.NewClientset(objects...)
+	client.PrependReactor("*", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return isDry(a), &resourceapi.ResourceSlice{}, nil
 	})
+	return client
+}
+
+func isDry(a clienttesting.Action) bool {
+	switch a := a.(type) {
+	case clienttesting.CreateActionImpl:
+		return len(a.CreateOptions.DryRun) > 0
+	case clienttesting.UpdateActionImpl:
+		return len(a.UpdateOptions.DryRun) > 0
+	}
+	return false
 }
 
 func until(t *testing.T, what string, is func() bool) {
@@ -36,7 +58,7 @@ func TestReady(t *testing.T) {
 	c := newCluster(t)
 	var denied atomic.Bool
 	denied.Store(true)
-	deny(c.client, &denied)
+	deny(c.client, &denied, "list")
 	p, _, err := Start(t.Context(), c.config)
 	expect.OK(t, err)
 	c.plugin = p
@@ -56,17 +78,56 @@ func TestReady(t *testing.T) {
 	expect.Equal(t, probe(), http.StatusServiceUnavailable, "it is ready without a kubelet")
 }
 
-// A plugin that the API server does not answer does not take the node from one that works.
+// A plugin that may read slices and not write them is not ready, whether those of an earlier one are what it would
+// publish or not; nor is one that may write, before the API server has its own.
+func TestReadyWithSlicesOfAnother(t *testing.T) {
+	for what, test := range map[string]struct {
+		verb      string
+		dry, same bool
+	}{
+		"create denied, the same slices": {"create", true, true},
+		"update denied, the same slices": {"update", true, true},
+		"update denied, others":          {"update", true, false},
+		"others, not updated yet":        {"update", false, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := newCluster(t)
+			c.start()
+			until(t, "the GPUs to be published", func() bool { return c.plugin.Ready() == nil })
+			c.stop()
+			if !test.same {
+				c.config.Options.DefaultMemory = 1 << 30
+			}
+			var denied atomic.Bool
+			denied.Store(true)
+			c.client.PrependReactor(test.verb, "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				return denied.Load() && (test.dry || !isDry(a)), nil, errors.New("no access")
+			})
+			c.start()
+			expect.True(t, c.plugin.checkPublished(t.Context()) != nil && c.plugin.Ready() != nil, "it is ready")
+			denied.Store(false)
+			until(t, "the plugin to be ready", func() bool { return c.plugin.Ready() == nil })
+		})
+	}
+}
+
+// A plugin that the API server does not answer, or does not let write, does not take the node from one that works.
 func TestUpdateKeepsAPluginThatWorks(t *testing.T) {
+	for _, verb := range []string{"list", "create"} {
+		t.Run(verb, func(t *testing.T) { testUpdateKeeps(t, verb) })
+	}
+}
+
+func testUpdateKeeps(t *testing.T, verb string) {
 	c := newCluster(t)
 	c.config.PodUID = "old"
 	c.start()
 	next := c.config
 	next.PodUID = "new"
-	client := fake.NewClientset()
+	client := newClient()
 	var denied atomic.Bool
 	denied.Store(true)
-	deny(client, &denied)
+	deny(client, &denied, verb)
 	next.Client = client
 	registered := func() int {
 		sockets, err := filepath.Glob(filepath.Join(c.config.KubeletRoot, "plugins_registry", "*.sock"))
@@ -83,7 +144,7 @@ func TestUpdateKeepsAPluginThatWorks(t *testing.T) {
 		ended <- err
 	}()
 	time.Sleep(2 * apiRetry)
-	expect.Equal(t, registered(), 1, "the new plugin registered without an API server")
+	expect.Equal(t, registered(), 1, "the new plugin registered, and cannot publish")
 	cancel()
 	expect.True(t, <-ended != nil, "it started")
 

@@ -77,19 +77,12 @@ func (r *refusals) forget(there map[string]bool) {
 	}
 }
 
-// watchJobs sends events about refusals, and about processes outside their ration.
-func (p *Plugin) watchJobs(ctx context.Context) {
+// watchRefusals sends events about refusals.
+func (p *Plugin) watchRefusals(ctx context.Context) {
 	ticker := time.NewTicker(p.EventsPeriod)
 	defer ticker.Stop()
-	outside := outsiders{}
 	for {
 		p.tellRefusals(ctx, time.Now(), false)
-		if p.Users != nil {
-			var err error
-			if outside, err = p.tellOutside(ctx, outside, time.Now()); err != nil {
-				klog.FromContext(ctx).Error(err, "Looking for processes outside their ration")
-			}
-		}
 		select {
 		case <-ctx.Done():
 			return

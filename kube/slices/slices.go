@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -58,6 +59,14 @@ type Location struct {
 	PCI  string // bus ID, as in 0000:3b:00.0
 	Root string // of the PCIe hierarchy, as in pci0000:3a
 	NUMA string // number of the memory node that it is near
+}
+
+// Fault is a fault of a GPU that the driver has reported.
+type Fault struct {
+	PCI   string // bus ID of the GPU, as in its Location
+	Why   string
+	At    time.Time
+	Reset bool // the GPU needs a reset
 }
 
 // GPU is a device of the machine.
