@@ -46,6 +46,7 @@ type Config struct {
 	Client      kubernetes.Interface
 	Options     slices.Options
 	MaxMemory   uint64         // most bytes of a claim, all its devices together; 0 for no bound
+	MaxCompute  int            // most per cent of compute of a claim, all its devices together; 100 for no bound
 	MaxPriority limit.Priority // highest that a claim may ask for; its class may give any. 0 for normal
 
 	// Find returns the GPUs that the machine has now, and the same for the limits of jobs. With nil, they
@@ -198,6 +199,10 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 	if memory := plan.Memory(); p.MaxMemory > 0 && memory > p.MaxMemory {
 		return nil, fmt.Errorf("claim %s/%s has %d bytes of memory, and a claim may have %d (ask for less, or raise policies.maxMemory of the chart)",
 			plan.Namespace, plan.Name, memory, p.MaxMemory)
+	}
+	if compute := plan.Compute(); p.MaxCompute < 100 && compute > p.MaxCompute {
+		return nil, fmt.Errorf("claim %s/%s has %d per cent of compute, and a claim may have %d (ask for less, or raise policies.maxCompute of the chart)",
+			plan.Namespace, plan.Name, compute, p.MaxCompute)
 	}
 	if plan.Priority.Above(p.MaxPriority) {
 		return nil, fmt.Errorf("claim %s/%s asks for %s priority, and a claim may have at most %s (leave it out, use a device class that gives it, or change policies.maxPriority of the chart)",

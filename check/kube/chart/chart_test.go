@@ -111,13 +111,13 @@ func TestChart(t *testing.T) {
 }
 
 func TestValues(t *testing.T) {
-	objects := render(t, map[string]any{"fakeGPU": "h200x2", "readPods": false, "eventsPeriod": "0s", "policies": map[string]any{"maxMemory": "40Gi", "maxCompute": 50},
+	objects := render(t, map[string]any{"fakeGPU": "h200x2", "defaultMemory": "8Gi", "readPods": false, "eventsPeriod": "0s", "policies": map[string]any{"maxMemory": "40Gi", "maxCompute": 50},
 		"api": map[string]any{"qps": 5}, "readyPort": 99, "taints": map[string]any{"outside": "NoExecute"}, "deviceClass": map[string]any{"extendedResourceName": "nvidia.com/gpu"}})
 	class := find[*resourceapi.DeviceClass](objects)[0]
 	expect.True(t, class.Spec.ExtendedResourceName != nil && *class.Spec.ExtendedResourceName == "nvidia.com/gpu", class.Spec)
 	args := find[*apps.DaemonSet](objects)[0].Spec.Template.Spec.Containers[0].Args
 	expect.True(t, slices.Contains(args, "--fake-gpu=h200x2") && !slices.Contains(args, "--driver-root=/driver-root"), args)
-	for _, want := range []string{"--max-memory=40Gi", "--max-priority=normal", "--api-qps=5", "--api-burst=100", "--ready-address=:99", "--taint-unhealthy=NoSchedule", "--taint-outside=NoExecute"} {
+	for _, want := range []string{"--max-memory=40Gi", "--max-compute=50", "--max-priority=normal", "--api-qps=5", "--api-burst=100", "--ready-address=:99", "--taint-unhealthy=NoSchedule", "--taint-outside=NoExecute"} {
 		expect.True(t, slices.Contains(args, want), args)
 	}
 	has := rights(objects)

@@ -78,6 +78,7 @@ It runs as root on each node with GPUs; the Helm chart starts it.`,
 	flags.StringVar(&f.driver.Hook, "nvidia-cdi-hook", "/usr/bin/nvidia-cdi-hook", "NVIDIA's `program` for containers, as the container engine sees it")
 	flags.StringVar(&f.defaultMemory, "default-memory", "", "memory of a request that does not say how much, like 8Gi (default all of the device)")
 	flags.StringVar(&f.maxMemory, "max-memory", "", "most memory of a claim, all its devices together, like 40Gi (default no bound)")
+	flags.IntVar(&f.config.MaxCompute, "max-compute", 100, "most `per cent` of compute of a claim, all its devices together; 100: no bound")
 	flags.StringVar(&f.maxPriority, "max-priority", "normal", "highest `priority` that a claim may ask for: high, normal or low; its device class may give any")
 	flags.BoolVar(&f.config.Pods, "read-pods", false, "ask the API server for pods, to know which container uses a claim")
 	flags.DurationVar(&f.config.EventsPeriod, "events", 10*time.Second, "how often refused requests are looked for, which become events of the pod; 0: never")
