@@ -49,6 +49,9 @@ type Config struct {
 	MaxCompute  int            // most per cent of compute of a claim, all its devices together; 100 for no bound
 	MaxPriority limit.Priority // highest that a claim may ask for; its class may give any. 0 for normal
 
+	MaxNamespaceMemory uint64 // most bytes of the claims of a namespace, on all nodes together; 0 for no bound
+	Namespace          string // of the plugin's own pod, for ConfigMaps of what namespaces have (quota.go)
+
 	// Find returns the GPUs that the machine has now, and the same for the limits of jobs. With nil, they
 	// are those of the start.
 	Find func() ([]slices.GPU, *gpu.Driver, error)
@@ -87,6 +90,7 @@ type Plugin struct {
 	seen    refusals
 	gpus    gpuStates
 	metrics metrics
+	admits  sync.Mutex           // held while a claim is admitted
 	cgroup  func(pid int) string // the cgroup of a process; tests replace it
 
 	registered atomic.Bool // the kubelet has accepted the plugin
@@ -131,6 +135,9 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	p.background(ctx, p.resizeWhenAsked)
 	if c.EventsPeriod > 0 {
 		p.background(ctx, p.watchJobs)
+	}
+	if c.MaxNamespaceMemory > 0 {
+		p.background(ctx, p.admitPrepared)
 	}
 	return p, ctx, nil
 }
@@ -207,6 +214,11 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 	if plan.Priority.Above(p.MaxPriority) {
 		return nil, fmt.Errorf("claim %s/%s asks for %s priority, and a claim may have at most %s (leave it out, use a device class that gives it, or change policies.maxPriority of the chart)",
 			plan.Namespace, plan.Name, plan.Priority, cmp.Or(p.MaxPriority, limit.PriorityNormal))
+	}
+	if p.MaxNamespaceMemory > 0 {
+		if err := p.admit(plan, p.MaxNamespaceMemory); err != nil {
+			return nil, err
+		}
 	}
 	devices, err := p.Node.Prepare(plan)
 	if errors.Is(err, node.ErrOverbooked) {
