@@ -199,6 +199,10 @@ func (p *Plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 }
 
 func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Device, err error) {
+	c, err = p.perContainer(c)
+	if err != nil {
+		return nil, err
+	}
 	plan, err := claim.Read(c, p.NodeName, p.Node.Devices())
 	if err != nil {
 		return nil, err
@@ -390,21 +394,6 @@ func containersOf(pod *corev1.Pod, claimName string) (out []node.Container) {
 			own.Requests = nil
 		}
 		out = append(out, own)
-	}
-	return out
-}
-
-// extendedContainersOf returns the containers of a claim that the scheduler has made for the extended
-// resources of a pod.
-func extendedContainersOf(s *corev1.PodExtendedResourceClaimStatus) (out []node.Container) {
-	at := map[string]int{}
-	for _, m := range s.RequestMappings {
-		i, ok := at[m.ContainerName]
-		if !ok {
-			i, at[m.ContainerName] = len(out), len(out)
-			out = append(out, node.Container{Name: m.ContainerName})
-		}
-		out[i].Requests = append(out[i].Requests, m.RequestName)
 	}
 	return out
 }
