@@ -34,7 +34,7 @@ import (
 // admitted claim was allocated before, so the list of each later write has it while it stays so.
 //
 // A crash after the write leaves a claim that counts as long as it is allocated. A claim that is
-// refused is in no ConfigMap, and keeps no other from being admitted.
+// refused is in no ConfigMap, and keeps no other from being admitted. The model is models/admit.pml.
 
 // admitWithin bounds how long a claim waits for the API server; the kubelet waits for 45 s.
 const admitWithin = 15 * time.Second
