@@ -22,13 +22,17 @@ import (
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// newQuotaCluster returns a cluster in which a namespace may have 10 GiB. Its API server refuses to
-// update a ConfigMap that has changed since it was read.
+// newQuotaCluster returns a cluster in which a namespace may have 10 GiB. Its API server gives each
+// ConfigMap a version, and refuses to update one that has changed since it was read.
 func newQuotaCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := newCluster(t)
 	c.config.MaxNamespaceMemory, c.config.Namespace = 10<<30, "ration-system"
 	version := 1
+	c.client.PrependReactor("create", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		action.(clienttesting.CreateAction).GetObject().(*corev1.ConfigMap).ResourceVersion = fmt.Sprint(version)
+		return false, nil, nil
+	})
 	c.client.PrependReactor("update", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		update := action.(clienttesting.UpdateAction).GetObject().(*corev1.ConfigMap)
 		now, err := c.client.Tracker().Get(configMaps, update.Namespace, update.Name)
