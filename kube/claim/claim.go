@@ -224,6 +224,16 @@ func (p *Plan) Memory() (memory uint64) {
 	return memory
 }
 
+// Compute returns how much compute a claim has, in per cent of a device, of all devices together.
+func (p *Plan) Compute() (compute int) {
+	for _, r := range p.Rations {
+		for _, s := range r.Shares {
+			compute += s.Compute
+		}
+	}
+	return compute
+}
+
 func readShare(r resourceapi.DeviceRequestAllocationResult, node string, gpus []slices.GPU) (Share, error) {
 	if r.AdminAccess != nil && *r.AdminAccess {
 		return Share{}, fmt.Errorf("device %s has admin access, of which no ration can be made (ask for memory instead)", r.Device)

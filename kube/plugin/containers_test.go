@@ -134,3 +134,49 @@ func TestExtendedResources(t *testing.T) {
 	expect.True(t, slices.Equal(got[0].Requests, []string{"container-0-request-0", "container-0-request-1"}) && slices.Equal(got[1].Requests, []string{"container-1-request-0"}), got)
 	expect.Equal(t, len(containersOf(pod, "another")), 0)
 }
+
+// Containers that each ask for GPUs of their own have a ration each, unless one of them has the GPUs of several.
+func TestExtendedResourcesOfTwoContainers(t *testing.T) {
+	const first, second = "container-0-request-0", "container-1-request-0"
+	mapping := func(container, request string) corev1.ContainerExtendedResourceRequest {
+		return corev1.ContainerExtendedResourceRequest{ContainerName: container, ResourceName: "nvidia.com/gpu", RequestName: request}
+	}
+	for what, test := range map[string]struct {
+		mappings []corev1.ContainerExtendedResourceRequest
+		driver   string // of the second request
+		class    string
+		rations  int
+	}{
+		"one each":                 {[]corev1.ContainerExtendedResourceRequest{mapping("a", first), mapping("b", second)}, kubeslices.Driver, "", 2},
+		"an init container's":      {[]corev1.ContainerExtendedResourceRequest{mapping("a", first), mapping("b", second), mapping("init", first)}, kubeslices.Driver, "", 2},
+		"an init container's two":  {[]corev1.ContainerExtendedResourceRequest{mapping("a", first), mapping("b", second), mapping("init", first), mapping("init", second)}, kubeslices.Driver, "", 1},
+		"of another driver":        {[]corev1.ContainerExtendedResourceRequest{mapping("a", first), mapping("a", second)}, "gpu.example.com", "", 1},
+		"as the device class says": {[]corev1.ContainerExtendedResourceRequest{mapping("a", first), mapping("b", second)}, kubeslices.Driver, "Claim", 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := newCluster(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", UID: "pod-uid"},
+				Status: corev1.PodStatus{ExtendedResourceClaimStatus: &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "claim1", RequestMappings: test.mappings}}})
+			c.start()
+			own := twice(c, newClaim(c, 1, "1Gi"))
+			own.Annotations = map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}
+			results := own.Status.Allocation.Devices.Results
+			results[0].Request, results[1].Request, results[1].Driver = first, second, test.driver
+			if test.class != "" {
+				own.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{Source: resourceapi.AllocationConfigSourceClass,
+					DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: kubeslices.Driver,
+						Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.ration/v1","kind":"RationConfig","sharing":"` + test.class + `"}`)}}}}}
+			}
+			c.add(own)
+			for range 2 { // the kubelet tries again
+				r := c.prepare(own)[string(own.UID)]
+				expect.Must(t, r.Error == "", r.Error)
+				rations := map[string]bool{}
+				for _, d := range r.Devices {
+					rations[strings.Join(d.CdiDeviceIds, " ")] = true
+				}
+				expect.Equal(t, len(rations), test.rations, r.Devices)
+			}
+			c.unprepare(own)
+		})
+	}
+}

@@ -46,7 +46,11 @@ type Config struct {
 	Client      kubernetes.Interface
 	Options     slices.Options
 	MaxMemory   uint64         // most bytes of a claim, all its devices together; 0 for no bound
+	MaxCompute  int            // most per cent of compute of a claim, all its devices together; 100 for no bound
 	MaxPriority limit.Priority // highest that a claim may ask for; its class may give any. 0 for normal
+
+	MaxNamespaceMemory uint64 // most bytes of the claims of a namespace, on all nodes together; 0 for no bound
+	Namespace          string // of the plugin's own pod, for ConfigMaps of what namespaces have (quota.go)
 
 	// Find returns the GPUs that the machine has now, and the same for the limits of jobs. With nil, they
 	// are those of the start.
@@ -87,6 +91,7 @@ type Plugin struct {
 	seen    refusals
 	gpus    gpuStates
 	metrics metrics
+	admits  sync.Mutex           // held while a claim is admitted
 	cgroup  func(pid int) string // the cgroup of a process; tests replace it
 
 	registered atomic.Bool // the kubelet has accepted the plugin
@@ -140,6 +145,9 @@ func Start(ctx context.Context, c Config) (_ *Plugin, running context.Context, e
 	}
 	if c.EventsPeriod > 0 {
 		p.background(ctx, p.watchRefusals)
+	}
+	if c.MaxNamespaceMemory > 0 {
+		p.background(ctx, p.admitPrepared)
 	}
 	return p, ctx, nil
 }
@@ -207,6 +215,10 @@ func (p *Plugin) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 }
 
 func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Device, err error) {
+	c, err = p.perContainer(c)
+	if err != nil {
+		return nil, err
+	}
 	plan, err := claim.Read(c, p.NodeName, p.Node.Devices())
 	if err != nil {
 		return nil, err
@@ -215,9 +227,18 @@ func (p *Plugin) prepare(c *resourceapi.ResourceClaim) (out []kubeletplugin.Devi
 		return nil, fmt.Errorf("claim %s/%s has %d bytes of memory, and a claim may have %d (ask for less, or raise policies.maxMemory of the chart)",
 			plan.Namespace, plan.Name, memory, p.MaxMemory)
 	}
+	if compute := plan.Compute(); p.MaxCompute < 100 && compute > p.MaxCompute {
+		return nil, fmt.Errorf("claim %s/%s has %d per cent of compute, and a claim may have %d (ask for less, or raise policies.maxCompute of the chart)",
+			plan.Namespace, plan.Name, compute, p.MaxCompute)
+	}
 	if plan.Priority.Above(p.MaxPriority) {
 		return nil, fmt.Errorf("claim %s/%s asks for %s priority, and a claim may have at most %s (leave it out, use a device class that gives it, or change policies.maxPriority of the chart)",
 			plan.Namespace, plan.Name, plan.Priority, cmp.Or(p.MaxPriority, limit.PriorityNormal))
+	}
+	if p.MaxNamespaceMemory > 0 {
+		if err := p.admit(plan, p.MaxNamespaceMemory); err != nil {
+			return nil, err
+		}
 	}
 	devices, err := p.Node.Prepare(plan)
 	if errors.Is(err, node.ErrOverbooked) {
@@ -390,21 +411,6 @@ func containersOf(pod *corev1.Pod, claimName string) (out []node.Container) {
 			own.Requests = nil
 		}
 		out = append(out, own)
-	}
-	return out
-}
-
-// extendedContainersOf returns the containers of a claim that the scheduler has made for the extended
-// resources of a pod.
-func extendedContainersOf(s *corev1.PodExtendedResourceClaimStatus) (out []node.Container) {
-	at := map[string]int{}
-	for _, m := range s.RequestMappings {
-		i, ok := at[m.ContainerName]
-		if !ok {
-			i, at[m.ContainerName] = len(out), len(out)
-			out = append(out, node.Container{Name: m.ContainerName})
-		}
-		out[i].Requests = append(out[i].Requests, m.RequestName)
 	}
 	return out
 }

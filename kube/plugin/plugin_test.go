@@ -68,7 +68,7 @@ func newCluster(t testing.TB, objects ...runtime.Object) *cluster {
 	objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "node-uid"}})
 	c := &cluster{t: t, client: newClient(objects...)}
 	c.config = Config{Node: &node.Node{GPUs: gpus, FakeGPU: "h200x2", State: filepath.Join(base, "state"), CDI: filepath.Join(base, "cdi")},
-		NodeName: nodeName, KubeletRoot: base, Client: c.client, Pods: true}
+		NodeName: nodeName, KubeletRoot: base, Client: c.client, Pods: true, MaxCompute: 100}
 	t.Cleanup(c.end)
 	return c
 }
@@ -213,20 +213,42 @@ func TestKubelet(t *testing.T) {
 	expect.Equal(t, c.records(), 0, "claims are prepared")
 }
 
+// twice returns a claim that has the same of a second device.
+func twice(c *cluster, claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	results := &claim.Status.Allocation.Devices.Results
+	second := (*results)[0]
+	second.Request, second.Device = "second", c.config.Node.GPUs[1].Name()
+	*results = append(*results, second)
+	return claim
+}
+
 // The bound of a claim is a sum: several requests do not get more, even if admission let them pass.
 func TestMaxMemory(t *testing.T) {
 	c := newCluster(t)
 	c.config.MaxMemory = 12 << 30
 	c.start()
-	within, beyond := newClaim(c, 1, "12Gi"), newClaim(c, 2, "12Gi")
-	results := &beyond.Status.Allocation.Devices.Results
-	second := (*results)[0]
-	second.Request, second.Device = "second", c.config.Node.GPUs[1].Name()
-	*results = append(*results, second)
+	within, beyond := newClaim(c, 1, "12Gi"), twice(c, newClaim(c, 2, "12Gi"))
 	c.add(within, beyond)
 	got := c.prepare(within, beyond)
 	expect.Equal(t, got[string(within.UID)].Error, "")
 	expect.True(t, strings.Contains(got[string(beyond.UID)].Error, "a claim may have"), got[string(beyond.UID)].Error)
+}
+
+// So is that of compute.
+func TestMaxCompute(t *testing.T) {
+	c := newCluster(t)
+	c.config.MaxCompute = 50
+	c.start()
+	half := func(number int) *resourceapi.ResourceClaim {
+		claim := newClaim(c, number, "1Gi")
+		claim.Status.Allocation.Devices.Results[0].ConsumedCapacity[kubeslices.Compute] = resource.MustParse("50")
+		return claim
+	}
+	within, beyond := half(1), twice(c, half(2))
+	c.add(within, beyond)
+	got := c.prepare(within, beyond)
+	expect.Equal(t, got[string(within.UID)].Error, "")
+	expect.True(t, strings.Contains(got[string(beyond.UID)].Error, "has 100 per cent of compute, and a claim may have 50"), got[string(beyond.UID)].Error)
 }
 
 // A claim asks for high priority only where the operator allows it, even if admission let it pass. A

@@ -55,12 +55,17 @@ func find[T runtime.Object](objects []runtime.Object) (out []T) {
 
 // rights returns what the roles of a chart allow, as "resource verb".
 func rights(objects []runtime.Object) (out []string) {
+	var rules []rbac.PolicyRule
 	for _, role := range find[*rbac.ClusterRole](objects) {
-		for _, rule := range role.Rules {
-			for _, resource := range rule.Resources {
-				for _, verb := range rule.Verbs {
-					out = append(out, resource+" "+verb)
-				}
+		rules = append(rules, role.Rules...)
+	}
+	for _, role := range find[*rbac.Role](objects) {
+		rules = append(rules, role.Rules...)
+	}
+	for _, rule := range rules {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				out = append(out, resource+" "+verb)
 			}
 		}
 	}
@@ -111,13 +116,13 @@ func TestChart(t *testing.T) {
 }
 
 func TestValues(t *testing.T) {
-	objects := render(t, map[string]any{"fakeGPU": "h200x2", "readPods": false, "eventsPeriod": "0s", "policies": map[string]any{"maxMemory": "40Gi", "maxCompute": 50},
+	objects := render(t, map[string]any{"fakeGPU": "h200x2", "defaultMemory": "8Gi", "readPods": false, "eventsPeriod": "0s", "policies": map[string]any{"maxMemory": "40Gi", "maxCompute": 50},
 		"api": map[string]any{"qps": 5}, "readyPort": 99, "taints": map[string]any{"outside": "NoExecute"}, "deviceClass": map[string]any{"extendedResourceName": "nvidia.com/gpu"}})
 	class := find[*resourceapi.DeviceClass](objects)[0]
 	expect.True(t, class.Spec.ExtendedResourceName != nil && *class.Spec.ExtendedResourceName == "nvidia.com/gpu", class.Spec)
 	args := find[*apps.DaemonSet](objects)[0].Spec.Template.Spec.Containers[0].Args
 	expect.True(t, slices.Contains(args, "--fake-gpu=h200x2") && !slices.Contains(args, "--driver-root=/driver-root"), args)
-	for _, want := range []string{"--max-memory=40Gi", "--max-priority=normal", "--api-qps=5", "--api-burst=100", "--ready-address=:99", "--taint-unhealthy=NoSchedule", "--taint-outside=NoExecute"} {
+	for _, want := range []string{"--max-memory=40Gi", "--max-compute=50", "--max-priority=normal", "--api-qps=5", "--api-burst=100", "--ready-address=:99", "--taint-unhealthy=NoSchedule", "--taint-outside=NoExecute"} {
 		expect.True(t, slices.Contains(args, want), args)
 	}
 	has := rights(objects)
@@ -130,6 +135,27 @@ func TestValues(t *testing.T) {
 	} {
 		_, err := Render(folder, values)
 		expect.True(t, err != nil, values, "is allowed")
+	}
+}
+
+// A bound of namespaces takes the right to list claims, and ConfigMaps in the plugin's own namespace.
+func TestNamespaceMemory(t *testing.T) {
+	objects := render(t, map[string]any{"policies": map[string]any{"maxNamespaceMemory": "160Gi"}})
+	container := find[*apps.DaemonSet](objects)[0].Spec.Template.Spec.Containers[0]
+	expect.True(t, slices.Contains(container.Args, "--max-namespace-memory=160Gi"), container.Args)
+	expect.True(t, slices.ContainsFunc(container.Env, func(e core.EnvVar) bool {
+		return e.Name == "NAMESPACE" && e.ValueFrom.FieldRef.FieldPath == "metadata.namespace"
+	}), container.Env)
+	has := rights(objects)
+	for _, right := range []string{"resourceclaims get", "resourceclaims list", "configmaps get", "configmaps create", "configmaps update"} {
+		expect.True(t, slices.Contains(has, right), "the plugin has only the rights", has)
+	}
+	role, binding := find[*rbac.Role](objects)[0], find[*rbac.RoleBinding](objects)[0]
+	expect.True(t, role.Namespace == Namespace && binding.Namespace == Namespace && binding.RoleRef.Name == role.Name, role, binding)
+	for _, role := range find[*rbac.ClusterRole](objects) {
+		for _, rule := range role.Rules {
+			expect.True(t, !slices.Contains(rule.Resources, "configmaps"), "the plugin writes ConfigMaps of all namespaces")
+		}
 	}
 }
 

@@ -65,6 +65,35 @@ func TestClaimsPolicy(t *testing.T) {
 	}
 }
 
+// A request without an amount counts as defaultMemory, as the devices say. The scheduler's own claims for extended
+// resources have none.
+func TestClaimsPolicyDefault(t *testing.T) {
+	exactly := func(fields map[string]any) map[string]any {
+		fields["deviceClassName"] = "gpu.ration"
+		return map[string]any{"name": "container-0-request-0", "exactly": fields}
+	}
+	for name, tt := range map[string]struct {
+		unspecified string
+		requests    []any
+		want        string
+	}{
+		"one":               {"8Gi", []any{exactly(map[string]any{"allocationMode": "ExactCount", "count": int64(1)})}, ""},
+		"two":               {"8Gi", []any{exactly(map[string]any{"allocationMode": "ExactCount", "count": int64(2)})}, "more than 12Gi"},
+		"of two containers": {"8Gi", []any{exactly(map[string]any{}), exactly(map[string]any{})}, "more than 12Gi"},
+		"beside an amount":  {"8Gi", []any{exactly(map[string]any{}), exactly(map[string]any{"capacity": map[string]any{"requests": map[string]any{"memory": "4Gi"}}})}, ""},
+		"small ones":        {"1Mi", []any{exactly(map[string]any{"count": int64(49)})}, "more than 12Gi"},
+		"large":             {"13Gi", []any{exactly(map[string]any{})}, "more than 12Gi"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			values := map[string]any{"defaultMemory": tt.unspecified, "policies": map[string]any{"maxMemory": "12Gi"}, "deviceClass": map[string]any{"extendedResourceName": "nvidia.com/gpu"}}
+			got := refusal(t, values, "ResourceClaim", map[string]any{"spec": map[string]any{"devices": map[string]any{"requests": tt.requests}}})
+			expect.True(t, (got == "") == (tt.want == "") && strings.Contains(got, tt.want), "is refused:", got, "want", tt.want)
+		})
+	}
+	_, err := Render(folder, map[string]any{"policies": map[string]any{"maxMemory": "12Gi"}, "deviceClass": map[string]any{"extendedResourceName": "nvidia.com/gpu"}})
+	expect.True(t, err != nil && strings.Contains(err.Error(), "need defaultMemory"), err)
+}
+
 // A claim cannot ask for high priority, unless the operator allows it.
 func TestPriorityPolicy(t *testing.T) {
 	for _, tt := range []struct {
@@ -77,11 +106,11 @@ func TestPriorityPolicy(t *testing.T) {
 		{"normal", "other", "high", ""},
 		{"high", "gpu.ration", "high", ""},
 	} {
-		parameters := map[string]any{"kind": "RationConfig"}
+		parameters := settings()
 		if tt.parameters != "" {
 			parameters["priority"] = tt.parameters
 		}
-		configs := []any{map[string]any{"opaque": map[string]any{"driver": "gpu.ration", "parameters": map[string]any{}}},
+		configs := []any{map[string]any{"opaque": map[string]any{"driver": "gpu.ration", "parameters": settings()}},
 			map[string]any{"opaque": map[string]any{"driver": tt.driver, "parameters": parameters}}}
 		spec := map[string]any{"devices": map[string]any{"config": configs}}
 		values := map[string]any{"policies": map[string]any{"maxPriority": tt.highest}}
@@ -110,14 +139,45 @@ func TestSettingsPolicy(t *testing.T) {
 		{"gpu.ration", "waitAlloc", "-1s", "waitAlloc is a time"},
 		{"gpu.ration", "waitAlloc", "30", "waitAlloc is a time"},
 		{"gpu.ration", "waitAlloc", int64(30), "waitAlloc is a time"},
+		{"gpu.ration", "apiVersion", "gpu.ration/v2", "has apiVersion gpu.ration/v1"},
+		{"gpu.ration", "kind", "RationConfigs", "and kind RationConfig"},
+		{"gpu.ration", "kind", nil, "and kind RationConfig"},
+		{"other", "kind", "Other", ""},
+		{"gpu.ration", "prioritiy", "low", "has only sharing"},
+		{"gpu.ration", "Priority", "high", "has only sharing"},
+		{"other", "prioritiy", "low", ""},
+		{"gpu.ration", "sharing", "Claim", ""},
+		{"gpu.ration", "sharing", "Request", ""},
+		{"gpu.ration", "sharing", "Pod", "sharing is"},
+		{"gpu.ration", "sharing", true, "sharing is"},
+		{"gpu.ration", "computeMax", int64(1), ""},
+		{"gpu.ration", "computeMax", int64(100), ""},
+		{"gpu.ration", "computeMax", int64(0), "computeMax is"},
+		{"gpu.ration", "computeMax", int64(101), "computeMax is"},
+		{"gpu.ration", "computeMax", 50.5, "computeMax is"},
+		{"gpu.ration", "computeMax", "50", "computeMax is"},
+		{"gpu.ration", "priority", "low", ""},
+		{"gpu.ration", "priority", "normal", ""},
+		{"gpu.ration", "priority", "urgent", "priority is"},
+		{"gpu.ration", "priority", "High", "priority is"},
+		{"gpu.ration", "priority", int64(1), "priority is"},
 	} {
+		parameters := settings()
+		if parameters[tt.key] = tt.value; tt.value == nil {
+			delete(parameters, tt.key)
+		}
 		spec := map[string]any{"devices": map[string]any{"config": []any{
-			map[string]any{"opaque": map[string]any{"driver": tt.driver, "parameters": map[string]any{tt.key: tt.value}}}}}}
+			map[string]any{"opaque": map[string]any{"driver": tt.driver, "parameters": parameters}}}}}
 		for kind, object := range map[string]any{"ResourceClaim": map[string]any{"spec": spec}, "ResourceClaimTemplate": map[string]any{"spec": map[string]any{"spec": spec}}} {
 			got := refusal(t, nil, kind, object)
 			expect.True(t, (got == "") == (tt.want == "") && strings.Contains(got, tt.want), tt, kind, "is refused:", got)
 		}
 	}
+}
+
+// settings returns the parameters of a config that sets nothing.
+func settings() map[string]any {
+	return map[string]any{"apiVersion": "gpu.ration/v1", "kind": "RationConfig"}
 }
 
 // refusal returns the message of the first validation of the policy for claims that an object does not pass.

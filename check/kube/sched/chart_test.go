@@ -7,9 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -88,6 +91,18 @@ func TestPolicies(t *testing.T) {
 				{Name: "large", DeviceClassName: slices.Driver, Capacity: large.Capacity}}}
 		})
 	})
+	setting := func(parameters string) error {
+		_, err := claims.Create(w.ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "set"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{want{memory: "1Gi"}.request()}, Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: slices.Driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}}}}}}}}, metav1.CreateOptions{})
+		return err
+	}
+	const head = `{"apiVersion":"gpu.ration/v1","kind":"RationConfig",`
+	w.refuses("and kind RationConfig", func() error { return setting(`{"computeMax":50}`) })
+	w.refuses("has only sharing", func() error { return setting(head + `"computMax":50}`) })
+	w.refuses("computeMax is", func() error { return setting(head + `"computeMax":900}`) })
+	w.refuses("priority is", func() error { return setting(head + `"priority":"urgent"}`) })
+	w.must(setting(head + `"sharing":"Request","computeMax":50,"priority":"low","waitAlloc":"30s"}`))
 	// Only in a namespace for it does the API server look at a request for admin access at all.
 	_, err := control.Client.CoreV1().Namespaces().Patch(w.ctx, chart.Namespace, types.MergePatchType, []byte(`{"metadata":{"labels":{"resource.kubernetes.io/admin-access":"true"}}}`), metav1.PatchOptions{})
 	w.must(err)
@@ -124,6 +139,57 @@ func TestPolicies(t *testing.T) {
 	expect.True(t, apierrors.IsForbidden(err), "the plugin reads secrets", err)
 	_, err = plugin.ResourceV1().ResourceClaims(w.name).List(w.ctx, metav1.ListOptions{})
 	expect.True(t, apierrors.IsForbidden(err), "the plugin lists claims", err)
+	// With a bound for namespaces it lists claims, and writes ConfigMaps in its own.
+	w.must(install(w.ctx, map[string]any{"policies": map[string]any{"maxMemory": "100Gi", "maxCompute": 90, "maxNamespaceMemory": "160Gi"}}))
+	quota := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ration-quota-" + w.name}}
+	w.eventually("the plugin's rights", func() error {
+		_, err := plugin.ResourceV1().ResourceClaims(w.name).List(w.ctx, metav1.ListOptions{})
+		return err
+	})
+	w.eventually("the plugin's ConfigMap", func() error {
+		_, err := plugin.CoreV1().ConfigMaps(chart.Namespace).Create(w.ctx, quota, metav1.CreateOptions{})
+		return err
+	})
+	_, err = plugin.CoreV1().ConfigMaps(chart.Namespace).Update(w.ctx, quota, metav1.UpdateOptions{})
+	w.must(err)
+	_, err = plugin.CoreV1().ConfigMaps(w.name).Create(w.ctx, quota, metav1.CreateOptions{})
+	expect.True(t, apierrors.IsForbidden(err), "the plugin writes ConfigMaps of others", err)
+}
+
+// Pods with extended resources are placed where claims have a bound, which counts the chart's default for them; and each
+// container has a request of its own.
+func TestExtendedResources(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	const name = "ration.example/gpu"
+	large := func() error { // is refused as long as the bound counts
+		if err := w.makeClaim("large", want{memory: "21Gi"}); err != nil {
+			return err
+		}
+		w.deleteClaim("large")
+		return nil
+	}
+	t.Cleanup(func() {
+		w.ctx = context.Background()
+		w.must(install(w.ctx, map[string]any{}))
+		w.eventually("the bound to end", large)
+	})
+	w.must(install(w.ctx, map[string]any{"defaultMemory": "8Gi", "policies": map[string]any{"maxMemory": "20Gi"}, "deviceClass": map[string]any{"extendedResourceName": name}}))
+	w.eventually("the bound", func() error {
+		if large() == nil {
+			return errNotYet
+		}
+		return nil
+	})
+	one := corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse("1")}}
+	w.must(w.makePod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod"}, Spec: corev1.PodSpec{NodeSelector: map[string]string{"test": w.name}, TerminationGracePeriodSeconds: new(int64(1)),
+		Containers: []corev1.Container{{Name: "a", Image: "none", Resources: one}, {Name: "b", Image: "none", Resources: one}}}}))
+	w.runs("pod")
+	s := w.pod("pod").Status.ExtendedResourceClaimStatus
+	expect.Must(t, s != nil && len(s.RequestMappings) == 2, s)
+	a, b := s.RequestMappings[0], s.RequestMappings[1]
+	expect.True(t, a.ContainerName == "a" && b.ContainerName == "b" && a.RequestName != b.RequestName, s.RequestMappings)
+	claim := w.claim(s.ResourceClaimName)
+	expect.True(t, claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true" && len(claim.Status.Allocation.Devices.Results) == 2, claim)
 }
 
 // The API server takes the examples as they are, and no field of them is unknown to it.

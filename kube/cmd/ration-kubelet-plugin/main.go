@@ -43,6 +43,7 @@ type flags struct {
 	kubeconfig, state, cdi, fakeGPU string
 	driver                          nvidia.Driver
 	defaultMemory, maxMemory        string
+	maxNamespaceMemory              string
 	maxPriority                     string
 	taintUnhealthy, taintOutside    string
 	ready                           string
@@ -78,6 +79,9 @@ It runs as root on each node with GPUs; the Helm chart starts it.`,
 	flags.StringVar(&f.driver.Hook, "nvidia-cdi-hook", "/usr/bin/nvidia-cdi-hook", "NVIDIA's `program` for containers, as the container engine sees it")
 	flags.StringVar(&f.defaultMemory, "default-memory", "", "memory of a request that does not say how much, like 8Gi (default all of the device)")
 	flags.StringVar(&f.maxMemory, "max-memory", "", "most memory of a claim, all its devices together, like 40Gi (default no bound)")
+	flags.IntVar(&f.config.MaxCompute, "max-compute", 100, "most `per cent` of compute of a claim, all its devices together; 100: no bound")
+	flags.StringVar(&f.maxNamespaceMemory, "max-namespace-memory", "", "most memory of the claims of a namespace, on all nodes together, like 160Gi (default no bound)")
+	flags.StringVar(&f.config.Namespace, "namespace", os.Getenv("NAMESPACE"), "`namespace` of the plugin's own pod, in which --max-namespace-memory has its ConfigMaps")
 	flags.StringVar(&f.maxPriority, "max-priority", "normal", "highest `priority` that a claim may ask for: high, normal or low; its device class may give any")
 	flags.BoolVar(&f.config.Pods, "read-pods", false, "ask the API server for pods, to know which container uses a claim")
 	flags.DurationVar(&f.config.EventsPeriod, "events", 10*time.Second, "how often refused requests are looked for, which become events of the pod; 0: no events at all")
@@ -134,6 +138,12 @@ func (f *flags) complete() error {
 	}
 	if f.config.MaxMemory, err = size("--max-memory", f.maxMemory); err != nil {
 		return err
+	}
+	if f.config.MaxNamespaceMemory, err = size("--max-namespace-memory", f.maxNamespaceMemory); err != nil {
+		return err
+	}
+	if f.config.MaxNamespaceMemory > 0 && f.config.Namespace == "" {
+		return errors.New("in which namespace does --max-namespace-memory keep its ConfigMaps? (--namespace, or NAMESPACE from the downward API)")
 	}
 	if f.config.MaxPriority, err = limit.ParsePriority("--max-priority", f.maxPriority); err != nil {
 		return err
