@@ -288,14 +288,17 @@ test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root,
 
 # The parts of Kubernetes that these start are built from the module proxy when they are not in the cache
 # yet (check/kube/README.md).
-.PHONY: e2e-sched e2e-node e2e-scale
+.PHONY: e2e-sched e2e-needs e2e-node e2e-scale
 e2e-sched: build/staticcheck ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
 	$(call lint-module,check/kube)
 	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./simnode ./sched ./helm
 
+# What e2e-node lacks is said before minutes of building.
+e2e-needs:
+	@scripts/need busybox ip flock unshare libseccomp-dev
+	@check/kube/needs/check
 e2e-node: export SOURCE_DATE_EPOCH ?= 0
-e2e-node: all staged-image ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
-	@scripts/need busybox ip libseccomp-dev
+e2e-node: e2e-needs all staged-image ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
 	go run ./deploy/image e2e "$$(git rev-parse HEAD)" build/image/e2e.oci.tar "$$(cat build/image/$(HOST).root)"
 	programs=$$(check/kube/binaries/build -node) && cd check/kube && RATION_E2E_PROGRAMS=$$programs RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin \
 		RATION_E2E_IMAGE=$(CURDIR)/build/image/e2e.oci.tar $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./node
