@@ -309,6 +309,14 @@ SCALE ?=
 e2e-scale: ## pods per second of the stock scheduler on many simulated nodes; SCALE= passes arguments
 	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs go test -v -timeout=0 -run='^$$' -bench=Scale -benchtime=1x ./sched $(SCALE)
 
+# What a release has passed; scripts/scripts_test.go checks that no suite is missing.
+RELEASE := test test-slow race test-kube e2e-sched e2e-node test-install test-systemd test-slurm test-jupyterhub test-web \
+	image reproducible arm64 mutants stress
+.PHONY: release-test
+release-test: export STRESS = 1h
+release-test: ## all suites that need no GPU, one after the other: hours (as root)
+	@scripts/steps 'make $@' $(foreach target,$(RELEASE),'$(target)=$(MAKE_QUIET) $(target)')
+
 # A module of its own, so that ration does not depend on what drives the browser. WEB= passes
 # arguments: -pictures writes those of the docs, -load says how many jobs are measured.
 WEB ?=
