@@ -56,7 +56,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist image reproducible test-install test-systemd test-kube test-slurm test-jupyterhub test-python test-web install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist image chart reproducible test-install test-systemd test-kube test-slurm test-jupyterhub test-python test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
@@ -259,6 +259,11 @@ push-image: ## push what make image made to TO=REGISTRY/NAME:TAG, with crane
 	tar -C build/image/layout -xf dist/ration-kubelet-plugin-$(VERSION).oci.tar
 	cd build/image/layout && cp blobs/sha256/$$(jq -r '.manifests[0].digest[7:]' index.json) index.json # crane pushes what this file lists
 	go tool -modfile=deploy/tools.mod crane push --index build/image/layout $(TO)
+
+chart: ## the Helm chart as a file, in dist; make dist makes it too
+	@rm -f dist/ration-chart-*
+	deploy/chart $(VERSION)
+	@deploy/sums dist
 
 reproducible: ## build what the last commit hands out twice; the bytes must be the same
 	scripts/reproducible $(filter-out $(HOST),$(ARCH))
