@@ -278,7 +278,7 @@ test-systemd: all static ## the package on a machine of its own that systemd has
 	scripts/test-systemd $(VERSION)
 
 # Modules of their own, whose dependencies take minutes to fetch and compile: not part of make test.
-test-kube: native build/staticcheck ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
+test-kube: native build/staticcheck build/promtool ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
 	set -e; for dir in kube check/kube; do \
 		(cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched (is there a module proxy? go env GOPROXY)" >&2; exit 1; }; \
 		($(call lint-module,$$dir)); \
