@@ -159,11 +159,15 @@ generated:
 	@$(MAKE) --no-print-directory generate
 	@set -e; for file in $(GENERATED); do diff -u build/$${file##*/} $$file || { echo "$$file was not what make generate writes; it is now, commit it"; exit 1; }; done >&2
 
-race: race-go sanitizers ## the Go tests under the race detector, the C library under sanitizers
+race: race-go race-kube sanitizers ## the Go tests under the race detector, the C library under sanitizers
 
-.PHONY: race-go sanitizers
+.PHONY: race-go race-kube sanitizers
 race-go: native
 	GORACE=atexit_sleep_ms=0 go test -race -short -timeout 17m ./internal/... ./machine $$(go list ./check/... | grep -v /processes) # or each command of a test sleeps for a second at its end
+
+# Claims are prepared in parallel. Its dependencies take minutes to compile, once.
+race-kube: native
+	cd kube && GORACE=atexit_sleep_ms=0 go test -race -short -timeout 17m ./...
 
 sanitizers:
 	@set -e; for san in thread address undefined; do $(MAKE) --no-print-directory -j$(CORES) -C shim test SAN=$$san; done

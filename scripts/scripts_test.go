@@ -209,7 +209,7 @@ func TestReleaseRunsAll(t *testing.T) {
 	list := regexp.MustCompile(`(?m)^RELEASE := ((.*\\\n)*.*)$`).FindSubmatch(makefile)
 	expect.Must(t, list != nil, "the Makefile has no list RELEASE")
 	runs := strings.Fields(strings.ReplaceAll(string(list[1]), "\\\n", " "))
-	runs = append(runs, "race-go", "sanitizers") // by race
+	runs = append(runs, "race-go", "race-kube", "sanitizers") // by race
 	suites := regexp.MustCompile(`(?m)^(test[\w-]*|e2e-[\w-]*|race|arm64|mutants|stress):.*##`).FindAllSubmatch(makefile, -1)
 	suites = append(suites, regexp.MustCompile(`(?:make|e2e) ([a-z][\w-]*)`).FindAllSubmatch(ci[bytes.Index(ci, []byte("\nscripts/steps")):], -1)...)
 	expect.Must(t, len(suites) > 20, "found only", len(suites))
