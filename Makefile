@@ -269,6 +269,11 @@ chart: ## the Helm chart as a file, in dist; make dist makes it too
 	deploy/chart $(VERSION)
 	@deploy/sums dist
 
+.PHONY: push-chart
+push-chart: ## push what make chart made to TO=oci://REGISTRY/FOLDER, with Helm
+	@test -n "$(TO)" || { echo "say where to push: make push-chart TO=oci://registry.example/charts" >&2; exit 1; }
+	cd check/kube && go run helm.sh/helm/v3/cmd/helm push $(CURDIR)/dist/ration-chart-$(VERSION).tgz $(TO)
+
 reproducible: ## build what the last commit hands out twice; the bytes must be the same
 	scripts/reproducible $(filter-out $(HOST),$(ARCH))
 .PHONY: reproducible-image
