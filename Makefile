@@ -56,7 +56,7 @@ GPU_TEST ?=
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist image reproducible test-install test-systemd test-kube test-slurm test-jupyterhub test-python test-web install uninstall gpu-bundle gpu-test clean help
+.PHONY: all generate native format format-check lint test test-slow race arm64 stress models models-full bench demo man dist image chart reproducible test-install test-systemd test-kube test-slurm test-jupyterhub test-python test-web install uninstall gpu-bundle gpu-test clean help
 
 all: native ## build bin/ration and the C libraries
 	$(CGO_BUILD) -o $(BIN)/ ./cmd/ration ./cmd/ration-man
@@ -159,11 +159,15 @@ generated:
 	@$(MAKE) --no-print-directory generate
 	@set -e; for file in $(GENERATED); do diff -u build/$${file##*/} $$file || { echo "$$file was not what make generate writes; it is now, commit it"; exit 1; }; done >&2
 
-race: race-go sanitizers ## the Go tests under the race detector, the C library under sanitizers
+race: race-go race-kube sanitizers ## the Go tests under the race detector, the C library under sanitizers
 
-.PHONY: race-go sanitizers
+.PHONY: race-go race-kube sanitizers
 race-go: native
 	GORACE=atexit_sleep_ms=0 go test -race -short -timeout 17m ./internal/... ./machine $$(go list ./check/... | grep -v /processes) # or each command of a test sleeps for a second at its end
+
+# Claims are prepared in parallel. Its dependencies take minutes to compile, once.
+race-kube: native
+	cd kube && GORACE=atexit_sleep_ms=0 go test -race -short -timeout 17m ./...
 
 sanitizers:
 	@set -e; for san in thread address undefined; do $(MAKE) --no-print-directory -j$(CORES) -C shim test SAN=$$san; done
@@ -260,6 +264,16 @@ push-image: ## push what make image made to TO=REGISTRY/NAME:TAG, with crane
 	cd build/image/layout && cp blobs/sha256/$$(jq -r '.manifests[0].digest[7:]' index.json) index.json # crane pushes what this file lists
 	go tool -modfile=deploy/tools.mod crane push --index build/image/layout $(TO)
 
+chart: ## the Helm chart as a file, in dist; make dist makes it too
+	@rm -f dist/ration-chart-*
+	deploy/chart $(VERSION)
+	@deploy/sums dist
+
+.PHONY: push-chart
+push-chart: ## push what make chart made to TO=oci://REGISTRY/FOLDER, with Helm
+	@test -n "$(TO)" || { echo "say where to push: make push-chart TO=oci://registry.example/charts" >&2; exit 1; }
+	cd check/kube && go run helm.sh/helm/v3/cmd/helm push $(CURDIR)/dist/ration-chart-$(VERSION).tgz $(TO)
+
 reproducible: ## build what the last commit hands out twice; the bytes must be the same
 	scripts/reproducible $(filter-out $(HOST),$(ARCH))
 .PHONY: reproducible-image
@@ -273,7 +287,7 @@ test-systemd: all static ## the package on a machine of its own that systemd has
 	scripts/test-systemd $(VERSION)
 
 # Modules of their own, whose dependencies take minutes to fetch and compile: not part of make test.
-test-kube: native build/staticcheck ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
+test-kube: native build/staticcheck build/promtool ## the driver for Kubernetes, its chart and the scheduler's allocator, with stand-in GPUs (as root)
 	set -e; for dir in kube check/kube; do \
 		(cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched (is there a module proxy? go env GOPROXY)" >&2; exit 1; }; \
 		($(call lint-module,$$dir)); \
@@ -288,14 +302,17 @@ test-slurm: all ## a Slurm node with stand-in GPUs: shards are rations (as root,
 
 # The parts of Kubernetes that these start are built from the module proxy when they are not in the cache
 # yet (check/kube/README.md).
-.PHONY: e2e-sched e2e-node e2e-scale
+.PHONY: e2e-sched e2e-needs e2e-node e2e-scale
 e2e-sched: build/staticcheck ## a Kubernetes control plane places pods on simulated nodes by GPU memory (no root)
 	$(call lint-module,check/kube)
 	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./simnode ./sched ./helm
 
+# What e2e-node lacks is said before minutes of building.
+e2e-needs:
+	@scripts/need busybox ip flock unshare libseccomp-dev
+	@check/kube/needs/check
 e2e-node: export SOURCE_DATE_EPOCH ?= 0
-e2e-node: all staged-image ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
-	@scripts/need busybox ip libseccomp-dev
+e2e-node: e2e-needs all staged-image ## a real kubelet, containerd and runc: a pod has its ration of a stand-in GPU (as root)
 	go run ./deploy/image e2e "$$(git rev-parse HEAD)" build/image/e2e.oci.tar "$$(cat build/image/$(HOST).root)"
 	programs=$$(check/kube/binaries/build -node) && cd check/kube && RATION_E2E_PROGRAMS=$$programs RATION_E2E_PLUGIN=$(CURDIR)/build/kube/ration-kubelet-plugin \
 		RATION_E2E_IMAGE=$(CURDIR)/build/image/e2e.oci.tar $(CURDIR)/scripts/gotest -count=1 -timeout=40m ./node
@@ -305,6 +322,14 @@ SCALE ?=
 
 e2e-scale: ## pods per second of the stock scheduler on many simulated nodes; SCALE= passes arguments
 	programs=$$(check/kube/binaries/build) && cd check/kube && RATION_E2E_PROGRAMS=$$programs go test -v -timeout=0 -run='^$$' -bench=Scale -benchtime=1x ./sched $(SCALE)
+
+# What a release has passed; scripts/scripts_test.go checks that no suite is missing.
+RELEASE := test test-slow race test-kube e2e-sched e2e-node test-install test-systemd test-slurm test-jupyterhub test-web \
+	image reproducible arm64 mutants stress
+.PHONY: release-test
+release-test: export STRESS = 1h
+release-test: ## all suites that need no GPU, one after the other: hours (as root)
+	@scripts/steps 'make $@' $(foreach target,$(RELEASE),'$(target)=$(MAKE_QUIET) $(target)')
 
 # A module of its own, so that ration does not depend on what drives the browser. WEB= passes
 # arguments: -pictures writes those of the docs, -load says how many jobs are measured.

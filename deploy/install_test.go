@@ -243,7 +243,7 @@ func TestMakeInstall(t *testing.T) {
 	}
 	wantTexts(t, run("install"), "make uninstall PREFIX=/opt/it")
 	got := tree(t, dest)
-	for _, want := range []string{"bin/ration", "lib/ration/libration.so", "lib/tmpfiles.d/ration.conf", "lib/sysusers.d/ration.conf", "share/ration/ration.rules.yaml", "share/ration/grafana-dashboard.json", "share/ration/ration-fleet.rules.yaml", "share/ration/grafana-fleet-dashboard.json", "share/ration/opencost-costs.jq", "share/man/man1/ration.1.gz", "share/man/man1/ration-run.1.gz", "share/man/man7/ration.7.gz",
+	for _, want := range []string{"bin/ration", "lib/ration/libration.so", "lib/tmpfiles.d/ration.conf", "lib/sysusers.d/ration.conf", "share/ration/ration.rules.yaml", "share/ration/grafana-dashboard.json", "share/ration/ration-fleet.rules.yaml", "share/ration/ration-kubernetes.rules.yaml", "share/ration/grafana-fleet-dashboard.json", "share/ration/opencost-costs.jq", "share/man/man1/ration.1.gz", "share/man/man1/ration-run.1.gz", "share/man/man7/ration.7.gz",
 		"share/bash-completion/completions/ration", "share/zsh/site-functions/_ration", "share/fish/vendor_completions.d/ration.fish", "share/doc/ration/README.md",
 		"share/ration/slurm/Makefile", "share/ration/slurm/spank_ration.c", "share/ration/slurm/shards.c", "share/ration/slurm/functions", "share/ration/slurm/prolog", "share/ration/slurm/epilog", "share/ration/slurm/task", "share/ration/slurm/account"} {
 		expect.True(t, slices.Contains(got, "opt/it/"+want), "no", want, got)

@@ -2,9 +2,11 @@
 package scripts_test
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -196,4 +198,27 @@ func TestGoTest(t *testing.T) {
 	r.write("m_test.go", test+"func TestLoud(t *testing.T) { t.Error(\"broken\") }\n")
 	out, err = r.run("scripts/gotest", ".")
 	expect.True(t, err != nil && strings.Contains(out, ": broken\n") && strings.Contains(out, "skipped: no reason") && !strings.Contains(out, "quiet"), out, err)
+}
+
+// make release-test runs every suite that the Makefile has, and all that CI runs.
+func TestReleaseRunsAll(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	expect.OK(t, err)
+	ci, err := os.ReadFile("../.ci/run")
+	expect.OK(t, err)
+	list := regexp.MustCompile(`(?m)^RELEASE := ((.*\\\n)*.*)$`).FindSubmatch(makefile)
+	expect.Must(t, list != nil, "the Makefile has no list RELEASE")
+	runs := strings.Fields(strings.ReplaceAll(string(list[1]), "\\\n", " "))
+	runs = append(runs, "race-go", "race-kube", "sanitizers") // by race
+	suites := regexp.MustCompile(`(?m)^(test[\w-]*|e2e-[\w-]*|race|arm64|mutants|stress):.*##`).FindAllSubmatch(makefile, -1)
+	suites = append(suites, regexp.MustCompile(`(?:make|e2e) ([a-z][\w-]*)`).FindAllSubmatch(ci[bytes.Index(ci, []byte("\nscripts/steps")):], -1)...)
+	expect.Must(t, len(suites) > 20, "found only", len(suites))
+	for _, s := range suites {
+		switch name := string(s[1]); name {
+		case "test-python": // by test
+		case "e2e-scale": // measures
+		default:
+			expect.True(t, slices.Contains(runs, name), "make release-test does not run", name)
+		}
+	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.yaml.in/yaml/v3"
 
+	"ration/check/alerts"
 	"ration/check/expect"
 	"ration/internal/usage"
 	"ration/machine"
@@ -41,7 +42,7 @@ func (g growing) UserTotals() (map[usage.Subject]usage.Sums, error) {
 // startPrometheus starts a real Prometheus with a configuration, and returns its address.
 func startPrometheus(t *testing.T, config string) string {
 	t.Helper()
-	program, folder := tool(t, "prometheus"), t.TempDir()
+	program, folder := alerts.Tool(t, "prometheus"), t.TempDir()
 	path := filepath.Join(folder, "prometheus.yml")
 	expect.OK(t, os.WriteFile(path, []byte(config), 0o644))
 	l, err := net.Listen("tcp", "127.0.0.1:0")

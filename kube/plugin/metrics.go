@@ -38,9 +38,13 @@ func (m metrics) prepared(took time.Duration, err error) {
 
 // Metrics returns a handler for Prometheus.
 func (p *Plugin) Metrics() http.Handler {
+	return promhttp.HandlerFor(p.registry(), promhttp.HandlerOpts{})
+}
+
+func (p *Plugin) registry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(p.metrics.seconds, p.metrics.errors, gpuCollector{p})
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return registry
 }
 
 // gpuCollector collects what is known of the GPUs and claims when it is asked.

@@ -1,6 +1,7 @@
 package slices
 
 import (
+	"cmp"
 	"context"
 	"testing"
 	"time"
@@ -13,21 +14,24 @@ import (
 )
 
 // BenchmarkSelector shows what the class's selector costs the scheduler: its own allocator tries a claim on 100 nodes
-// of 8 GPUs, of which none has room, so that it looks at each device. It reports the processor's time for a node.
+// of 8 GPUs, or more where the name says so, of which none has room, so that it looks at each device. It reports the processor's time for a node.
 func BenchmarkSelector(b *testing.B) {
 	const driver = `device.driver == "` + Driver + `"`
 	for name, tt := range map[string]struct {
 		selectors []string
 		bare      bool // devices without attributes
+		nodes     int  // 0 for 100
 	}{
 		"driver":                     {selectors: []string{driver}},
 		"driver, without attributes": {selectors: []string{driver}, bare: true},
 		"true":                       {selectors: []string{"true"}},
 		"none":                       {},
+		"driver, 1000 nodes":         {selectors: []string{driver}, nodes: 1000},
+		"driver, 5000 nodes":         {selectors: []string{driver}, nodes: 5000},
 		"driver and model":           {selectors: []string{driver, `device.attributes["` + Driver + `"].model == "NVIDIA H200"`}},
 	} {
 		b.Run(name, func(b *testing.B) {
-			s := newScheduler(b, Options{}, 100, 8, 80*gib)
+			s := newScheduler(b, Options{}, cmp.Or(tt.nodes, 100), 8, 80*gib)
 			class := s.classes[Driver]
 			class.Spec.Selectors = nil
 			for _, expression := range tt.selectors {

@@ -1,13 +1,19 @@
 package chart
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"helm.sh/helm/v3/pkg/chart/loader"
 	admission "k8s.io/api/admissionregistration/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
@@ -219,4 +225,45 @@ func TestExamples(t *testing.T) {
 		objects, err := ReadFile(file)
 		expect.True(t, err == nil && len(typed(t, objects)) >= 2, file, "has", len(objects), "objects", err)
 	}
+}
+
+// The file that make chart makes is the chart, for Helm's own loader, with the version that it is made for. It is the
+// same for every user who makes it.
+func TestPackage(t *testing.T) {
+	const version = "0.2.0-dev.7+gabc"
+	pack := func(umask, zone string) (path string, text []byte) {
+		dist := t.TempDir()
+		cmd := exec.Command("sh", "-c", "umask "+umask+" && exec ../../../deploy/chart "+version)
+		cmd.Env = append(os.Environ(), "DIST="+dist, "TZ="+zone, "SOURCE_DATE_EPOCH=1000000000")
+		out, err := cmd.CombinedOutput()
+		expect.OK(t, err, string(out))
+		path = filepath.Join(dist, "ration-chart-"+version+".tgz")
+		text, err = os.ReadFile(path)
+		expect.OK(t, err)
+		return path, text
+	}
+	path, first := pack("022", "UTC")
+	_, second := pack("077", "Asia/Tokyo")
+	expect.True(t, bytes.Equal(first, second), "two users make two files")
+	z, err := gzip.NewReader(bytes.NewReader(first))
+	expect.OK(t, err)
+	header, err := tar.NewReader(z).Next()
+	expect.OK(t, err)
+	expect.Equal(t, header.ModTime.Unix(), 1000000000, "not the commit's time")
+	names := func(from string) (out []string) {
+		c, err := loader.Load(from)
+		expect.OK(t, err)
+		expect.Equal(t, c.Metadata.Version == version, from == path, c.Metadata.Version)
+		for _, f := range c.Raw {
+			out = append(out, f.Name)
+		}
+		slices.Sort(out)
+		return out
+	}
+	expect.Equal(t, strings.Join(names(path), " "), strings.Join(names(folder), " "))
+	packed, err := Render(path, nil)
+	expect.OK(t, err)
+	plain, err := Render(folder, nil)
+	expect.OK(t, err)
+	expect.True(t, reflect.DeepEqual(packed, plain), "the file renders other objects")
 }

@@ -32,13 +32,8 @@ func Inside() bool { return os.Getenv(insideVariable) != "" }
 
 // Check returns an error that says what is missing for a node, before anything is started.
 func Check() error {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("%w: only root can start containers as the kubelet does (sudo make e2e-node)", ErrCannot)
-	}
-	for _, name := range []string{"busybox", "ip", "flock"} {
-		if _, err := exec.LookPath(name); err != nil {
-			return fmt.Errorf("%w: %w (make e2e-node installs it)", ErrCannot, err)
-		}
+	if out, err := exec.Command("../needs/check").CombinedOutput(); err != nil {
+		return fmt.Errorf("%w:\n%s", err, out)
 	}
 	for _, name := range slices.Concat(cluster.Components, Programs) {
 		if _, err := cluster.Program(name); err != nil {
@@ -48,14 +43,6 @@ func Check() error {
 	for variable, what := range map[string]string{PluginVariable: "the plugin", ImageVariable: "the archive of its image"} {
 		if _, err := os.Stat(os.Getenv(variable)); err != nil {
 			return fmt.Errorf("%w: %s does not name %s: %w (make e2e-node builds it)", ErrCannot, variable, what, err)
-		}
-	}
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		return nil
-	}
-	for _, name := range []string{"cpu", "cpuacct", "cpuset", "memory", "pids", "devices"} {
-		if _, err := os.Stat(filepath.Join("/sys/fs/cgroup", name, "cgroup.procs")); err != nil {
-			return fmt.Errorf("%w: there is no cgroup controller %s at /sys/fs/cgroup, which the kubelet needs (in a container, mount them writable)", ErrCannot, name)
 		}
 	}
 	return nil
