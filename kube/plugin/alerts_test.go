@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"ration/check/alerts"
+	"ration/kube/slices"
 )
 
 // Each alert about the plugin fires when what it is about happens, by what the plugin exports.
@@ -13,6 +14,7 @@ func TestAlertsFire(t *testing.T) {
 	gpu := c.config.Node.GPUs[0].UUID
 	c.config.Users = func([]string) (map[string]map[int]uint64, error) { return nil, nil }
 	c.config.MaxMemory = 2 << 30
+	c.located()
 	c.start()
 	scrape := func() map[string]float64 {
 		return alerts.Scrape(t, c.plugin.registry(), "node:8080", "ration-kubelet-plugin")
@@ -31,7 +33,8 @@ func TestAlertsFire(t *testing.T) {
 		c.prepare(claim)
 	}
 	fires("RationPluginPrepareFails")
-	c.plugin.gpus.addFault(gpu, "Xid 79", time.Now())
+	gpus := c.config.Node.GPUs
+	c.plugin.gpus.addFault(gpus, slices.Fault{PCI: gpus[0].Location.PCI, Why: "Xid 79", At: time.Now()}, time.Now())
 	fires("RationPluginGPUUnhealthy")
 	alerts.Fire(t, "../../deploy/prometheus/ration-kubernetes.rules.yaml", cases)
 }
