@@ -103,7 +103,7 @@ func TestDeniedUntilGranted(t *testing.T) {
 	}
 }
 
-// It is none either of a user who has got a ration since, and may have lost it again, or who waits for one.
+// Nor is it one if the user got a ration later, even if that is gone again, or waits for one.
 func TestDeniedSettled(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct {

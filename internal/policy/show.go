@@ -26,7 +26,7 @@ type Standing struct {
 	RationLent bool          `json:"ration_lent,omitempty"` // the job sleeps, and its ration is lent
 	GPUs       []int         `json:"gpus,omitempty"`        // devices that the job sees; empty if it sees all
 	Placed     string        `json:"placed,omitempty"`      // why the job is on these devices
-	Room       *[]int        `json:"room,omitempty"`        // devices on which the ration can be had now; known only to a user who asks and has no job
+	Room       *[]int        `json:"room,omitempty"`        // devices that have room for the ration now; only users without a job who ask for themselves see it
 }
 
 // RuleText is a rule of the file.

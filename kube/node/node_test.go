@@ -170,7 +170,7 @@ func TestPrepare(t *testing.T) {
 	expect.True(t, len(j.Devices) == 1 && j.Devices[0].Limit == 10*gib && j.Devices[0].UUID == n.GPUs[0].UUID, "the job has", j.Devices)
 	page, err := region.OpenOperatorLimits(j.Path)
 	expect.OK(t, err)
-	for i := 1; i < limit.MaxDevices; i++ { // those of devices outside the claim, in a container that sees them all the same
+	for i := 1; i < limit.MaxDevices; i++ { // nothing of other devices, even if the container sees them
 		l, err := page.Limit(i)
 		expect.True(t, err == nil && l.Limited() && l.Bytes() == 1<<20, "device", i, "has", l, err)
 	}

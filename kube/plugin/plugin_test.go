@@ -73,7 +73,7 @@ func newCluster(t testing.TB, objects ...runtime.Object) *cluster {
 	return c
 }
 
-// end stops the plugin, and removes what it has prepared.
+// end stops the plugin and removes all that it prepared.
 func (c *cluster) end() {
 	c.stop()
 	_, err := c.config.Node.Sweep(func(claim.Plan) (bool, error) { return true, nil })

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	stdslices "slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -113,6 +115,9 @@ func (p *Plugin) checkPublished(ctx context.Context) error {
 	for _, s := range own {
 		have = append(have, s.Spec.Devices...)
 	}
+	byName := func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) }
+	stdslices.SortFunc(have, byName)
+	stdslices.SortFunc(want, byName)
 	if !resourceslice.DevicesDeepEqual(have, want) {
 		return errors.New("the API server does not have the GPUs of this node as this plugin publishes them")
 	}
@@ -127,7 +132,10 @@ func (p *Plugin) writableSlices(ctx context.Context) (own []resourceapi.Resource
 	if err != nil {
 		return nil, nil, err
 	}
-	want = resources.Pools[p.NodeName].Slices[0].Devices
+	parts := resources.Pools[p.NodeName].Slices
+	for _, part := range parts {
+		want = append(want, part.Devices...)
+	}
 	ctx, cancel := context.WithTimeout(ctx, apiWithin)
 	defer cancel()
 	client, dry := p.Client.ResourceV1().ResourceSlices(), []string{metav1.DryRunAll}
@@ -137,7 +145,7 @@ func (p *Plugin) writableSlices(ctx context.Context) (own []resourceapi.Resource
 		return nil, nil, fmt.Errorf("listing the slices of this node: %w", err)
 	}
 	probe := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: p.NodeName + "-"},
-		Spec: resourceapi.ResourceSliceSpec{Driver: slices.Driver, NodeName: &p.NodeName, Devices: want,
+		Spec: resourceapi.ResourceSliceSpec{Driver: slices.Driver, NodeName: &p.NodeName, Devices: parts[0].Devices,
 			Pool: resourceapi.ResourcePool{Name: p.NodeName, Generation: 1, ResourceSliceCount: 1}}}
 	if _, err := client.Create(ctx, probe, metav1.CreateOptions{DryRun: dry}); err != nil {
 		return nil, nil, fmt.Errorf("trying to create a slice of this node: %w", err)

@@ -2,7 +2,9 @@ package plugin
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -109,6 +111,25 @@ func TestReadyWithSlicesOfAnother(t *testing.T) {
 			until(t, "the plugin to be ready", func() bool { return c.plugin.Ready() == nil })
 		})
 	}
+}
+
+// More devices than a slice can have are in several.
+func TestReadyWithManyDevices(t *testing.T) {
+	c := newCluster(t)
+	gpu := c.config.Node.GPUs[0]
+	for i := 2; i < 70; i++ {
+		gpu.Index, gpu.UUID = i, fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", i)
+		c.config.Node.GPUs = append(c.config.Node.GPUs, gpu)
+	}
+	c.client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		s := a.(clienttesting.CreateActionImpl).Object.(*resourceapi.ResourceSlice)
+		s.Name = s.GenerateName + rand.Text() // the fake API server gives no names
+		return false, nil, nil
+	})
+	c.start()
+	until(t, "the plugin to be ready", func() bool { return c.plugin.Ready() == nil })
+	expect.Equal(t, len(c.published()), 70)
+	expect.OK(t, c.plugin.checkPublished(t.Context()))
 }
 
 // A plugin that the API server does not answer, or does not let write, does not take the node from one that works.

@@ -407,7 +407,7 @@ static void slice_started(int fd, const struct slice_call *call)
 	if (!found)
 		return;
 	__atomic_store_n(&found->anew, (uint64_t)(uint32_t)fd << 32 | call->client, __ATOMIC_SEQ_CST);
-	/* Whoever lets go of the entry follows: this thread, or the one that has it. */
+	/* slice_let_go follows, here or in the thread that has the entry. */
 	if (slice_take(found))
 		slice_let_go(found);
 	errno = saved;
