@@ -16,10 +16,12 @@
 enum { LENT_DESCRIPTORS = 1024 };
 
 /* A reading of the kernel's list of locks in several pieces leaves out a lock if others are dropped between
- * two of them. So a lock that is not in it is taken for dropped when two readings are equal, or when it is
- * in none of LENT_READINGS of a list that changes all the time. A list of more than LENT_PIECES pieces (some 8,000 locks) is
- * not read: the kernel looks for the place of each piece from the beginning. */
-enum { LENT_READINGS = 32, LENT_PIECES = 256 };
+ * two of them. So a lock that is not in it is taken for dropped when LENT_EQUAL readings in a row are equal, or
+ * when it is in none of LENT_READINGS of a list that changes all the time. (Beside a lock that is taken and
+ * dropped all the time, two readings that leave out the same one can be equal.) A list of more than
+ * LENT_PIECES pieces (some 8,000 locks) is not read: the kernel looks for the place of each piece from
+ * the beginning. */
+enum { LENT_READINGS = 32, LENT_EQUAL = 6, LENT_PIECES = 256 };
 
 uint64_t region_export_file(int fd)
 {
@@ -124,13 +126,12 @@ static enum lent_answer lent_ask_list(uint64_t lock)
 {
 	bool listed = false;
 	uint64_t sum = 0, last;
-	for (unsigned i = 0; i < LENT_READINGS; i++) {
+	for (unsigned i = 0, equal = 0; i < LENT_READINGS && equal < LENT_EQUAL; i++) {
 		last = sum;
 		enum lent_answer answer = lent_search(lock, &listed, &sum);
 		if (answer != LENT_CLOSED)
 			return answer;
-		if (listed && sum == last)
-			return LENT_CLOSED;
+		equal = sum == last ? equal + 1 : 1;
 	}
 	return listed ? LENT_CLOSED : LENT_UNKNOWN;
 }

@@ -290,11 +290,11 @@ static int watch(void)
 	uint32_t round = 0;
 	OK(cuInit(0));
 	while (!get(&shared->stop)) {
-		uint64_t now = everybody();
 		if (get(&shared->round) != round) {
 			round = get(&shared->round);
 			__atomic_store_n(&shared->most, 0, __ATOMIC_RELAXED);
 		}
+		uint64_t now = everybody(); /* after the round has begun: it is of this one */
 		if (now > shared->most)
 			__atomic_store_n(&shared->most, now, __ATOMIC_RELAXED);
 		uint32_t ask = get(&shared->ask);

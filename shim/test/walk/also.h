@@ -62,6 +62,8 @@ static void *victim_run(void *arg)
 		if (p != 0)
 			r = cuMemFree_v2(p);
 	}
+	/* While a thread ends, the C library takes locks of its own, in which it can be cancelled still. */
+	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, NULL);
 	pthread_cleanup_pop(1);
 	return NULL;
 }
