@@ -92,6 +92,8 @@ static _Noreturn void maker_run(int control, int mail, unsigned copies, bool rel
 			OK(exported_by == BY_HANDLE ? cuMemRelease(h) : cuMemFree_v2(p));
 	}
 	byte = (char)(result == CUDA_SUCCESS ? 'y' : 'n');
+	if (byte == 'n')
+		shutdown(mail, SHUT_WR); /* who waits for a descriptor gets none */
 	EQ(write(control, &byte, 1), 1);
 	if (read(control, &byte, 1) != 1)
 		checks_failed++;
