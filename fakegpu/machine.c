@@ -351,10 +351,20 @@ struct letterbox *machine_letterbox(uint32_t pid, unsigned *slot, uint64_t *iden
 	return NULL;
 }
 
+/* machine_shared returns what share_sum does. It is called after the words of processes were read: a
+ * descriptor needs no lock to be closed, and another process may have its bytes by then. */
+static uint64_t machine_shared(unsigned device, unsigned slot, bool locked)
+{
+	if (locked)
+		share_settle(&machine_file);
+	return share_sum(&machine_file, device, slot);
+}
+
 uint64_t machine_used(unsigned device)
 {
 	bool locked = machine_begin(WAIT_LONG);
-	uint64_t sum = ledger_total(&machine_ledgers[device]) + share_sum(&machine_file, device, SHARE_ALL);
+	uint64_t sum = ledger_total(&machine_ledgers[device]);
+	sum += machine_shared(device, SHARE_ALL, locked);
 	machine_end(locked);
 	return sum;
 }
@@ -364,10 +374,11 @@ uint64_t machine_used(unsigned device)
 uint64_t machine_booked(unsigned device)
 {
 	bool locked = machine_begin(WAIT_LONG);
-	uint64_t sum = share_sum(&machine_file, device, SHARE_ALL);
+	uint64_t sum = 0;
 	for (unsigned s = 0; s < load_relaxed(&machine_file.map->high); s++)
 		if (load_acquire(&machine_file.map->record[s].state) == RECORD_LIVE)
 			sum += ledger_used(&machine_ledgers[device], s);
+	sum += machine_shared(device, SHARE_ALL, locked);
 	machine_end(locked);
 	return sum;
 }
@@ -377,7 +388,8 @@ uint64_t machine_mine(unsigned device)
 	if (machine_own_slot == NO_SLOT)
 		return 0;
 	bool locked = machine_begin(WAIT_LONG);
-	uint64_t sum = ledger_used(&machine_ledgers[device], machine_own_slot) + share_sum(&machine_file, device, machine_own_slot);
+	uint64_t sum = ledger_used(&machine_ledgers[device], machine_own_slot);
+	sum += machine_shared(device, machine_own_slot, locked);
 	machine_end(locked);
 	return sum;
 }
@@ -388,9 +400,10 @@ uint64_t machine_kind(unsigned device, enum kind kind, bool all)
 		return 0;
 	bool locked = machine_begin(WAIT_LONG);
 	unsigned first = all ? 0 : machine_own_slot, end = all ? (unsigned)load_relaxed(&machine_file.map->high) : first + 1;
-	uint64_t sum = kind == KIND_DATA ? share_sum(&machine_file, device, all ? SHARE_ALL : first) : 0;
+	uint64_t sum = 0;
 	for (unsigned s = first; s < end; s++)
 		sum += load_relaxed(&machine_account(s, device)->kind[kind]);
+	sum += kind == KIND_DATA ? machine_shared(device, all ? SHARE_ALL : first, locked) : 0;
 	machine_end(locked);
 	return sum;
 }
