@@ -165,7 +165,8 @@ func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
 	for _, d := range a.devices {
 		s := a.status[d.Index]
 		m.Devices = append(m.Devices, GPU{Device: d.Index, UUID: termtext.Printable(d.UUID), Name: termtext.Printable(d.Name), MIG: d.MIG, Total: uint64(d.Total),
-			Used: s.Used, Temperature: s.Temperature, Power: s.Power, Utilization: s.Utilization})
+			Failed: a.failed[d.Index] != nil,
+			Used:   s.Used, Temperature: s.Temperature, Power: s.Power, Utilization: s.Utilization})
 		if err := a.failed[d.Index]; err != nil {
 			m.Findings = append(m.Findings, Finding{Kind: DeviceFailed, Device: d.Index,
 				Text: fmt.Sprintf("GPU %d does not answer: %s", d.Index, termtext.Printable(strings.TrimSuffix(err.Error(), " (try nvidia-smi)"))), Remedy: "nvidia-smi and the kernel's log (dmesg, Xid) say why"})
@@ -185,14 +186,15 @@ func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
 }
 
 // DeviceOf returns the index in m.Devices of a job's device, or -1. It compares UUIDs or, until a
-// process of the job has found out the UUID, numbers.
+// process of the job has found out the UUID, numbers. A GPU that has failed may not even say its UUID: then its
+// number decides, if no other GPU has the UUID.
 func (m *Machine) DeviceOf(d *Device) int {
-	return slices.IndexFunc(m.Devices, func(g GPU) bool {
-		if d.UUID != "" {
-			return g.UUID == d.UUID
+	if d.UUID != "" {
+		if at := slices.IndexFunc(m.Devices, func(g GPU) bool { return g.UUID == d.UUID }); at >= 0 {
+			return at
 		}
-		return g.Device == d.Device
-	})
+	}
+	return slices.IndexFunc(m.Devices, func(g GPU) bool { return g.Device == d.Device && (d.UUID == "" || g.Failed && g.UUID == "") })
 }
 
 // addRations adds up the limits of all jobs on each device, except for those that sleep.

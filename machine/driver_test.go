@@ -285,6 +285,16 @@ func TestLostDevice(t *testing.T) {
 	var m Machine
 	m.addDriver(a, nil)
 	expect.True(t, len(m.Findings) == 1 && m.Findings[0].Kind == DeviceFailed && m.Findings[0].Text == "GPU 1 does not answer: lost", m.Findings)
+	expect.True(t, !m.Devices[0].Failed && m.Devices[1].Failed, m.Devices)
+}
+
+// What jobs have of a GPU that does not even say its UUID stays theirs, and no other GPU's.
+func TestRationsOnLostDevice(t *testing.T) {
+	d := twoDevices()
+	d.lost, d.devices[1] = map[int]error{1: errors.New("lost")}, gpu.Device{Index: 1}
+	m := Machine{Jobs: []Job{{State: Running, Devices: []Device{{Device: 1, UUID: "GPU-b", Limited: true, Limit: 3 * gib}, {Device: 1, UUID: "GPU-a", Limited: true, Limit: gib}, {Device: 0, UUID: "GPU-b", Limited: true, Limit: 5 * gib}}}}}
+	m.addDriver(answerOf(d), nil)
+	expect.Equal(t, [2]uint64{m.Devices[0].Rations, m.Devices[1].Rations}, [2]uint64{gib, 3 * gib})
 }
 
 // A user with thousands of jobs that cannot be read, or thousands of UIDs, hides nothing that is to be
