@@ -159,9 +159,15 @@ func (s *scanner) addDriver(m *Machine) {
 	}
 }
 
+// lockers has the files that processes had locked at a time, by PID.
+type lockers struct {
+	at    time.Time
+	files map[int][]job.FileID
+}
+
 // addDriver adds the devices, the driver's count for each process of a job, and the processes that
-// belong to no job. lockers has the files that processes have locked, by PID.
-func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
+// belong to no job.
+func (m *Machine) addDriver(a *driverAnswer, locked lockers) {
 	for _, d := range a.devices {
 		s := a.status[d.Index]
 		m.Devices = append(m.Devices, GPU{Device: d.Index, UUID: termtext.Printable(d.UUID), Name: termtext.Printable(d.Name), MIG: d.MIG, Total: uint64(d.Total),
@@ -182,7 +188,7 @@ func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
 		m.addAmounts(a.processes, job.AllUsers())
 		return
 	}
-	m.addProcesses(a, lockers)
+	m.addProcesses(a, locked)
 }
 
 // DeviceOf returns the index in m.Devices of a job's device, or -1. It compares UUIDs or, until a
@@ -226,9 +232,9 @@ type use struct{ device, pid int }
 // A process that has a region locked is in that job, even if the region, which the process can write, does
 // not list it. A process with locks of several jobs is in each of them: otherwise it could choose the job that
 // is compared.
-func (m *Machine) addProcesses(a *driverAnswer, lockers map[int][]job.FileID) {
+func (m *Machine) addProcesses(a *driverAnswer, locked lockers) {
 	ours, held := map[use]*Holding{}, holders{}
-	jobsOf := m.jobsOf(lockers)
+	jobsOf := m.jobsOf(locked)
 	for i := range m.Jobs {
 		m.addHoldings(&m.Jobs[i], ours)
 	}
@@ -268,7 +274,7 @@ func (m *Machine) addProcesses(a *driverAnswer, lockers map[int][]job.FileID) {
 }
 
 // jobsOf returns the jobs of processes, by PID, by the kernel's word.
-func (m *Machine) jobsOf(lockers map[int][]job.FileID) map[int][]*Job {
+func (m *Machine) jobsOf(locked lockers) map[int][]*Job {
 	out, byFile := map[int][]*Job{}, map[job.FileID]*Job{}
 	add := func(pid int, j *Job) {
 		if !slices.Contains(out[pid], j) {
@@ -284,9 +290,10 @@ func (m *Machine) jobsOf(lockers map[int][]job.FileID) map[int][]*Job {
 			add(pid, j)
 		}
 	}
-	for pid, files := range lockers {
+	for pid, files := range locked.files {
 		for _, file := range files {
-			if j := byFile[file]; j != nil {
+			// A job that was made later has the file's number after another job, and the process was that one's.
+			if j := byFile[file]; j != nil && !j.Created.After(locked.at) {
 				add(pid, j)
 			}
 		}
