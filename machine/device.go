@@ -6,6 +6,7 @@ type GPU struct {
 	UUID        string   `json:"uuid"`
 	Name        string   `json:"name"`
 	MIG         bool     `json:"mig"`                           // divided into MIG instances
+	Failed      bool     `json:"failed,omitempty"`              // the driver does not answer for it: Used is unknown, and UUID, Name and Total may be
 	Total       uint64   `json:"total"`                         // size of its memory
 	Used        uint64   `json:"used"`                          // by all processes and by the driver itself
 	Rations     uint64   `json:"rations"`                       // sum of the limits of all unfinished jobs that do not sleep

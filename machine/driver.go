@@ -159,13 +159,20 @@ func (s *scanner) addDriver(m *Machine) {
 	}
 }
 
+// lockers has the files that processes had locked at a time, by PID.
+type lockers struct {
+	at    time.Time
+	files map[int][]job.FileID
+}
+
 // addDriver adds the devices, the driver's count for each process of a job, and the processes that
-// belong to no job. lockers has the files that processes have locked, by PID.
-func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
+// belong to no job.
+func (m *Machine) addDriver(a *driverAnswer, locked lockers) {
 	for _, d := range a.devices {
 		s := a.status[d.Index]
 		m.Devices = append(m.Devices, GPU{Device: d.Index, UUID: termtext.Printable(d.UUID), Name: termtext.Printable(d.Name), MIG: d.MIG, Total: uint64(d.Total),
-			Used: s.Used, Temperature: s.Temperature, Power: s.Power, Utilization: s.Utilization})
+			Failed: a.failed[d.Index] != nil,
+			Used:   s.Used, Temperature: s.Temperature, Power: s.Power, Utilization: s.Utilization})
 		if err := a.failed[d.Index]; err != nil {
 			m.Findings = append(m.Findings, Finding{Kind: DeviceFailed, Device: d.Index,
 				Text: fmt.Sprintf("GPU %d does not answer: %s", d.Index, termtext.Printable(strings.TrimSuffix(err.Error(), " (try nvidia-smi)"))), Remedy: "nvidia-smi and the kernel's log (dmesg, Xid) say why"})
@@ -181,18 +188,19 @@ func (m *Machine) addDriver(a *driverAnswer, lockers map[int][]job.FileID) {
 		m.addAmounts(a.processes, job.AllUsers())
 		return
 	}
-	m.addProcesses(a, lockers)
+	m.addProcesses(a, locked)
 }
 
 // DeviceOf returns the index in m.Devices of a job's device, or -1. It compares UUIDs or, until a
-// process of the job has found out the UUID, numbers.
+// process of the job has found out the UUID, numbers. A GPU that has failed may not even say its UUID: then its
+// number decides, if no other GPU has the UUID.
 func (m *Machine) DeviceOf(d *Device) int {
-	return slices.IndexFunc(m.Devices, func(g GPU) bool {
-		if d.UUID != "" {
-			return g.UUID == d.UUID
+	if d.UUID != "" {
+		if at := slices.IndexFunc(m.Devices, func(g GPU) bool { return g.UUID == d.UUID }); at >= 0 {
+			return at
 		}
-		return g.Device == d.Device
-	})
+	}
+	return slices.IndexFunc(m.Devices, func(g GPU) bool { return g.Device == d.Device && (d.UUID == "" || g.Failed && g.UUID == "") })
 }
 
 // addRations adds up the limits of all jobs on each device, except for those that sleep.
@@ -224,9 +232,9 @@ type use struct{ device, pid int }
 // A process that has a region locked is in that job, even if the region, which the process can write, does
 // not list it. A process with locks of several jobs is in each of them: otherwise it could choose the job that
 // is compared.
-func (m *Machine) addProcesses(a *driverAnswer, lockers map[int][]job.FileID) {
+func (m *Machine) addProcesses(a *driverAnswer, locked lockers) {
 	ours, held := map[use]*Holding{}, holders{}
-	jobsOf := m.jobsOf(lockers)
+	jobsOf := m.jobsOf(locked)
 	for i := range m.Jobs {
 		m.addHoldings(&m.Jobs[i], ours)
 	}
@@ -266,7 +274,7 @@ func (m *Machine) addProcesses(a *driverAnswer, lockers map[int][]job.FileID) {
 }
 
 // jobsOf returns the jobs of processes, by PID, by the kernel's word.
-func (m *Machine) jobsOf(lockers map[int][]job.FileID) map[int][]*Job {
+func (m *Machine) jobsOf(locked lockers) map[int][]*Job {
 	out, byFile := map[int][]*Job{}, map[job.FileID]*Job{}
 	add := func(pid int, j *Job) {
 		if !slices.Contains(out[pid], j) {
@@ -282,9 +290,10 @@ func (m *Machine) jobsOf(lockers map[int][]job.FileID) map[int][]*Job {
 			add(pid, j)
 		}
 	}
-	for pid, files := range lockers {
+	for pid, files := range locked.files {
 		for _, file := range files {
-			if j := byFile[file]; j != nil {
+			// A job that was made later has the file's number after another job, and the process was that one's.
+			if j := byFile[file]; j != nil && !j.Created.After(locked.at) {
 				add(pid, j)
 			}
 		}

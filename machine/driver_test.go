@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -55,7 +56,7 @@ func TestRations(t *testing.T) {
 		{Name: "e", State: Idle, Devices: []Device{{Device: 0, Limited: true, Limit: ^uint64(0)}}},                   // a tenant's own
 		{Name: "f", State: Idle, Devices: []Device{{Device: 0, Limited: true}, {Device: 1, Limited: true, Used: 1}}}, // not for this job
 	}}
-	m.addDriver(answerOf(twoDevices()), nil)
+	m.addDriver(answerOf(twoDevices()), lockers{})
 	if g := m.Devices[1]; g.Rations != 8*gib || g.Jobs != 2 || g.Unlimited != 1 || g.Used != 2*gib || *g.Temperature != 41 || g.Power != nil {
 		t.Errorf("got %+v", g)
 	}
@@ -88,7 +89,7 @@ func TestOutside(t *testing.T) {
 			Processes: []Process{{Verified: verified, PID: 1, HostPID: me, State: Live, Holdings: []Holding{{Device: 3, Total: gib}}}}}}}
 	}
 	m := process(true)
-	m.addDriver(answerOf(d), nil)
+	m.addDriver(answerOf(d), lockers{})
 	h := m.Jobs[0].Processes[0].Holdings[0]
 	expect.True(t, h.Driver == 2*gib && h.DriverNow, h)
 	expect.True(t, !slices.ContainsFunc(m.Outside, func(o Outside) bool { return o.PID == me }), "a process of a job is outside", m.Outside)
@@ -105,7 +106,7 @@ func TestOutside(t *testing.T) {
 		}
 	}
 	m = process(false)
-	m.addDriver(answerOf(d), nil)
+	m.addDriver(answerOf(d), lockers{})
 	expect.Equal(t, len(slices.DeleteFunc(m.Outside, func(o Outside) bool { return o.PID != me })), 2, "it is outside of jobs", "times, want 2")
 }
 
@@ -121,7 +122,7 @@ func TestClaimTakesNoDrift(t *testing.T) {
 	d.processes = []gpu.Process{{Device: 0, PID: 4711, Used: 3 * gib}}
 	for _, jobs := range [][]Job{{job("honest", true), job("claims", false)}, {job("claims", false), job("honest", true)}} {
 		m := Machine{Jobs: jobs}
-		m.addDriver(answerOf(d), nil)
+		m.addDriver(answerOf(d), lockers{})
 		for _, j := range m.Jobs {
 			h := j.Processes[0].Holdings[0]
 			expect.True(t, h.DriverNow == (j.Name == "honest"), j.Name, "after", jobs[0].Name, h)
@@ -131,7 +132,7 @@ func TestClaimTakesNoDrift(t *testing.T) {
 		}
 	}
 	m := Machine{Jobs: []Job{job("claims", false)}}
-	m.addDriver(answerOf(d), nil)
+	m.addDriver(answerOf(d), lockers{})
 	if found := findingsOf(&m); len(found) == 0 || !strings.Contains(found[0].Text, "for claims (pid 4711, unconfirmed)") {
 		t.Errorf("got %+v", found)
 	}
@@ -184,7 +185,7 @@ func TestOverLimit(t *testing.T) {
 			d := twoDevices()
 			d.processes = []gpu.Process{{Device: 0, PID: pid, Used: c.used}}
 			m := Machine{Jobs: []Job{c.job}}
-			m.addDriver(answerOf(d), c.lockers)
+			m.addDriver(answerOf(d), lockers{files: c.lockers})
 			last := &m.Jobs[0].Devices[len(m.Jobs[0].Devices)-1]
 			got := last.Over()
 			expect.True(t, got == c.over && len(m.Outside) == 0, "over by", got, "want", c.over, "outside are", m.Outside)
@@ -268,7 +269,7 @@ func TestSilentDriver(t *testing.T) {
 	d := twoDevices()
 	d.silent = errors.New("no\x07")
 	m := Machine{Jobs: []Job{{Name: "a"}}}
-	m.addDriver(answerOf(d), nil)
+	m.addDriver(answerOf(d), lockers{})
 	var kinds []string
 	for _, f := range m.Findings {
 		kinds = append(kinds, fmt.Sprint(f.Kind, f.Device))
@@ -283,8 +284,18 @@ func TestLostDevice(t *testing.T) {
 	a := answerOf(d)
 	expect.True(t, a.err == nil && len(a.processes) == 1, a.err, a.processes)
 	var m Machine
-	m.addDriver(a, nil)
+	m.addDriver(a, lockers{})
 	expect.True(t, len(m.Findings) == 1 && m.Findings[0].Kind == DeviceFailed && m.Findings[0].Text == "GPU 1 does not answer: lost", m.Findings)
+	expect.True(t, !m.Devices[0].Failed && m.Devices[1].Failed, m.Devices)
+}
+
+// What jobs have of a GPU that does not even say its UUID stays theirs, and no other GPU's.
+func TestRationsOnLostDevice(t *testing.T) {
+	d := twoDevices()
+	d.lost, d.devices[1] = map[int]error{1: errors.New("lost")}, gpu.Device{Index: 1}
+	m := Machine{Jobs: []Job{{State: Running, Devices: []Device{{Device: 1, UUID: "GPU-b", Limited: true, Limit: 3 * gib}, {Device: 1, UUID: "GPU-a", Limited: true, Limit: gib}, {Device: 0, UUID: "GPU-b", Limited: true, Limit: 5 * gib}}}}}
+	m.addDriver(answerOf(d), lockers{})
+	expect.Equal(t, [2]uint64{m.Devices[0].Rations, m.Devices[1].Rations}, [2]uint64{gib, 3 * gib})
 }
 
 // A user with thousands of jobs that cannot be read, or thousands of UIDs, hides nothing that is to be
@@ -318,6 +329,21 @@ func TestOverbookedWhateverJobsSay(t *testing.T) {
 	expect.Equal(t, len(found) == 1 && found[0].Kind == Overbooked, os.Geteuid() == 0, found)
 }
 
+// The region of a new job may have the number of a file that is gone. A process that had that one locked, and is still in
+// the driver's last answer, counts for no other user's job.
+func TestReusedFile(t *testing.T) {
+	t.Setenv(job.EnvFolder, "")
+	const pid = 1 << 29
+	file, read := job.FileOf(&unix.Stat_t{Dev: 7, Ino: 8}), time.Unix(100, 0)
+	for made, want := range map[time.Time]uint64{read: 3 * gib, read.Add(1): 0} {
+		m := Machine{Jobs: []Job{{Name: "b", State: Running, file: file, Created: made, Devices: []Device{{UUID: "GPU-a", Limited: true, Limit: 11 * gib}}}}}
+		d := twoDevices()
+		d.processes = []gpu.Process{{Device: 0, PID: pid, Used: 3 * gib}}
+		m.addDriver(answerOf(d), lockers{read, map[int][]job.FileID{pid: {file}}})
+		expect.Equal(t, m.Jobs[0].Devices[0].Driver, want, "made", made)
+	}
+}
+
 // A job that says it sleeps, while the driver counts memory of its processes, does not hide that the device is overbooked.
 func TestOverbookedBySleeper(t *testing.T) {
 	t.Setenv(job.EnvFolder, "")
@@ -327,7 +353,7 @@ func TestOverbookedBySleeper(t *testing.T) {
 		m := Machine{Jobs: []Job{{Name: "a", State: Running, Sleep: Asleep, file: file, Devices: []Device{{UUID: "GPU-a", Limited: true, Limit: 11 * gib}}}}}
 		d := twoDevices()
 		d.processes = []gpu.Process{{Device: 0, PID: pid, Used: used}}
-		m.addDriver(answerOf(d), map[int][]job.FileID{pid: {file}})
+		m.addDriver(answerOf(d), lockers{files: map[int][]job.FileID{pid: {file}}})
 		expect.Equal(t, m.Devices[0].Rations, want, "with", used, "held, the limits add up to")
 	}
 }

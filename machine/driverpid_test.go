@@ -28,7 +28,7 @@ func TestNamespaceWithItsOwnPIDs(t *testing.T) {
 	d.processes = []gpu.Process{{Device: 0, PID: me, Used: gib}, {Device: 0, PID: os.Getppid(), Used: 2 * gib}}
 	m := Machine{Jobs: []Job{{Name: "a", State: Running, Devices: []Device{{Device: 0, UUID: "GPU-a", Used: gib}},
 		Processes: []Process{{Verified: true, PID: me, Local: ProcessID{PID: me}, State: Live, Holdings: []Holding{{Device: 0, Total: gib}}}}}}}
-	m.addDriver(answerOf(d), nil)
+	m.addDriver(answerOf(d), lockers{})
 	h := m.Jobs[0].Processes[0].Holdings[0]
 	expect.True(t, h.Driver == gib && h.DriverNow, h)
 	expect.True(t, len(m.Outside) == 1 && m.Outside[0].PID == os.Getppid(), "in no job", m.Outside)
@@ -45,7 +45,7 @@ func TestNamespaceWithHostPIDs(t *testing.T) {
 		d.processes = []gpu.Process{{Device: 0, PID: beyond, Used: used[0]}, {Device: 0, PID: me, Used: used[1]}}
 		m := Machine{Jobs: []Job{{Name: "a", State: Running, Devices: []Device{{Device: 0, UUID: "GPU-a", Limited: true, Limit: 4 * gib, Used: 3 * gib}},
 			Processes: []Process{{Verified: true, PID: me, Local: ProcessID{PID: me}, State: Live, Holdings: []Holding{{Device: 0, Total: 3 * gib}}}}}}}
-		m.addDriver(answerOf(d), nil)
+		m.addDriver(answerOf(d), lockers{})
 		return m
 	}
 	for name, c := range map[string]struct {

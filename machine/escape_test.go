@@ -62,7 +62,7 @@ func TestEscapes(t *testing.T) {
 			if c.late {
 				a.asked = 1
 			}
-			m.addDriver(a, c.lockers)
+			m.addDriver(a, lockers{files: c.lockers})
 			var got []int
 			for _, e := range m.Escapes {
 				for _, p := range e.Processes {

@@ -37,13 +37,13 @@ type scanner struct {
 	mu      sync.Mutex        // held during a Scan
 	users   map[int]*userScan // by UID; ownUser is this user
 	outside map[job.FileID]*userScan
-	quotas  map[int]*quota       // by account, for users and outside together
-	found   time.Time            // when the users' folders and the kernel's locks were last read
-	notes   []Finding            // findings of that read
-	lockers map[int][]job.FileID // by PID: the files that a process had locked at that read
-	due     time.Time            // when deferred work is due; zero if there is none
-	permits chan struct{}        // see permit
-	unread  map[JobID]time.Time  // runs without a record that have disappeared: when that was noticed
+	quotas  map[int]*quota      // by account, for users and outside together
+	found   time.Time           // when the users' folders and the kernel's locks were last read
+	notes   []Finding           // findings of that read
+	lockers lockers             // the files that processes had locked at that read
+	due     time.Time           // when deferred work is due; zero if there is none
+	permits chan struct{}       // see permit
+	unread  map[JobID]time.Time // runs without a record that have disappeared: when that was noticed
 
 	driver *driverPoll
 	denied os.FileInfo // the file of m.Denied; nil if there was none
@@ -440,21 +440,22 @@ func (s *scanner) quotaOf(account int) *quota {
 func (s *scanner) findLocked(known map[job.FileID]bool) (gone bool) {
 	deadline, stop := within(lockTimeout)
 	defer stop()
+	at := time.Now()
 	files, all, err := job.LockedFiles(deadline)
 	if err != nil {
 		return false
 	}
 	if !all {
 		s.notes = append(s.notes, Finding{Kind: Unanswering, Device: -1,
-			Text:   "the kernel's list of locks is too long to be read, or changes all the time; jobs outside the folders of jobs may be missing",
+			Text:   "the kernel's list of locks is too long to be read, or the locks on jobs change all the time; jobs outside the folders of jobs may be missing",
 			Remedy: "look in /proc/locks for the process that takes so many"})
 	}
 	locked := map[job.FileID]bool{}
-	s.lockers = map[int][]job.FileID{}
+	s.lockers = lockers{at, map[int][]job.FileID{}}
 	for _, f := range files {
 		locked[f.ID] = true
 		for _, pid := range f.PIDs {
-			s.lockers[pid] = append(s.lockers[pid], f.ID)
+			s.lockers.files[pid] = append(s.lockers.files[pid], f.ID)
 		}
 		if !known[f.ID] && s.outside[f.ID] == nil {
 			account := -1

@@ -172,7 +172,11 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 	for i := range after.Waiting {
 		w := &after.Waiting[i]
 		if was[id(w)] == nil && w.Path != "" {
-			out = append(out, w.event(JobWaits, w.Since, fmt.Sprintf("%s waits for %s, place %d in the queue", w.withOwner(), w.WantsText(), w.Place)))
+			text := fmt.Sprintf("%s waits for %s", w.withOwner(), w.WantsText())
+			if before.Folder != "" { // otherwise it may have begun long ago, at another place
+				text += fmt.Sprintf(", place %d in the queue", w.Place)
+			}
+			out = append(out, w.event(JobWaits, w.Since, text))
 		}
 		delete(was, id(w))
 	}

@@ -118,6 +118,16 @@ func TestWaitingToWake(t *testing.T) {
 	}
 }
 
+// A place in the queue is said of a command that was seen to begin to wait, and not of one that has waited for long.
+func TestWaitingPlace(t *testing.T) {
+	waits := &Machine{Waiting: []Waiting{{Place: 2, Job: "a", Path: "/jobs/a/region", Owner: "anna", PID: 7, Since: time.Unix(2, 0), Wants: []Wanted{{0, 20 << 30}}}}}
+	for folder, want := range map[string]string{"": "job a of anna waits for 20 GiB on GPU 0", "/jobs": "job a of anna waits for 20 GiB on GPU 0, place 2 in the queue"} {
+		events := waitingSince(&Machine{Folder: folder}, waits, time.Unix(10, 0))
+		expect.Must(t, len(events) == 1, events)
+		expect.Equal(t, events[0].Text, want)
+	}
+}
+
 // A job whose ration was lent leaves the queue when it has the ration back, and wakes after that.
 func TestWaitingToWakeForRation(t *testing.T) {
 	path := job.OfUserPath(4002)

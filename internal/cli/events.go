@@ -145,7 +145,11 @@ func (p *eventPrinter) printKnown() error {
 	all := machine.Events(&machine.Machine{}, &m, time.Now())
 	if c, err := agent.Find(); err == nil && !p.f.noAgent {
 		err := c.Events(context.Background(), false, func(e machine.Event) error {
-			all = append(all, e)
+			if e.Kind == machine.JobWaits { // it may have seen the place in the queue at that time
+				all = slices.Insert(all, 0, e)
+			} else {
+				all = append(all, e)
+			}
 			return nil
 		})
 		p.a.noteSilent(err, "events that only it has are missing, such as those of removed jobs")

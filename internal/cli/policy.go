@@ -252,7 +252,11 @@ func (a *app) printApplied(r policy.Result) error {
 		for _, f := range out.Failed {
 			a.warn(fmt.Sprintf("user %s: %s", f.User, f.Error))
 		}
-		a.out.printf("The policy is in force. %s.\n", humanfmt.Plural(len(out.Users), "user has a job or is exempt", "users have a job or are exempt"))
+		text := humanfmt.Plural(len(out.Users), "user has a job or is exempt", "users have a job or are exempt")
+		if len(out.Failed) > 0 { // most of them have the job of before
+			text = humanfmt.Plural(len(out.Users), "user has what the rule says", "users have what their rules say") + ", " + humanfmt.Plural(len(out.Failed), "does not", "do not")
+		}
+		a.out.printf("The policy is in force. %s.\n", text)
 	})
 }
 

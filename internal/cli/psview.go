@@ -168,16 +168,20 @@ func (a *app) printGPUs(devices []machine.GPU) {
 	if !a.totals.All() {
 		whose = " of yours"
 	}
+	number := 1
 	for _, g := range devices {
-		if g.Total == 0 { // a finding says why
-			a.out.printf("GPU %d  does not answer\n", g.Device)
-			continue
+		number = max(number, len(fmt.Sprint(g.Device)))
+	}
+	for _, g := range devices {
+		line := fmt.Sprintf("GPU %-*d  ", number, g.Device)
+		switch {
+		case g.Failed || g.Total == 0: // a finding says why
+			line += "does not answer"
+		case a.out.tty:
+			line += fmt.Sprintf("%s  %s  %s of %s used", g.Name, a.out.bar(float64(g.Used)/float64(g.Total), 20), humanfmt.Bytes(g.Used), humanfmt.Bytes(g.Total))
+		default:
+			line += fmt.Sprintf("%s  %s of %s used", g.Name, humanfmt.Bytes(g.Used), humanfmt.Bytes(g.Total))
 		}
-		line := fmt.Sprintf("GPU %d  %s  ", g.Device, g.Name)
-		if a.out.tty {
-			line += a.out.bar(float64(g.Used)/float64(g.Total), 20) + "  "
-		}
-		line += fmt.Sprintf("%s of %s used", humanfmt.Bytes(g.Used), humanfmt.Bytes(g.Total))
 		if g.Jobs > 0 {
 			line += fmt.Sprintf(", %s handed out to %s", humanfmt.Bytes(g.Rations), humanfmt.Plural(g.Jobs, "job", "jobs")+whose)
 		}

@@ -37,12 +37,12 @@ func TestPrintDevices(t *testing.T) {
 	}
 }
 
-// A GPU whose size is not known has failed: it has no zeros.
+// A GPU that has failed has no zeros, and says what is handed out there; the lines of ten and more GPUs are aligned.
 func TestPrintFailedGPU(t *testing.T) {
 	var out bytes.Buffer
 	a := &app{out: newTerminal(&out), totals: &agent.Totals{}}
-	a.printGPUs([]machine.GPU{{Device: 0, Name: "H200", Total: 8 << 30, Used: 2 << 30}, {Device: 1}})
-	expect.Equal(t, out.String(), "GPU 0  H200  2 GiB of 8 GiB used\nGPU 1  does not answer\n")
+	a.printGPUs([]machine.GPU{{Device: 0, Name: "H200", Total: 8 << 30, Used: 2 << 30}, {Device: 1, Failed: true}, {Device: 12, Total: 8 << 30, Failed: true, Rations: 4 << 30, Jobs: 1}})
+	expect.Equal(t, out.String(), "GPU 0   H200  2 GiB of 8 GiB used\nGPU 1   does not answer\nGPU 12  does not answer, 4 GiB handed out to 1 job of yours\n")
 }
 
 // However long the text and however small the terminal, the first line stays, and no line is

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"ration/internal/embedded"
+	"ration/internal/gpu"
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
@@ -123,9 +124,24 @@ func (c *checker) checkDriver() {
 	default:
 		c.pass("driver", "%s, CUDA %s, driver %s", bare["libcuda"], cudaVersion(bare["cuda"]), orUnknown(bare["driver"]))
 	}
+	if c.FakeGPU == "" {
+		if driver, err := gpu.Open(""); err == nil {
+			c.checkDevices(driver.Devices)
+			driver.Close()
+		}
+	}
 	if bare["libcuda"] != "" && bare["nvml"] == "" {
 		c.warn("NVML", "make libnvidia-ml.so.1 available: it reports what the driver counts",
 			"not usable: %s; without it ration shows no drift, and takes no percentages", orUnknown(bare["nvml-missing"]))
+	}
+}
+
+// checkDevices warns of each GPU that the driver does not answer for.
+func (c *checker) checkDevices(devices []gpu.Device) {
+	for _, d := range devices {
+		if d.Failed != nil {
+			c.warn("GPUs", "nvidia-smi and the kernel's log (dmesg, Xid) say why; the other GPUs go on", "GPU %d does not answer: %s", d.Index, strings.TrimSuffix(d.Failed.Error(), " (try nvidia-smi)"))
+		}
 	}
 }
 

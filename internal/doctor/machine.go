@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -42,27 +41,27 @@ func parseVersion(text string) (major, minor int) {
 	return major, minor
 }
 
-// checkJobFolder creates a job with a region, and removes it.
+// checkJobFolder creates a region in the folder of jobs, where no command and no agent takes it for a job's, and removes it.
 func (c *checker) checkJobFolder() {
 	const remedy = "name another folder in " + job.EnvFolder
 	if path := os.Getenv(launch.EnvRegion); path != "" {
 		c.warn("inside a job", "run the doctor outside it", "%s is %s: the other checks show the machine as this job sees it", launch.EnvRegion, path)
 	}
-	lock, err := job.Create("doctor-" + strconv.Itoa(os.Getpid()))
+	folder, err := job.MakeScratch()
 	if err != nil {
 		c.fail("job folder", remedy, "%v", err)
 		return
 	}
-	defer lock.RemoveIfUnused()
-	r, err := region.Open(lock.Job.Path, region.Options{})
+	defer os.RemoveAll(folder)
+	r, err := region.Open(filepath.Join(folder, "check"), region.Options{})
 	if err != nil {
 		c.fail("job folder", remedy, "%v", err)
 		return
 	}
 	defer r.Close()
 	c.hasJobs = true
-	c.pass("job folder", "%s, on %s", job.Folder(), job.FileSystem(lock.Folder))
-	if err := checkLocks(lock.Folder); err != nil {
+	c.pass("job folder", "%s, on %s", job.Folder(), job.FileSystem(folder))
+	if err := checkLocks(folder); err != nil {
 		c.fail("locks", remedy+", on a local file system", "%v", err)
 		return
 	}

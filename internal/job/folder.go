@@ -126,6 +126,14 @@ func MakeFolder(name string) (string, error) {
 	return path, nil
 }
 
+// MakeScratch makes a folder beside this user's jobs that is no job, for the caller to remove.
+func MakeScratch() (string, error) {
+	if err := makeTop(); err != nil {
+		return "", err
+	}
+	return os.MkdirTemp(Folder(), ".scratch-") // no job has a name that begins with a dot
+}
+
 // makeTop makes the folder of this user's jobs, unless it exists.
 func makeTop() error {
 	folder := Folder()

@@ -56,22 +56,36 @@ type LockedFile struct {
 //
 // The kernel gives a page of the list with each read, and continues at a number of the list, not at an
 // entry. If locks before that number are dropped meanwhile, entries are left out, also of locks that
-// are held all the time. So the list is read until two readings are equal. All that was found in
-// any of them is returned.
+// are held all the time. So the list is read until two readings are equal. On a busy machine some program takes or drops
+// a lock all the time, and no two may be: then all files are known if the second half of the readings has none that
+// the first half does not have. All that was found in any of them is returned.
 func LockedFiles(end <-chan struct{}) (files []LockedFile, all bool, err error) {
-	var text, last []byte
+	return lockedFiles(func() ([]byte, bool, error) { return readLocks(end) })
+}
+
+func lockedFiles(read func() (text []byte, all bool, err error)) (files []LockedFile, all bool, err error) {
+	var text, last, half []byte
+	settles := false // all readings were made
 	for n := range maxReadings {
-		next, whole, err := readLocks(end)
+		next, whole, err := read()
 		if err != nil {
 			return nil, false, err
 		}
 		text = append(text, next...)
+		if n == maxReadings/2-1 {
+			half = text
+		}
 		if all = whole && (len(next) < lockPage || n > 0 && bytes.Equal(next, last)); all || !whole {
 			break
 		}
 		last = next
+		settles = n == maxReadings-1
 	}
-	files, whole := divideLocked(parseLocks(text), maxLockedFile, ownerOf)
+	found := parseLocks(text)
+	if settles {
+		all = len(parseLocks(half)) == len(found)
+	}
+	files, whole := divideLocked(found, maxLockedFile, ownerOf)
 	return files, all && whole, nil
 }
 

@@ -116,6 +116,30 @@ func TestParseUID(t *testing.T) {
 	}
 }
 
+// Locks of other programs that change all the time, as on any busy machine, leave nothing unknown; files that
+// are found only in later readings do.
+func TestLockedFilesOfBusyMachine(t *testing.T) {
+	at := slotOffset(t, 0)
+	readings := func(second int) (all bool, files []LockedFile) {
+		n := 0
+		files, all, err := lockedFiles(func() ([]byte, bool, error) {
+			text := fmt.Sprintf("1: POSIX  ADVISORY  WRITE 11 00:2b:100 %d %d\n", at, at)
+			if n >= second {
+				text += fmt.Sprintf("2: POSIX  ADVISORY  WRITE 12 00:2b:101 %d %d\n", at, at)
+			}
+			n++
+			return []byte(text + strings.Repeat(fmt.Sprintf("3: FLOCK  ADVISORY  WRITE %d 00:1a:%d 0 EOF\n", n, n), lockPage/30)), true, nil
+		})
+		expect.OK(t, err)
+		expect.Equal(t, n, maxReadings, "readings")
+		return all, files
+	}
+	for second, want := range map[int]bool{0: true, maxReadings/2 - 1: true, maxReadings / 2: false, maxReadings - 1: false} {
+		all, files := readings(second)
+		expect.True(t, all == want && len(files) == 2, second, all, files)
+	}
+}
+
 // A lock that is held all the time is found, however many others come and go. The kernel's list takes several reads then,
 // and it continues each at a number of the list, not at an entry.
 func TestLockedFilesWhileOthersChange(t *testing.T) {

@@ -42,6 +42,10 @@ var troubles = []struct {
 	{"RationDrift", func(s *scene) { s.found(machine.Drift) }},
 	{"RationJobUnreadable", func(s *scene) { s.found(machine.Unreadable) }},
 	{"RationUserNotAnswering", func(s *scene) { s.found(machine.Unanswering) }},
+	{"RationGPUFailed", func(s *scene) { // its size may not be known, which must not read as overbooked
+		s.found(machine.DeviceFailed)
+		s.machine.Devices[0].Failed, s.machine.Devices[0].Total, s.machine.Devices[0].Used = true, 0, 0
+	}},
 	{"RationDriverSilent", func(s *scene) { s.found(machine.DriverSilent) }},
 	{"RationUsersRefused", func(s *scene) { s.found(machine.PolicyRefused) }},
 	{"RationShareNotEnforced", func(s *scene) { s.found(machine.ShareUnkept) }},

@@ -193,8 +193,12 @@ func (e emitter) devices(m *machine.Machine) {
 		g := &m.Devices[i]
 		device := strconv.Itoa(g.Device)
 		e.gauge(deviceInfo, 1, device, label(g.UUID), label(g.Name), strconv.FormatBool(g.MIG))
-		e.gauge(deviceSize, float64(g.Total), device)
-		e.gauge(deviceUsed, float64(g.Used), device)
+		if g.Total > 0 { // unknown of a GPU that has failed; 0 would be less than any limit
+			e.gauge(deviceSize, float64(g.Total), device)
+		}
+		if !g.Failed {
+			e.gauge(deviceUsed, float64(g.Used), device)
+		}
 		e.gauge(deviceRationed, float64(g.Rations), device)
 		e.gauge(deviceOutside, float64(outside[g.Device]), device)
 		e.gauge(deviceOverLimit, float64(over[i]), device)

@@ -43,7 +43,7 @@ func (m *Model) usageBar(d machine.Device, width int) string {
 
 // gpuBar draws the used part of a device, with a mark at the sum of the limits.
 func (m *Model) gpuBar(g machine.GPU, width int) string {
-	if width == 0 || g.Total == 0 {
+	if width == 0 || g.Total == 0 || g.Failed {
 		return strings.Repeat(" ", width)
 	}
 	limit := -1

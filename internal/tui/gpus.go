@@ -17,8 +17,8 @@ func (m *Model) gpuTable() table[machine.GPU] {
 		{title: "GPU", right: true, text: func(g machine.GPU) string { return fmt.Sprint(g.Device) }},
 		{title: "MODEL", drop: 9, text: func(g machine.GPU) string { return strings.TrimPrefix(g.Name, "NVIDIA ") }},
 		{title: "bar", drop: 1, fill: m.gpuBar},
-		{title: "USED", right: true, text: func(g machine.GPU) string { return humanfmt.Short(g.Used) }},
-		{title: "TOTAL", right: true, text: func(g machine.GPU) string { return humanfmt.Short(g.Total) }},
+		{title: "USED", right: true, text: usedOf},
+		{title: "TOTAL", right: true, text: totalOf},
 		{title: m.handedOut("HANDED OUT", "YOURS"), right: true, drop: 2, text: func(g machine.GPU) string {
 			if g.Rations > g.Total && g.Total > 0 {
 				return "! " + humanfmt.Short(g.Rations) // a colour alone would not be enough
@@ -26,7 +26,7 @@ func (m *Model) gpuTable() table[machine.GPU] {
 			return humanfmt.Short(g.Rations)
 		},
 			style: func(g machine.GPU) *lipgloss.Style {
-				if g.Rations > g.Total {
+				if g.Rations > g.Total && g.Total > 0 {
 					return &m.theme.bad
 				}
 				return &plain
@@ -41,6 +41,21 @@ func (m *Model) gpuTable() table[machine.GPU] {
 		{title: "POWER", right: true, drop: 5, text: func(g machine.GPU) string { return optional("%.0fW", g.Power) },
 			needed: func(g machine.GPU) bool { return g.Power != nil }},
 	}}
+}
+
+// usedOf and totalOf format what is used of a device and its size. Of a GPU that has failed they are not known.
+func usedOf(g machine.GPU) string {
+	if g.Failed {
+		return "failed"
+	}
+	return humanfmt.Short(g.Used)
+}
+
+func totalOf(g machine.GPU) string {
+	if g.Total == 0 {
+		return "?"
+	}
+	return humanfmt.Short(g.Total)
 }
 
 // handedOut returns the words for the limits on a device: of all jobs, or of this user's.
@@ -121,10 +136,10 @@ func (m *Model) gpuGrid(devices []machine.GPU, perLine int) (lines []line) {
 	width = max(1, width-gridGap)
 	numbers, used := 1, 4
 	for _, g := range devices {
-		numbers, used = max(numbers, len(fmt.Sprint(g.Device))), max(used, len(humanfmt.Short(g.Used)))
+		numbers, used = max(numbers, len(fmt.Sprint(g.Device))), max(used, len(usedOf(g)))
 	}
 	cell := func(g machine.GPU) string {
-		after := " " + termtext.PadLeft(humanfmt.Short(g.Used), used)
+		after := " " + termtext.PadLeft(usedOf(g), used)
 		mark := " "
 		if g.Rations > g.Total && g.Total > 0 {
 			mark = m.theme.bad.Render("!")

@@ -393,6 +393,16 @@ func TestOwnLimitsOnly(t *testing.T) {
 	expect.True(t, strings.HasSuffix(m.gpuSum(s.Devices), "yours"), m.gpuSum(s.Devices))
 }
 
+// A GPU that has failed is not shown as empty, in the table and in the grid.
+func TestFailedGPU(t *testing.T) {
+	s := example()
+	s.Devices = []machine.GPU{{Device: 0, Total: 8 << 30, Used: 1 << 30}, {Device: 1, Failed: true, Rations: 4 << 30, Jobs: 1}}
+	for _, height := range []int{40, 9} {
+		text := frameOf(t, s, 100, height, nil)
+		expect.True(t, strings.Contains(text, "failed") && !strings.Contains(text, "! 4G"), height, text)
+	}
+}
+
 // A job that the driver counts more for than its limit is red, also if its own accounts are empty.
 func TestOverLimit(t *testing.T) {
 	s := example()

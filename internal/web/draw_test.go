@@ -266,6 +266,17 @@ func TestChart(t *testing.T) {
 	expect.Equal(t, len(c.samples), slotCount, "samples")
 }
 
+// A GPU that has failed does not look free.
+func TestFailedGPU(t *testing.T) {
+	m := webtest.Machine(1, 2, 1)
+	m.Devices[0].Failed, m.Devices[0].Used = true, 0
+	h := newHub(Options{})
+	v := h.gpu(m, &m.Devices[0], h.holdingsOf(m), false)
+	expect.True(t, v.Failed && strings.HasPrefix(v.Summary, v.Name+" does not answer;"), v.Summary)
+	text := render("gpu", v)
+	expect.True(t, strings.Contains(text, ">does not answer<") && !strings.Contains(text, " free<"), text)
+}
+
 // A bar has the users in it, what is outside, and limits; the device ends where it is overbooked.
 func TestBar(t *testing.T) {
 	m := webtest.Machine(1, 30, 1)

@@ -59,6 +59,7 @@ type gpuView struct {
 	Used, Total, Percent     string
 	Number                   string // Used, without its unit if Total has the same
 	Busy                     string
+	Failed                   bool     // the driver does not answer for it, so what is in use is not known
 	Facts                    []string // from the driver
 	HandedOut, OverBy        string   // OverBy: by how much the limits exceed the device's memory; empty if they do not
 	Bar, Rations             []part
@@ -71,7 +72,7 @@ type gpuView struct {
 
 func (h *hub) gpu(m *machine.Machine, g *machine.GPU, u *holdings, derived bool) gpuView {
 	v := gpuView{ID: fmt.Sprintf("gpu-%d", g.Device), ChartID: fmt.Sprintf("chart-%d", g.Device), Name: fmt.Sprintf("GPU %d", g.Device),
-		Open: len(m.Devices) <= openDevices, Model: modelOf(g), Total: humanfmt.Bytes(g.Total)}
+		Open: len(m.Devices) <= openDevices, Model: modelOf(g), Total: humanfmt.Bytes(g.Total), Failed: g.Failed}
 	if derived {
 		v.Model = "as its jobs know it"
 	}
@@ -256,6 +257,9 @@ func barSummary(v *gpuView) string {
 		parts[i] = p.Title
 	}
 	text := fmt.Sprintf("%s: %s of %s used, %s free", v.Name, v.Used, v.Total, v.Free)
+	if v.Failed {
+		text = v.Name + " does not answer"
+	}
 	if len(parts) > 0 {
 		text += "; " + strings.Join(parts, ", ")
 	}
