@@ -161,7 +161,7 @@ func TestLockedFilesWhileOthersChange(t *testing.T) {
 			}
 		}
 	})
-	for range 200 {
+	for range 50 {
 		files, all, err := LockedFiles(nil)
 		expect.OK(t, err)
 		found := 0

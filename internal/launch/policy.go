@@ -95,6 +95,9 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		p.Name = runName(p.Command[0])
 	}
 	if limited {
+		if err := p.checkLeast(); err != nil {
+			return nil, err
+		}
 		if err := p.checkVisible(os.Getenv("CUDA_VISIBLE_DEVICES")); err != nil {
 			return nil, err
 		}
@@ -232,6 +235,18 @@ func (p Plan) record(j *Job) (err error) {
 		j.Discard()
 	}
 	return err
+}
+
+// checkLeast returns an error for a limit with which no program runs, as 10 for 10g: that is no request for the policy.
+func (p Plan) checkLeast() error {
+	for d := range abi.Devices {
+		if size, err := p.Settings.Memory.For(d).Of(0); err == nil {
+			if err := limit.CheckLeast(size, p.Sources.Memory, p.Settings.Memory.String()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // returnTimeout bounds the wait for the return of a run's part. The service returns it in any case, if later.
