@@ -22,6 +22,7 @@ type Denied struct {
 	UID     int            `json:"uid"`
 	User    string         `json:"user"`              // the UID if the user has no name
 	Count   uint64         `json:"count"`             // refusals of this user since boot, with this one
+	Earlier uint64         `json:"earlier,omitempty"` // refusals since Time that this one replaced, because there were many in a short time
 	Device  int            `json:"device"`            // -1 if the refusal is not about one device
 	Asked   uint64         `json:"asked,omitempty"`   // memory of that device
 	Held    uint64         `json:"held,omitempty"`    // of it that is in the rations of other users
@@ -47,7 +48,7 @@ func ReadDenied() ([]Denied, error) { return readDenied(job.AllUsers()) }
 func readDenied(all bool) (out []Denied, err error) {
 	read, err := job.ReadDenied(all)
 	for _, d := range read {
-		one := Denied{d.Time, d.UID, d.User, d.Count, d.Device, d.Asked, d.Held, d.Total, nil, d.Own, d.What, d.Settled, d.Text}
+		one := Denied{d.Time, d.UID, d.User, d.Count, d.Earlier, d.Device, d.Asked, d.Held, d.Total, nil, d.Own, d.What, d.Settled, d.Text}
 		for _, h := range d.Holders {
 			one.Holders = append(one.Holders, DeniedHolder(h))
 		}
@@ -125,6 +126,9 @@ func (d *Denied) sentence() (text, remedy string) {
 	}
 	if len(holders) > 0 {
 		text += "; the largest rations there: " + strings.Join(holders, ", ")
+	}
+	if d.Earlier > 0 {
+		text += fmt.Sprintf("; the latest of %d since then", d.Earlier+1)
 	}
 	return text, remedy
 }

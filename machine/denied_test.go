@@ -47,6 +47,12 @@ func TestDeniedOwnIsNoFinding(t *testing.T) {
 	expect.Equal(t, len((&Machine{Denied: []Denied{at(1, true, "too much")}}).recentlyDenied(now)), 0)
 }
 
+// An entry that stands for several has the time of the first and the words of the latest, and says so.
+func TestDeniedLatestOfMany(t *testing.T) {
+	got, _ := (&Denied{User: "ada", Text: "no room (try again later)", Earlier: 5}).sentence()
+	expect.Equal(t, got, "the policy refused ada a ration: no room; the latest of 6 since then")
+}
+
 // It is said of the user in all its forms.
 func TestDeniedOfUser(t *testing.T) {
 	t.Setenv(job.EnvFolder, "")

@@ -123,11 +123,7 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 			continue
 		}
 		e := j.event(JobEnded, now)
-		what := "job " + j.Title()
-		if j.Title() == j.Owner { // as where it starts
-			what = j.withOwner()
-		}
-		e.Text = what + " has ended, and was removed"
+		e.Text = j.endTitle() + " has ended, and was removed"
 		out = append(out, e)
 	}
 	out = append(out, deniedSince(before.Denied, after.Denied)...)
@@ -144,6 +140,14 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 
 func (j *Job) event(kind string, at time.Time) Event {
 	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.ID().Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
+}
+
+// endTitle names the job where it ends. The job of all programs of a user is named as where it starts.
+func (j *Job) endTitle() string {
+	if j.Title() == j.Owner {
+		return j.withOwner()
+	}
+	return "job " + j.Title()
 }
 
 // withOwner names the job and its owner.
@@ -214,7 +218,7 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 		return out // the time of its end is unknown
 	}
 	e := after.event(JobEnded, cmp.Or(after.Ended, now))
-	e.Exit, e.Text = after.Exit, fmt.Sprintf("job %s has ended", after.Title())
+	e.Exit, e.Text = after.Exit, after.endTitle()+" has ended"
 	switch {
 	case e.Exit != nil && e.Exit.Signal != 0:
 		e.Text += fmt.Sprintf(" by signal %d (%v)", e.Exit.Signal, syscall.Signal(e.Exit.Signal))

@@ -84,7 +84,12 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 }
 
 // ownerAndName returns the form in which other commands accept another user's job.
-func ownerAndName(j *machine.Job) string { return j.Owner + "/" + j.Name }
+func ownerAndName(j *machine.Job) string {
+	if node.IsOfPolicy(j) || strings.Contains(j.Name, "/") { // the user is in its name already
+		return j.Name
+	}
+	return j.Owner + "/" + j.Name
+}
 
 // notAll says why a look-up by name is uncertain: a user whose jobs were not all read may have a
 // job of that name too. It returns "" if the look-up is certain.

@@ -76,3 +76,14 @@ func TestNotAllJobs(t *testing.T) {
 	_, err := findJob(&m, "other", nil)
 	expect.True(t, errors.Is(err, job.ErrNoJob) && strings.Contains(err.Error(), "could not be read"), err)
 }
+
+// Root names a job of another user with that user once, also one that a policy made.
+func TestOwnerAndName(t *testing.T) {
+	for want, j := range map[string]machine.Job{
+		"anna/train": {Name: "train", Owner: "anna", Path: "/run/user/4001/ration/train/region"},
+		"anna/exp":   {Name: "anna/exp", Owner: "anna", Path: job.RunPath(4001, "exp")},
+		"anna":       {Name: "anna", Owner: "anna", Path: job.OfUserPath(4001)},
+	} {
+		expect.Equal(t, ownerAndName(&j), want)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,7 +36,8 @@ func newPolicyShowCommand(a *app) *cobra.Command {
 		Long: `Show the policy in force: the rules of users, of groups and for everybody, in
 the order in which they apply, with all that they set; and for each user the
 rule that applies, the ration, and the limits of the user's job. Without
-arguments these are the users that the policy names, and those that have a job.
+arguments these are the users that the policy names, those that have a job, and
+yourself.
 With arguments only those users are shown; --json always has the rules.
 
 Exit status: 0, or 1 if no policy is in force.`,
@@ -54,6 +56,9 @@ Exit status: 0, or 1 if no policy is in force.`,
 			}
 			if len(args) == 0 {
 				uids = p.Named()
+				if own := os.Getuid(); own != 0 && !slices.Contains(uids, own) { // who asks wants to know that first
+					uids = append(uids, own)
+				}
 			}
 			out := PolicyShown{true, p.Overbook, p.Missing, p.Memory, policy.Preloaded(), p.Rules(), []policy.Standing{}}
 			for _, uid := range uids {

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"text/template"
@@ -129,6 +130,13 @@ func (a *app) printTitle(s machine.Job) {
 	}
 	if s.Placed != "" {
 		a.out.paragraph(dim, 2, "placed: %s", s.Placed)
+	}
+	if len(s.Labels) > 0 {
+		var labels []string
+		for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
+			labels = append(labels, key+"="+s.Labels[key])
+		}
+		a.out.paragraph(dim, 2, "labels: %s", termtext.Printable(strings.Join(labels, ", ")))
 	}
 	if len(s.Command) > 0 {
 		command := "  " + termtext.Printable(strings.Join(s.Command, " "))

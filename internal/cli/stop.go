@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,7 +66,12 @@ be ended by you; 3 if there is no such job.`,
 		Args:              argCount(1, -1, "a job"),
 		ValidArgsFunction: completeJobs(1 << 10),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.eachStopped(args, f.yes, "End", func(j job.Job) (job.Stopped, error) { return job.Stop(j, f.grace) })
+			return a.eachStopped(args, f.yes, "End", func(name string, j job.Job) (out job.Stopped, err error) {
+				if out, err = job.Stop(j, f.grace); err == nil && len(out.Left) == 0 {
+					awaitLauncher(name, j)
+				}
+				return out, err
+			})
 		},
 	}
 	cmd.Flags().DurationVar(&f.grace, "grace", tui.StopGrace, "the `time` between SIGTERM and SIGKILL")
@@ -91,7 +97,7 @@ such job.`,
 			if err != nil {
 				return err
 			}
-			return a.eachStopped(args[1:], yes, "Send "+unix.SignalName(s)+" to", func(j job.Job) (job.Stopped, error) { return signalJob(j, s) })
+			return a.eachStopped(args[1:], yes, "Send "+unix.SignalName(s)+" to", func(_ string, j job.Job) (job.Stopped, error) { return signalJob(j, s) })
 		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, also for a job of another user")
@@ -115,7 +121,7 @@ func parseSignal(text string) (syscall.Signal, error) {
 }
 
 // eachStopped calls stop for each job, after a question if it is another user's, and prints what it did.
-func (a *app) eachStopped(names []string, yes bool, verb string, stop func(job.Job) (job.Stopped, error)) error {
+func (a *app) eachStopped(names []string, yes bool, verb string, stop func(name string, j job.Job) (job.Stopped, error)) error {
 	jobs, queued, err := lookUpStarting(names)
 	if err != nil {
 		return err
@@ -130,12 +136,30 @@ func (a *app) eachStopped(names []string, yes bool, verb string, stop func(job.J
 	}
 	var errs []error
 	for i, j := range jobs {
-		done, err := stop(j)
+		done, err := stop(names[i], j)
 		out := Stopped{Job: nameOf(names[i], j), Path: j.Path, Signalled: pidsOf(done.Asked), Killed: done.Killed, Left: pidsOf(done.Left)}
 		printErr := a.print(out, func() { a.out.printf("%s\n", stoppedText(names[i], done)) })
 		errs = append(errs, printErr, cmp.Or(err, leftError(names[i], done)))
 	}
 	return errors.Join(errs...)
+}
+
+// launcherTimeout bounds the wait for a launcher, which ends within milliseconds of its command unless it is stopped.
+const launcherTimeout = 2 * time.Second
+
+// awaitLauncher waits until ration run has ended, too, of a job whose processes have: until then its name is in use, and
+// so is its part of a policy's ration.
+func awaitLauncher(name string, j job.Job) {
+	if record, is := recorded(name); is {
+		j = record
+	}
+	began := time.Now()
+	for pause := time.Millisecond; time.Since(began) < launcherTimeout; pause = min(2*pause, 50*time.Millisecond) {
+		if _, _, err := job.TryWait(j); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		time.Sleep(pause)
+	}
 }
 
 // stoppedText says what stop did.

@@ -24,6 +24,7 @@ type Denied struct {
 	UID     int            `json:"uid"`
 	User    string         `json:"user"`              // the UID if the user has no name
 	Count   uint64         `json:"count"`             // refusals of this user since boot, with this one
+	Earlier uint64         `json:"earlier,omitempty"` // refusals since Time that this one replaced, because there were many in a short time
 	Device  int            `json:"device"`            // -1 if the refusal is not about one device
 	Asked   uint64         `json:"asked,omitempty"`   // memory of that device
 	Held    uint64         `json:"held,omitempty"`    // of it that is in the rations of other users
@@ -122,7 +123,7 @@ func withDenied(all []Denied, d Denied, entry bool) []Denied {
 	if entry || last < 0 {
 		all = append(all, d)
 	} else {
-		d.Time = all[last].Time
+		d.Time, d.Earlier = all[last].Time, all[last].Earlier+1
 		all[last] = d
 	}
 	return all[max(0, len(all)-maxDenied):]

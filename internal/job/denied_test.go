@@ -14,7 +14,7 @@ func TestDeniedLatest(t *testing.T) {
 	all = withDenied(all, Denied{Time: time.Unix(2, 0), UID: 1001, Text: "another user"}, true)
 	all = withDenied(all, Denied{Time: time.Unix(3, 0), UID: 1000, Text: "no room"}, false)
 	expect.Must(t, len(all) == 2, all)
-	expect.True(t, all[0].Text == "no room" && !all[0].Own && all[0].Count == 2 && all[0].Time.Equal(time.Unix(1, 0)), all[0])
+	expect.True(t, all[0].Text == "no room" && !all[0].Own && all[0].Count == 2 && all[0].Earlier == 1 && all[0].Time.Equal(time.Unix(1, 0)), all[0])
 	expect.True(t, all[1].Text == "another user" && all[1].Count == 1, all[1])
 	all = withDenied(all, Denied{Time: time.Unix(4, 0), UID: 1000, Text: "no room"}, true)
 	expect.True(t, len(all) == 3 && all[2].Count == 3, all)

@@ -49,6 +49,9 @@ const (
 	BusyAnswer = "busy"
 )
 
+// EndRequest is the word with which a launcher returns the part of a run that no process uses any more: UID end NAME.
+const EndRequest = "end"
+
 // errBusy is returned if the run may be given later.
 var errBusy = errors.New("not now")
 
@@ -92,6 +95,9 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		p.Name = runName(p.Command[0])
 	}
 	if limited {
+		if err := p.checkLeast(); err != nil {
+			return nil, err
+		}
 		if err := p.checkVisible(os.Getenv("CUDA_VISIBLE_DEVICES")); err != nil {
 			return nil, err
 		}
@@ -119,7 +125,7 @@ func (p Plan) start(j *Job, request string, w *waiter) error {
 	j.catchSignals() // a signal from now on is the command's, whose end the record has
 	if err := p.record(j); err != nil {
 		if j.run != nil {
-			_ = j.run.Close()
+			j.endRun(p.Name)
 		}
 		return err
 	}
@@ -229,6 +235,35 @@ func (p Plan) record(j *Job) (err error) {
 		j.Discard()
 	}
 	return err
+}
+
+// checkLeast returns an error for a limit with which no program runs, as 10 for 10g: that is no request for the policy.
+func (p Plan) checkLeast() error {
+	for d := range abi.Devices {
+		if size, err := p.Settings.Memory.For(d).Of(0); err == nil {
+			if err := limit.CheckLeast(size, p.Sources.Memory, p.Settings.Memory.String()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// returnTimeout bounds the wait for the return of a run's part. The service returns it in any case, if later.
+const returnTimeout = 2 * time.Second
+
+// endRun ends this process's use of a run, and waits until its part is the user's again, so that what the user starts next
+// can have it.
+func (j *Job) endRun(name string) {
+	_ = j.run.Close()
+	c, err := dialPolicy(time.Now().Add(returnTimeout))
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, "%d %s %s\n", os.Getuid(), EndRequest, name); err == nil {
+		_, _, _ = readAnswer(c)
+	}
 }
 
 // runName returns a name for a run, from the command's name and PID.

@@ -354,7 +354,8 @@ func (rec *recorder) summarise(s *Summary) error {
 		if compute.Set() {
 			dev.Compute = &machine.Compute{Share: compute.Share, Max: compute.Max, Round: compute.Round, Used: compute.Used, Waited: compute.Waited}
 		}
-		if limit.Limited() || dev.Peak > 0 || dev.Refused > 0 {
+		// A device that the job may not use, as those that a policy hides, is none of it.
+		if limit.Limited() && dev.Limit > 0 || dev.Peak > 0 || dev.Refused > 0 {
 			s.Devices = append(s.Devices, dev)
 		}
 	}

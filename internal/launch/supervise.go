@@ -96,8 +96,8 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 }
 
 // saveRun copies the region of a run beside its record, because the policy's service removes the run with its refusals
-// when no process uses it. Then it ends this process's use of the run. The run of a command that has left processes
-// behind is not copied: it goes on.
+// when no process uses it. Then it ends the run. The run of a command that has left processes behind is not copied: it
+// goes on.
 func (j *Job) saveRun() {
 	if j.run == nil {
 		return
@@ -105,7 +105,7 @@ func (j *Job) saveRun() {
 	if err := region.Save(j.region, filepath.Join(j.Lock.Folder, job.RegionName)); err != nil && !errors.Is(err, region.ErrUsed) {
 		j.warn(err.Error() + " (ration ps and ration why will not know this job)")
 	}
-	_ = j.run.Close()
+	j.endRun(j.Lock.Job.Name)
 }
 
 // inherit makes the command inherit the locks of its job and its run, until stop is called.

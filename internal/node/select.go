@@ -83,7 +83,10 @@ func TimeOn(j *machine.Job, device int) float64 {
 
 // jobFilters are the keys of filters, with a test of a value.
 var jobFilters = map[string]func(j *machine.Job, value string) bool{
-	"name":    func(j *machine.Job, value string) bool { return matches(value, ShownName(j)) || matches(value, j.Name) },
+	"name": func(j *machine.Job, value string) bool {
+		_, name, _ := strings.Cut(j.Name, "/") // of a run under a policy, as its user may write it
+		return matches(value, ShownName(j)) || matches(value, j.Name) || name != "" && matches(value, name)
+	},
 	"user":    func(j *machine.Job, value string) bool { return IsUser(value)(j.UID, j.Owner) },
 	"state":   func(j *machine.Job, value string) bool { return cmp.Or(j.Sleep, j.State) == value },
 	"command": func(j *machine.Job, value string) bool { return strings.Contains(strings.Join(j.Command, " "), value) },

@@ -303,6 +303,8 @@ func (k *keeper) answerTo(r *rations, uid int, words []string, waits bool) (answ
 		return "ok " + at.List() + "\n", nil, err
 	case words[1] == launch.RunRequest && len(words) > 3:
 		return k.handleRun(r, uid, words[2], words[3:])
+	case words[1] == launch.EndRequest && len(words) == 3:
+		return ok, nil, r.returnRun(uid, words[2])
 	case words[1] == launch.TryRequest && len(words) > 3:
 		// A run is a part of the user's ration. While there is no room for that, the user waits with a ticket: without
 		// one, all users that come later would be served before.
@@ -360,19 +362,20 @@ func (k *keeper) resume() {
 	defer done()
 	for _, run := range job.RunsOf(-1) {
 		if uid, _, _ := job.RunOf(run.Name); r.endRun(run) != nil {
-			go k.awaitEnd(uid, run)
+			created, _ := ready(run)
+			go k.awaitEnd(uid, run, created)
 		}
 	}
 }
 
 // awaitEnd waits until a run has no process, and returns its ration to the user's job. It blocks a
 // thread, because it waits for locks.
-func (k *keeper) awaitEnd(uid int, run job.Job) {
+func (k *keeper) awaitEnd(uid int, run job.Job, created int64) {
 	wait := func() error {
 		_, _, err := job.Wait(run)
 		return err
 	}
-	waited, err := endWhenUnused(wait, func() error { return k.giveBack(uid, run) }, time.Sleep)
+	waited, err := endWhenUnused(wait, func() error { return k.giveBack(uid, run, created) }, time.Sleep)
 	switch {
 	case !waited:
 		k.log.Error("waiting for a run failed; its ration is returned when the service starts again", "run", run.Name, "error", err)
@@ -404,12 +407,15 @@ func endWhenUnused(wait, end func() error, sleep func(time.Duration)) (waited bo
 }
 
 // giveBack ends a run without processes, and returns its ration to the user's job.
-func (k *keeper) giveBack(uid int, run job.Job) error {
+func (k *keeper) giveBack(uid int, run job.Job, created int64) error {
 	r, done, err := k.open()
 	if err != nil {
 		return err
 	}
 	defer done()
+	if now, is := ready(run); is && now != created {
+		return nil // it was ended for its launcher, and the next run has its name
+	}
 	if err := r.endRun(run); err != nil {
 		return err
 	}

@@ -133,7 +133,7 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 		return limits, "", fmt.Errorf("%w: %v is not %s of this machine that your ration may use", ErrPlaced, at, humanfmt.Plural(want, "GPU", "GPUs"))
 	}
 	limits = limits.Restrict(at)
-	return limits, "the user asked for " + at.String(), r.fits(uid, limits)
+	return limits, "ration policy move, or a program that had begun there, asked for " + at.String(), r.fits(uid, limits)
 }
 
 // sees returns an error if a job at now does not see all devices of at.

@@ -191,7 +191,7 @@ func (k *keeper) handleRun(r *rations, uid int, name string, words []string) (an
 		return "", nil, err
 	}
 	k.noteRun(uid, name, ration)
-	go k.awaitEnd(uid, runOf(uid, name))
+	go k.awaitEnd(uid, runOf(uid, name), created)
 	return fmt.Sprintf("ok %d\n", created), held, nil
 }
 
@@ -248,8 +248,8 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if !asked.Memory.IsSet() {
 		return nil, 0, fmt.Errorf("%w: it has no limit (as --mem 4g)", ErrRun)
 	}
-	if _, err := os.Lstat(filepath.Dir(run.Path)); err == nil {
-		if err := r.endRun(run); err != nil {
+	for _, other := range job.RunsOf(uid) { // runs whose launcher was killed a moment ago hold nothing back
+		if err := r.endRun(other); err != nil && other.Path == run.Path {
 			return nil, 0, fmt.Errorf("%w: job %s is in use (choose another --name)", ErrRun, name)
 		}
 	}
@@ -391,6 +391,22 @@ func checkHeld(uid int, before, after region.Limits) error {
 		}
 	}
 	return nil
+}
+
+// returnRun ends a run whose launcher has closed its file, and returns its ration to the user's job. A run that other
+// processes use goes on.
+func (r *rations) returnRun(uid int, name string) error {
+	run := runOf(uid, name)
+	if err := limit.CheckName("--name", run.Name); err != nil {
+		return err
+	}
+	switch err := r.endRun(run); {
+	case errors.Is(err, job.ErrLiving) || errors.Is(err, job.ErrInUse):
+		return nil
+	case err != nil || !usable(uid):
+		return err
+	}
+	return r.ensure(uid)
 }
 
 // endRun ends a run without processes: it sets the run's limits to 0 and removes it. The next

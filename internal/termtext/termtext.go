@@ -120,7 +120,7 @@ func UTF8Locale(getenv func(string) string) (utf8, set bool) {
 
 // ascii maps the non-ASCII characters of our own texts to ASCII: one byte for one cell where
 // columns depend on it.
-var ascii = strings.NewReplacer("→", ">", "…", "~", "–", "-", "×", "x", "≤", "<=", "µ", "u", "·", ".", "█", "#",
+var ascii = strings.NewReplacer("→", ">", "…", "~", "–", "-", "×", "x", "≤", "<=", "µ", "u", "·", ".", "°", "", "█", "#",
 	"▏", " ", "▎", " ", "▍", " ", "▌", "#", "▋", "#", "▊", "#", "▉", "#")
 
 // ToASCII converts text for a terminal that shows only ASCII. Characters without a replacement

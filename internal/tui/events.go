@@ -37,19 +37,20 @@ func (m *Model) events() (out []event) {
 }
 
 // deniedEvents returns the rations that the policy refused to the chosen users: the latest of each user, and how many
-// there were.
+// of these were the same.
 func (m *Model) deniedEvents() (out []event) {
 	type user struct {
-		first  uint64 // count of the user's oldest one that is known
+		same   uint64 // refusals up to the latest one, one after the other, in the same words
 		latest *machine.Denied
 	}
 	users := map[int]user{}
 	for i := range m.sample.Denied { // oldest first
 		d := &m.sample.Denied[i]
-		u, is := users[d.UID]
-		if !is {
-			u.first = d.Count
+		u := users[d.UID]
+		if u.latest == nil || u.latest.Text != d.Text {
+			u.same = 0
 		}
+		u.same++
 		u.latest = d
 		users[d.UID] = u
 	}
@@ -58,8 +59,8 @@ func (m *Model) deniedEvents() (out []event) {
 		if !m.choosesUser(u.latest.UID, u.latest.User) || !m.matches(text) {
 			continue
 		}
-		if n := u.latest.Count - min(u.first, u.latest.Count) + 1; n > 1 {
-			text += fmt.Sprintf(" %s%d", m.theme.times, n)
+		if u.same > 1 {
+			text += fmt.Sprintf(" %s%d", m.theme.times, u.same)
 		}
 		out = append(out, event{u.latest.Time, text, true})
 	}

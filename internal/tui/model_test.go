@@ -351,13 +351,14 @@ func TestEventsOfTomorrow(t *testing.T) {
 		len(events), "events, the first is", events[0].text)
 }
 
-// Refusals by the policy are events, one line for each user that the filter chooses.
+// Refusals by the policy are events, one line for each user that the filter chooses. It counts those in the same words.
 func TestDenied(t *testing.T) {
 	s := example()
 	s.Jobs = nil
 	s.Denied = []machine.Denied{
 		{Time: ago(time.Hour), UID: 4002, User: "ben", Count: 5, Text: "no room for 100 GiB on GPU 0 (try again later)"},
 		{Time: ago(time.Minute), UID: 4003, User: "carl", Count: 1, Text: "no room for 9 GiB on GPU 1"},
+		{Time: ago(time.Minute), UID: 4002, User: "ben", Count: 6, Text: "no room for 80 GiB on GPU 0 (try again later)"},
 		{Time: ago(time.Second), UID: 4002, User: "ben", Count: 7, Text: "no room for 80 GiB on GPU 0 (try again later)",
 			Holders: []machine.DeniedHolder{{UID: 4001, User: "anna", Held: 100 * gib}}},
 	}
@@ -365,7 +366,7 @@ func TestDenied(t *testing.T) {
 	events := m.events()
 	expect.Must(t, len(events) == 2, events)
 	expect.True(t, strings.HasPrefix(events[0].text, "the policy refused ben a ration: no room for 80 GiB on GPU 0; the largest rations there: anna 100 GiB") &&
-		strings.HasSuffix(events[0].text, m.theme.times+"3"), events[0].text)
+		strings.HasSuffix(events[0].text, m.theme.times+"2"), events[0].text)
 	expect.True(t, strings.HasPrefix(events[1].text, "the policy refused carl a ration: no room for 9 GiB on GPU 1") && events[1].refusal, events[1].text)
 	expect.True(t, strings.Contains(text(m.Frame()), "the policy refused ben a ration"), text(m.Frame()))
 	// They count, also those of a user without a job.
