@@ -81,7 +81,7 @@ func rights(objects []runtime.Object) (out []string) {
 func TestChart(t *testing.T) {
 	objects := render(t, nil)
 	daemons := find[*apps.DaemonSet](objects)
-	expect.Must(t, len(daemons) == 1 && len(find[*resourceapi.DeviceClass](objects)) == 1 && len(find[*admission.ValidatingAdmissionPolicy](objects)) == 3,
+	expect.Must(t, len(daemons) == 1 && len(find[*resourceapi.DeviceClass](objects)) == 1 && len(find[*admission.ValidatingAdmissionPolicy](objects)) == 4,
 		"got", len(objects), "objects")
 	version, err := os.ReadFile("../../../VERSION")
 	expect.OK(t, err)

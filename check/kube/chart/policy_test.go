@@ -121,6 +121,54 @@ func TestPriorityPolicy(t *testing.T) {
 	}
 }
 
+// The finalizer of a claim stays while the claim is allocated, except for administrators.
+func TestKeptPolicy(t *testing.T) {
+	const finalizer = "resource.kubernetes.io/delete-protection"
+	claim := func(driver string, finalizers ...any) map[string]any {
+		status := map[string]any{}
+		if driver != "" {
+			status["allocation"] = map[string]any{"devices": map[string]any{"results": []any{map[string]any{"driver": driver}}}}
+		}
+		metadata := map[string]any{"name": "c"}
+		if len(finalizers) > 0 {
+			metadata["finalizers"] = finalizers
+		}
+		return map[string]any{"metadata": metadata, "status": status}
+	}
+	var kept *admission.ValidatingAdmissionPolicy
+	for _, p := range find[*admission.ValidatingAdmissionPolicy](render(t, nil)) {
+		if strings.HasSuffix(p.Name, "-kept") {
+			kept = p
+		}
+	}
+	expect.Must(t, kept != nil && len(kept.Spec.Validations) == 1, kept)
+	for name, tt := range map[string]struct {
+		before, after map[string]any
+		group         string
+		refused       bool
+	}{
+		"removed":               {claim("gpu.ration", finalizer, "other"), claim("gpu.ration", "other"), "tenants", true},
+		"all removed":           {claim("gpu.ration", finalizer), claim("gpu.ration"), "tenants", true},
+		"another removed":       {claim("gpu.ration", finalizer, "other"), claim("gpu.ration", finalizer), "tenants", false},
+		"not allocated":         {claim("", finalizer), claim(""), "tenants", false},
+		"of another driver":     {claim("gpu.example.com", finalizer), claim("gpu.example.com"), "tenants", false},
+		"had none":              {claim("gpu.ration"), claim("gpu.ration"), "tenants", false},
+		"by an administrator":   {claim("gpu.ration", finalizer), claim("gpu.ration"), "system:masters", false},
+		"allocated just now":    {claim("", finalizer), claim("gpu.ration", finalizer), "tenants", false},
+		"deallocated by status": {claim("gpu.ration", finalizer), claim("", finalizer), "tenants", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			values := map[string]any{"oldObject": tt.before, "object": tt.after, "request": map[string]any{"userInfo": map[string]any{"groups": []any{tt.group}}}}
+			refused := true
+			for _, c := range kept.Spec.MatchConditions {
+				refused = refused && evaluate(t, nil, c.Expression, values)
+			}
+			refused = refused && !evaluate(t, nil, kept.Spec.Validations[0].Expression, values)
+			expect.Equal(t, refused, tt.refused)
+		})
+	}
+}
+
 // Settings that a claim cannot have are refused before its pod is scheduled.
 func TestSettingsPolicy(t *testing.T) {
 	for _, tt := range []struct {
@@ -205,7 +253,7 @@ func evaluate(t *testing.T, variables []admission.Variable, expression string, v
 		expression = strings.ReplaceAll(expression, "variables."+v.Name, "("+v.Expression+")")
 	}
 	set, err := environment.MustBaseEnvSet(version.MajorMinor(1, 34)).Extend(environment.VersionedOptions{IntroducedVersion: version.MajorMinor(1, 0),
-		EnvOptions: []cel.EnvOption{cel.Variable("object", cel.DynType), cel.Variable("request", cel.DynType)}})
+		EnvOptions: []cel.EnvOption{cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType)}})
 	expect.OK(t, err)
 	env := set.StoredExpressionsEnv()
 	ast, issues := env.Compile(expression)

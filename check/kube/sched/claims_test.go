@@ -5,6 +5,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"ration/check/expect"
 	"ration/check/kube/cluster"
@@ -130,4 +134,32 @@ func TestDeleteWhileTerminating(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A tenant who may change claims cannot have one forgotten whose memory a pod has. It goes with the pod.
+func TestFinalizerStays(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.ask("kept", want{memory: "1Gi"})
+	w.runs("kept")
+	role := &rbac.Role{ObjectMeta: metav1.ObjectMeta{Name: "claims"}, Rules: []rbac.PolicyRule{{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceclaims"}, Verbs: []string{"get", "update", "patch", "delete"}}}}
+	_, err := control.Client.RbacV1().Roles(w.name).Create(w.ctx, role, metav1.CreateOptions{})
+	w.must(err)
+	_, err = control.Client.RbacV1().RoleBindings(w.name).Create(w.ctx, &rbac.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "claims"},
+		RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "Role", Name: "claims"}, Subjects: []rbac.Subject{{APIGroup: rbac.GroupName, Kind: rbac.UserKind, Name: "tenant"}}}, metav1.CreateOptions{})
+	w.must(err)
+	client, err := kubernetes.NewForConfig(control.As("tenant", "system:authenticated"))
+	w.must(err)
+	tenant := client.ResourceV1().ResourceClaims(w.name)
+	w.eventually("the tenant's rights", func() error {
+		_, err := tenant.Patch(w.ctx, "kept", types.MergePatchType, []byte(`{"metadata":{"labels":{"mine":"yes"}}}`), metav1.PatchOptions{})
+		return err
+	})
+	w.refuses("stays while a pod has its memory", func() error {
+		_, err := tenant.Patch(w.ctx, "kept", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
+	})
+	w.must(tenant.Delete(w.ctx, "kept", metav1.DeleteOptions{}))
+	w.deleting("kept")
+	w.deletePod("kept")
+	w.claimGone("kept")
 }
