@@ -72,7 +72,7 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	case p.Settings.Round != 0:
 		return nil, ruledError("a round of its own")
 	case p.Settings.WaitAlloc != 0:
-		return nil, ruledError("--wait-alloc")
+		return nil, fmt.Errorf("%w: in the jobs of this machine's policy no request for memory waits (leave --wait-alloc out; --wait lets the command wait before it starts)", ErrNested)
 	case !limited && (p.Settings.Compute.IsSet() || p.Settings.ComputeMax.IsSet()):
 		return nil, ruledError("a share of its own and no --mem")
 	case !limited && p.Settings.Priority != 0:
