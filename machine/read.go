@@ -73,11 +73,17 @@ func unreadable(path string, err error) (Job, error) {
 	return j, err
 }
 
+// errUnready is returned for a job of a policy that no process can join.
+var errUnready = fmt.Errorf("%w: it is being made or removed", fs.ErrNotExist)
+
 // readRegionAt reads the region called name in the folder with descriptor dir. keepers says whether
 // to find the processes that keep the files of ending processes open.
 func readRegionAt(dir int, name, path string, p safepath.Budget, keepers bool) (Job, error) {
 	j := emptyJob(path)
 	launch := job.ReadLaunch(dir)
+	if job.IsRun(path) && !launch.Standing {
+		return j, errUnready // the run may yet be refused
+	}
 	if path == filepath.Join(job.WellKnown, job.RegionName) {
 		launch.Running = true // this process is in the job, so the job is running
 	}
@@ -85,7 +91,7 @@ func readRegionAt(dir int, name, path string, p safepath.Budget, keepers bool) (
 	// The service of a policy mounts the region of a user before its job stands, and unmounts it afterwards. What is
 	// below that is root's.
 	if _, is := job.PolicyUser(path); is && errors.Is(err, fs.ErrPermission) && !job.ReadLaunch(dir).Standing {
-		err = fmt.Errorf("%w: it is being made or removed", fs.ErrNotExist)
+		err = errUnready
 	}
 	if err != nil {
 		j, _ = unreadable(path, err)

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -215,7 +216,7 @@ func (t *tracked) same(as *tracked) bool {
 // hasEnded reports whether a job has ended, as far as its folder and locks show it: it was started,
 // no process holds a lock, and ration create did not make it.
 func (t *tracked) hasEnded(v job.Vital) bool {
-	if !v.Launched || v.Running || t.pulse == nil || t.pulse.Locked() || t.vitals.Standing() {
+	if !v.Launched || v.Running || job.IsRun(t.path) || t.pulse == nil || t.pulse.Locked() || t.vitals.Standing() {
 		return false
 	}
 	t.created = timeOf(t.pulse.Created())
@@ -242,7 +243,7 @@ func (t *tracked) readAll(p safepath.Budget) {
 		t.pulse.FindLimits(t.dir, t.region) // which may be younger than the region
 	}
 	t.due = dueAfter(t.due, t.read, threadTime()-began)
-	t.shown = t.name == "" || j.State == Running || !job.EndedOrNotBegun(err)
+	t.shown = t.name == "" && !errors.Is(err, errUnready) || j.State == Running || !job.EndedOrNotBegun(err)
 	t.ended, t.created = t.shown && j.State == Ended, j.Created
 	if t.ended {
 		t.close()

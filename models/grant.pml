@@ -6,7 +6,8 @@
  * refused.
  *
  * Each job is on one of two devices, which never changes. A process initialises the driver with the device of the job that
- * it has found, before it locks a slot. If it then loses that job, it asks for one on the same device.
+ * it has found, before it locks a slot. It locks another byte of the region meanwhile, if the kernel lets it, and then does not
+ * lose the job. If it loses the job, it asks for one on the same device.
  */
 
 #define USERS 2
@@ -34,6 +35,7 @@ byte deaths = DEATHS;
 mtype = { none, asked, granted, refused };
 mtype answer[PROCESSES] = none;		/* of the connection of a process */
 byte at[PROCESSES];			/* the request is for a job on device at - 1; 0 for any */
+bool kept[PROCESSES];			/* the process has the driver initialised with the device of a job that it keeps by a lock */
 byte running = PROCESSES;
 
 #define PLACES_TAKEN (folder[0] + folder[1])
@@ -167,7 +169,9 @@ promise:
 refuse:
 	atomic {
 		if
-		:: answer[p] == asked -> answer[p] = refused
+		:: answer[p] == asked ->
+			assert(!kept[p]);			/* it could not use another device */
+			answer[p] = refused
 		:: else
 		fi
 	};
@@ -176,10 +180,31 @@ over:
 	skip
 }
 
+/* A process locks a byte of the region that it has found, or lets go of it. */
+inline hold()
+{
+	atomic {
+		if
+		:: !again && generation[u] == mine -> held = true; locked[u]++
+		:: true							/* it cannot, or it was promised the job */
+		fi
+	}
+}
+
+inline drop()
+{
+	if
+	:: held && generation[u] == mine -> locked[u]--
+	:: else
+	fi;
+	held = false; kept[p] = false
+}
+
 /* A process dies: the kernel drops its promise and its lock, and closes its connection. */
 inline die()
 {
 	d_step {
+		drop();
 		if
 		:: in -> joined[u]--
 		:: else
@@ -206,7 +231,7 @@ inline die()
 proctype process(byte p)
 {
 	byte u = p % USERS, mine;
-	bool lock, in, again;
+	bool lock, in, again, held;
 	byte sees;						/* the driver shows device sees - 1; 0 before it is initialised */
 look:
 	if
@@ -216,7 +241,7 @@ look:
 ask:
 	atomic { at[p] = (sees == UNKNOWN + 1 -> 0 : sees); answer[p] = asked; again = true };
 	if
-	:: answer[p] == granted
+	:: answer[p] == granted -> d_step { drop() }
 	:: answer[p] == refused -> die()
 	:: die()
 	fi;
@@ -228,12 +253,19 @@ opens:
 	if
 	:: sees == 0 ->
 		sees = device[u] + 1;
+#ifndef HOLD_LATE
+		hold();
+#endif
 #ifndef NO_EARLY_CHECK
 		if
-		:: created[u] && generation[u] == mine		/* the device was of this job: initialise the driver */
+		:: atomic { created[u] && generation[u] == mine -> kept[p] = held }	/* the device was of this job: initialise the driver */
 		:: else -> sees = 0; goto lost
-		fi
+		fi;
 #endif
+#ifdef HOLD_LATE
+		hold(); kept[p] = held;
+#endif
+		skip
 	:: else
 	fi;
 	MAY_DIE;
@@ -257,6 +289,7 @@ opens:
 		in = true;
 		joined[u]++
 	};
+	d_step { drop() };
 #ifndef NO_PROMISE
 	atomic {
 		if

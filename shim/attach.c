@@ -373,14 +373,19 @@ static bool attach_find_place(void)
 	return true;
 }
 
-/* attach_find_again finds the job of a policy's user again if this process has read the job, has
- * not joined it, and the service has taken it back since: the next job may be on other devices.
- * The caller holds LOCK_ATTACH. */
-static void attach_find_again(struct attach_page *p)
+/* attach_hold_place keeps the job of a policy's user on its devices while the driver is initialised with
+ * them: for a job that is gone then, there may be room on other devices only. If the service has taken
+ * back the job since this process read it, it finds the job again. The caller holds LOCK_ATTACH. */
+static void attach_hold_place(struct attach_page *p)
 {
-	if (p->state != ATTACH_COLD || !p->opened || config_granted(&attach_job_config))
+	if (p->state != ATTACH_COLD || !attach_job_config.users)
 		return;
-	attach_replace(p);
+	if (place_get()->some)
+		userjob_hold(attach_job_config.path);
+	if (config_granted(&attach_job_config))
+		return;
+	if (p->opened)
+		attach_replace(p);
 	if (!attach_find_place())
 		attach_fail(p);
 }
@@ -392,8 +397,6 @@ enum attach_state attach_prepare(bool starts)
 		return ATTACH_BROKEN;
 	mutex_lock(&p->lock, LOCK_ATTACH);
 	userjob_let_wait(starts);
-	if (starts)
-		attach_find_again(p);
 	if (starts && p->state == ATTACH_BROKEN && p->looked)
 		attach_set_state(p, ATTACH_COLD); /* it did not wait for a ration when it only read */
 	p->looked = 0;
@@ -408,6 +411,8 @@ enum attach_state attach_prepare(bool starts)
 			}
 		}
 	}
+	if (starts)
+		attach_hold_place(p);
 	enum attach_state s = (enum attach_state)p->state;
 	mutex_unlock(&p->lock);
 	return s;
@@ -447,6 +452,8 @@ enum attach_state attach_join(void (*reset)(void))
 		}
 	}
 	userjob_end_promise();
+	if (p->state == ATTACH_ON)
+		region_lock_own(attach_current); /* if the promise was userjob_hold's */
 	enum attach_state s = (enum attach_state)p->state;
 	mutex_unlock(&p->lock);
 	return s;

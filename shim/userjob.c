@@ -305,6 +305,19 @@ static void userjob_keep(int promise)
 	userjob_promise.ino = st.st_ino;
 }
 
+void userjob_hold(const char *region)
+{
+	/* Each process locks a byte of its own, behind those of the slots: locks for writing exclude each other. */
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = ((off_t)1 << 40) + getpid(), .l_len = 1};
+	int fd = userjob_promise.fd < 0 ? region_open_fd(region, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0) : -1;
+	if (fd < 0)
+		return;
+	if (fcntl(fd, F_OFD_SETLK, &l) == 0)
+		userjob_keep(fd);
+	else
+		close(fd);
+}
+
 void userjob_let_wait(bool may) { userjob_may_wait = may; }
 
 enum userjob userjob_find(enum userjob_wish wish, const char *at, char *folder, size_t size, char *why, size_t why_size)

@@ -61,4 +61,10 @@ void userjob_let_wait(bool may);
 enum userjob userjob_find(enum userjob_wish wish, const char *at, char *folder, size_t size, char *why, size_t why_size);
 void userjob_end_promise(void);
 
+/* userjob_hold is a promise that this process makes itself, for a job that it found without the service:
+ * it locks a byte of the job's region, as a member does. The job can be gone already. If the lock cannot be
+ * taken, there is no promise. The caller calls userjob_end_promise, which drops the record locks of this
+ * process on the region. */
+void userjob_hold(const char *region);
+
 #endif

@@ -52,7 +52,8 @@ without it, and says so on standard error.
 
 With --json each event is a line.
 
-Exit status: 0; 3 if the jobs could not be listed.`,
+Exit status: 0; 3 if the jobs could not be listed or, without --follow, if there
+is no JOB of that name and nothing is known of one.`,
 		Example:           "  ration events --follow\n  ration events --since 1h --follow\n  ration events --kind refusal train\n  ration events --follow --json | jq .text",
 		Args:              argCount(0, -1, "jobs"),
 		ValidArgsFunction: completeJobs(1 << 10),
@@ -75,7 +76,7 @@ func (a *app) runEvents(f eventsFlags, names []string) error {
 	if f.from, err = f.parseSince(time.Now()); err != nil {
 		return err
 	}
-	p := &eventPrinter{a: a, f: f, names: names}
+	p := &eventPrinter{a: a, f: f, names: names, known: map[string]bool{}}
 	if !f.follow {
 		return p.printKnown()
 	}
@@ -112,7 +113,8 @@ type eventPrinter struct {
 	f     eventsFlags
 	names []string
 	seen  agent.Seen
-	err   error // error of writing the output
+	known map[string]bool // names with an event, printed or not
+	err   error           // error of writing the output
 }
 
 // errWritten ends a stream after a failed write.
@@ -157,6 +159,11 @@ func (p *eventPrinter) printKnown() error {
 	slices.SortStableFunc(all, func(a, b machine.Event) int { return a.Time.Compare(b.Time) })
 	for _, e := range all {
 		p.print(e)
+	}
+	for _, name := range p.names {
+		if _, _, err := lookUpStarting([]string{name}); err != nil && !p.known[name] {
+			return err
+		}
 	}
 	return p.err
 }
@@ -204,7 +211,12 @@ func (p *eventPrinter) print(e machine.Event) {
 	if p.err != nil || !p.seen.Add(e.ID()) {
 		return
 	}
-	named := len(p.names) == 0 || slices.ContainsFunc(p.names, func(name string) bool { return isNamed(&e, name) })
+	named := len(p.names) == 0
+	for _, name := range p.names {
+		if isNamed(&e, name) {
+			named, p.known[name] = true, true
+		}
+	}
 	if !named || !e.Time.IsZero() && e.Time.Before(p.f.from) || len(p.f.kinds) > 0 && !slices.Contains(p.f.kinds, e.Kind) {
 		return
 	}

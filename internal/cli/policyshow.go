@@ -263,8 +263,12 @@ rations of others.`,
 			if err := policy.Ask(r); err != nil {
 				return err
 			}
-			return a.printStanding(func() {
-				a.out.printf("You have it.\n")
+			return a.printStanding(func(s policy.Standing) {
+				has := s.Ration
+				if s.Asked != nil {
+					has = *s.Asked
+				}
+				a.out.printf("Your ration is %s.\n", has.Words())
 				a.noteHeld()
 			})
 		},
@@ -276,12 +280,13 @@ rations of others.`,
 }
 
 // printStanding prints this user's ration as JSON, or calls text.
-func (a *app) printStanding(text func()) error {
+func (a *app) printStanding(text func(policy.Standing)) error {
 	p, err := policy.InForce()
 	if err != nil {
 		return err
 	}
-	return a.print(p.Show(os.Getuid()), text)
+	s := p.Show(os.Getuid())
+	return a.print(s, func() { text(s) })
 }
 
 // noteHeld says it if this user's programs hold more than their ration.
@@ -320,7 +325,7 @@ is no room.`,
 			if err != nil {
 				return err
 			}
-			return a.printStanding(func() { a.out.printf("Your ration is on %v.\n", at) })
+			return a.printStanding(func(policy.Standing) { a.out.printf("Your ration is on %v.\n", at) })
 		},
 	}
 }

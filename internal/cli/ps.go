@@ -116,7 +116,7 @@ is no such job. The other jobs are shown all the same.`,
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.runPs(cmd, f, args) },
 	}
 	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "show also jobs that have ended")
-	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print names only, as other commands take them")
+	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only what other commands take: names, and paths of other users' jobs")
 	cmd.Flags().BoolVarP(&f.long, "long", "l", false, "show a block for each job, with its processes")
 	cmd.Flags().BoolVar(&f.wide, "wide", false, "show more columns, and cut nothing")
 	addSelectionFlags(&f.Selection, cmd.Flags())
@@ -225,6 +225,9 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	if len(names) == 0 {
 		a.printGPUs(m.Devices)
 	}
+	for _, name := range names {
+		a.noteShared(name, m.Jobs)
+	}
 	switch {
 	case len(m.Jobs)+len(m.Waiting) > 0 || m.Hidden > 0:
 	case f.User != "" && !job.AllUsers() && !node.IsUser(f.User)(os.Geteuid(), proc.UserName(os.Geteuid())):
@@ -281,6 +284,24 @@ func (a *app) printClaimNote(marked bool) {
 // showsClaims reports whether printJob marks any part of a job as a claim.
 func showsClaims(s machine.Job) bool {
 	return slices.ContainsFunc(s.Processes, func(p machine.Process) bool { return !p.Verified })
+}
+
+// noteShared says it if an argument names a command in this user's job, and no job.
+func (a *app) noteShared(name string, jobs []machine.Job) {
+	record, is := job.InUsersJob(name)
+	if !is || slices.ContainsFunc(jobs, func(j machine.Job) bool { return j.Name == name || strings.HasSuffix(j.Name, "/"+name) }) {
+		return
+	}
+	text := "runs"
+	switch end := record.End; {
+	case !record.Running && end != nil && end.Signal != 0:
+		text = fmt.Sprintf("has ended by signal %d, and was", end.Signal)
+	case !record.Running && end != nil:
+		text = fmt.Sprintf("has ended with exit status %d, and was", end.Status)
+	case !record.Running:
+		text = "has ended, and was"
+	}
+	a.out.paragraph(plain, 0, "%s %s in the job of all your programs, which is:", oneWord(name), text)
 }
 
 func (a *app) printJob(s machine.Job) {

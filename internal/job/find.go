@@ -44,8 +44,8 @@ func Find(nameOrPath string) (Job, error) {
 	if j, is := OfPolicy(nameOrPath); is {
 		return j, nil
 	}
-	if j, is := recordedIn(nameOrPath); is {
-		return j, nil
+	if _, is := InUsersJob(nameOrPath); is {
+		return Job{Path: OfUserPath(os.Getuid())}, nil
 	}
 	for _, folder := range OtherFolders() {
 		if path := filepath.Join(folder, nameOrPath, RegionName); safepath.Exists(path) {
@@ -59,20 +59,21 @@ func Find(nameOrPath string) (Job, error) {
 	return Job{}, fmt.Errorf("%s: %w (%s)", nameOrPath, ErrNoJob, hint)
 }
 
-// recordedIn returns the job in which a command of this name runs, or ran: under a policy, a command with a name and
-// without limits is in its user's job, and has only a record of its own.
-func recordedIn(name string) (Job, bool) {
+// InUsersJob returns the record of a command of this name that runs, or ran, in this user's job, which exists: under a
+// policy, a command with a name and without limits is in it, and has only a record of its own.
+func InUsersJob(name string) (record Launch, is bool) {
 	path, err := RegionPath(name)
 	if err != nil {
-		return Job{}, false
+		return Launch{}, false
 	}
 	dir, err := safepath.OpenFolder(filepath.Dir(path))
 	if err != nil {
-		return Job{}, false
+		return Launch{}, false
 	}
 	defer unix.Close(dir)
 	users := OfUserPath(os.Getuid())
-	return Job{Path: users}, ReadLaunch(dir).Info.Region == users && safepath.Exists(users)
+	record = ReadLaunch(dir)
+	return record, record.Info.Region == users && safepath.Exists(users)
 }
 
 // findByPath returns the job whose region is at path. A job in the folder of jobs gets its name,

@@ -102,16 +102,25 @@ func (l *Lock) writeInfo(flags int, v any) error {
 	if err != nil {
 		return err
 	}
-	fd, err := safepath.Open(filepath.Join(l.Folder, infoName), flags, 0o600)
+	path := filepath.Join(l.Folder, infoName)
+	fd, err := safepath.Open(path, flags, 0o600)
 	if err == nil {
-		file := os.NewFile(uintptr(fd), infoName)
+		file := os.NewFile(uintptr(fd), path)
 		_, err = file.Write(append(line, '\n'))
 		err = errors.Join(err, file.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("recording the command of job %s: %w", l.Job.Name, err)
+		return fmt.Errorf("recording the command of job %s: %w", l.Job.Name, ifFull(err))
 	}
 	return nil
+}
+
+// ifFull adds to the error of a write what to do if there was no space.
+func ifFull(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w (remove files there, or name another folder in %s)", err, EnvFolder)
+	}
+	return err
 }
 
 // cutCommand makes a command line printable, and cuts a long one.

@@ -67,6 +67,13 @@ func PolicyUser(path string) (uid int, is bool) {
 	return uid, is
 }
 
+// IsRun reports whether a path is that of the region of a run.
+func IsRun(path string) bool {
+	folder := filepath.Dir(path)
+	_, _, is := RunOf(filepath.Base(folder))
+	return is && filepath.Dir(folder) == RootFolder
+}
+
 // ShownName returns the name by which people know a job: under a policy USER for the job of all programs of a user,
 // USER/NAME for a run, and name for all other jobs. path is the path of the job's region.
 func ShownName(name, path string) string {

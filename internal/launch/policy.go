@@ -39,11 +39,12 @@ func Ruled() bool {
 	return uid != 0 && (err != nil || int(exempt.Uid) != uid || exempt.Uid == inForce.Uid)
 }
 
-// RunRequest is the word with which a user requests a run: UID run NAME RATION [project=PROJECT].
+// RunRequest is the word with which a user requests a run: UID run NAME RATION [project=PROJECT]. With waitAnswer at its end,
+// it waits in root's queue while there is no room for the user's ration, if the user's rule lets programs wait.
 const RunRequest = "run"
 
 // TryRequest is RunRequest of a command that waits: if the run may be given later, the answer begins with BusyAnswer,
-// and is no refusal. With waitAnswer at its end, it waits in root's queue while there is no room for the user's ration.
+// and is no refusal. With waitAnswer at its end, it waits whatever the rule says.
 const (
 	TryRequest = "try"
 	BusyAnswer = "busy"
@@ -71,7 +72,7 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	case p.Settings.Round != 0:
 		return nil, ruledError("a round of its own")
 	case p.Settings.WaitAlloc != 0:
-		return nil, ruledError("--wait-alloc")
+		return nil, fmt.Errorf("%w: in the jobs of this machine's policy no request for memory waits (leave --wait-alloc out; --wait lets the command wait before it starts)", ErrNested)
 	case !limited && (p.Settings.Compute.IsSet() || p.Settings.ComputeMax.IsSet()):
 		return nil, ruledError("a share of its own and no --mem")
 	case !limited && p.Settings.Priority != 0:
@@ -279,8 +280,8 @@ func ruledError(what string) error {
 	return fmt.Errorf("%w: this machine's policy puts all your programs into one job with one ration (ration policy show), and a job with %s would evade it (leave that out; --mem alone takes its limit out of your ration, and ration policy ask changes that)", ErrNested, what)
 }
 
-// takeRun requests a run, and adds it to the command's environment. With w it waits until the user has a ration, if there
-// is no room for that now.
+// takeRun requests a run, and adds it to the command's environment. If there is no room for the user's ration now, it waits
+// for that: with w, or if the user's rule says so.
 func (p Plan) takeRun(j *Job, how string, w *waiter) error {
 	uid := os.Getuid()
 	// Return the memory of dead processes first, because it would count as held outside the run.
@@ -292,12 +293,11 @@ func (p Plan) takeRun(j *Job, how string, w *waiter) error {
 	if project := p.Labels[job.Project]; project != "" {
 		request += " " + job.Project + "=" + project
 	}
-	ask := askPolicy
+	ask := p.askPolicy
 	if w != nil {
-		request += " " + waitAnswer
 		ask = w.askPolicy
 	}
-	answer, run, err := ask(request + "\n")
+	answer, run, err := ask(request + " " + waitAnswer + "\n")
 	if errors.Is(err, ErrNoRoom) {
 		return err
 	}
@@ -385,21 +385,17 @@ func ServiceError(err error) error {
 // ErrRefused is returned if the policy does not grant the run.
 var ErrRefused = errors.New("refused")
 
-// askPolicy sends a line to the policy's service. It returns the answer, and the file that came
-// with it.
-func askPolicy(line string) (answer string, file *os.File, err error) {
-	c, err := dialPolicy(time.Now().Add(runTimeout))
-	if err != nil {
-		return "", nil, err
-	}
-	defer c.Close()
-	if _, err := c.Write([]byte(line)); err != nil {
-		return "", nil, err
-	}
-	return readAnswer(c)
+// waitsForRation begins the line about a command that waits.
+const waitsForRation = "waiting for your ration, in which the command has its part: "
+
+// askPolicy sends a line to the policy's service. It returns the answer, and the file that came with it. It waits without a
+// bound while the service says that the request waits.
+func (p Plan) askPolicy(line string) (answer string, file *os.File, err error) {
+	answer, file, _, err = (&service{patient: true}).ask(line, time.Time{}, func(why string) { p.Warn(waitsForRation + why) })
+	return answer, file, err
 }
 
-// askPolicy is askPolicy for a request that may wait for its turn, until the time of this waiter is over.
+// askPolicy is Plan.askPolicy, until the time of this waiter is over.
 func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error) {
 	until := time.Time{}
 	if w.most > 0 {
@@ -408,7 +404,7 @@ func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error
 	var why string
 	answer, file, why, err = w.service.ask(line, until, func(why string) {
 		w.announced = true
-		w.tell("waiting for your ration, in which the command has its part: " + why)
+		w.tell(waitsForRation + why)
 	})
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = w.noRoom(": " + cmp.Or(why, "the service of this machine's policy did not answer"))
@@ -418,17 +414,26 @@ func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error
 
 // service is the policy's service, for a client that waits. The client survives a restart of the service.
 type service struct {
-	heard time.Time // when the service answered last, or ended while the client waited; zero before that
+	heard   time.Time // when the service answered last, or ended while the client waited; zero before that
+	patient bool      // the client gives up after runTimeout, but waits without a bound in the queue
 }
 
 // ask sends a request that may wait for its turn, as readInTurn. If the service ends meanwhile, ask sends the request again,
 // until no service has answered for runTimeout.
 func (s *service) ask(line string, until time.Time, tell func(why string)) (answer string, file *os.File, why string, err error) {
 	for {
+		if s.patient {
+			until = time.Now().Add(runTimeout)
+		}
 		var c *net.UnixConn
 		if c, err = dialPolicy(until); err == nil {
 			if _, err = c.Write([]byte(line)); err == nil {
-				answer, file, why, err = readInTurn(c, tell)
+				answer, file, why, err = readInTurn(c, func(why string) {
+					if s.patient {
+						_ = c.SetDeadline(time.Time{})
+					}
+					tell(why)
+				})
 			}
 			_ = c.Close()
 		}

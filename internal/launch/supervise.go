@@ -72,6 +72,9 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 		s = r.stop()
 	}
 	s.Job, s.Shared = j.Lock.Job.Name, j.ruled && j.run == nil
+	if !s.Shared {
+		s.Job = job.ShownName(s.Job, j.region) // a run
+	}
 	if err != nil {
 		j.Lock.Release()
 		return s, fmt.Errorf("waiting for the command: %w", err)

@@ -301,22 +301,21 @@ func (k *keeper) answerTo(r *rations, uid int, words []string, waits bool) (answ
 	case words[1] == moveRequest && (len(words) == 2 || at != 0):
 		at, err = r.relocate(uid, at)
 		return "ok " + at.List() + "\n", nil, err
-	case words[1] == launch.RunRequest && len(words) > 3:
-		return k.handleRun(r, uid, words[2], words[3:])
 	case words[1] == launch.EndRequest && len(words) == 3:
 		return ok, nil, r.returnRun(uid, words[2])
-	case words[1] == launch.TryRequest && len(words) > 3:
+	case (words[1] == launch.RunRequest || words[1] == launch.TryRequest) && len(words) > 3:
+		tries := words[1] == launch.TryRequest
 		// A run is a part of the user's ration. While there is no room for that, the user waits with a ticket: without
 		// one, all users that come later would be served before.
 		if waits && (!has || lent(uid)) {
 			if err = r.couldCarve(uid, words[3:]); err == nil {
-				err = r.ensureOrWait(&mustWait{uid: uid, asked: true})
+				err = r.ensureOrWait(&mustWait{uid: uid, asked: tries})
 			}
 		}
 		if err == nil {
 			answer, held, err = k.handleRun(r, uid, words[2], words[3:])
 		}
-		return answer, held, unlessLater(err)
+		return answer, held, unlessLater(err, tries)
 	}
 	ration, err := limit.ParseLimits(strings.Join(words[1:], " "))
 	if err == nil {

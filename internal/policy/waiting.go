@@ -186,13 +186,17 @@ type notNow struct{ err error }
 
 func (e *notNow) Error() string { return launch.BusyAnswer + " " + e.err.Error() }
 
-// unlessLater returns the error of a run as a notNow if the run may be given later.
-func unlessLater(err error) error {
+// unlessLater returns the error of a run as a notNow if the run may be given later. If the client does not try again, the
+// error says how it would.
+func unlessLater(err error, tries bool) error {
 	var held heldError
-	if errors.Is(err, ErrOverbooked) || errors.As(err, &held) {
+	switch {
+	case !errors.Is(err, ErrOverbooked) && !errors.As(err, &held):
+		return err
+	case tries:
 		return &notNow{err}
 	}
-	return err
+	return fmt.Errorf("%w; with --wait the command waits for it", err)
 }
 
 // heldError is an error because other programs or runs of the user hold what a run asks for.

@@ -111,7 +111,12 @@ func (d *details) all(m *Model) (lines []line) {
 		add(line{text: m.theme.faint.Render(fmt.Sprintf("  and %s more (ration ps %s)", humanfmt.Count(o.Processes), termtext.Printable(j.Path)))})
 	}
 	add(m.rule("refusals and deaths"))
-	add(m.linesOf(m.eventsOf(j, false))...)
+	events := m.eventsOf(j, false)
+	if node.DeniedTo(m.sample.Denied, j) > 0 {
+		events = append(events, m.deniedEvents(func(d *machine.Denied) bool { return d.UID == j.UID })...)
+		m.sortEvents(events)
+	}
+	add(m.linesOf(events)...)
 	return lines
 }
 

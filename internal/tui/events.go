@@ -31,14 +31,16 @@ func (m *Model) events() (out []event) {
 			out = append(out, m.eventsOf(&j, len(m.lastRead) > 1)...)
 		}
 	}
-	out = append(out, m.deniedEvents()...)
+	out = append(out, m.deniedEvents(func(d *machine.Denied) bool {
+		return m.choosesUser(d.UID, d.User) && m.matches(machine.DeniedSentence(d))
+	})...)
 	m.sortEvents(out)
 	return out
 }
 
-// deniedEvents returns the rations that the policy refused to the chosen users: the latest of each user, and how many
-// of these were the same.
-func (m *Model) deniedEvents() (out []event) {
+// deniedEvents returns the rations that the policy refused: the latest of each user, and how many of these were the same.
+// has says which of these to return.
+func (m *Model) deniedEvents(has func(*machine.Denied) bool) (out []event) {
 	type user struct {
 		same   uint64 // refusals up to the latest one, one after the other, in the same words
 		latest *machine.Denied
@@ -55,10 +57,10 @@ func (m *Model) deniedEvents() (out []event) {
 		users[d.UID] = u
 	}
 	for _, u := range users {
-		text := machine.DeniedSentence(u.latest)
-		if !m.choosesUser(u.latest.UID, u.latest.User) || !m.matches(text) {
+		if !has(u.latest) {
 			continue
 		}
+		text := machine.DeniedSentence(u.latest)
 		if u.same > 1 {
 			text += fmt.Sprintf(" %s%d", m.theme.times, u.same)
 		}

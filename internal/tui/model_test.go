@@ -380,6 +380,11 @@ func TestDenied(t *testing.T) {
 	expect.Equal(t, m.refused(row), uint64(9))
 	row.first = false
 	expect.Equal(t, m.refused(row), uint64(2))
+	s.Jobs = []machine.Job{ben}
+	m = modelOf(s, 120, 40)
+	press(t, m, "enter")
+	expect.True(t, strings.Contains(text(m.Frame()), "the policy refused ben a ration") && !strings.Contains(text(m.Frame()), "refused carl"), text(m.Frame()))
+	m = modelOf(s, 120, 40)
 	m.user = "carl"
 	expect.True(t, len(m.events()) == 1 && strings.Contains(m.events()[0].text, "carl"), m.events())
 }
