@@ -65,7 +65,7 @@ type Event struct {
 type EventID struct {
 	Kind      string
 	Job       JobID
-	Time      time.Time // of a refusal, a death or a stop; since when a job is idle or waits
+	Time      time.Time // of a refusal or a stop; since when a job is idle or waits, and a dead process was in the job
 	Slot, PID int       // for JobSlept, JobWoke and JobCannotSleep Slot is Event.Sleeps
 }
 
@@ -80,7 +80,7 @@ func (e *Event) ID() EventID {
 	case e.Refusal != nil:
 		id.Time, id.Slot, id.PID = e.Refusal.Time, e.Refusal.Slot, e.Refusal.PID
 	case e.Death != nil:
-		id.Time, id.Slot, id.PID = e.Death.Time, e.Death.Slot, e.Death.PID
+		id.Time, id.Slot, id.PID = e.Death.since(), e.Death.Slot, e.Death.PID
 	case e.Denied != nil:
 		id.Time = e.Denied.Time
 	case e.Stop != nil:
@@ -114,6 +114,13 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 		}
 		delete(was, id)
 	}
+	for i := range after.Removed {
+		j := &after.Removed[i]
+		if id := j.ID(); !slices.ContainsFunc(before.Removed, func(r Job) bool { return r.ID() == id }) {
+			out = append(out, eventsOf(was[id], j, now)...)
+			was[id] = j
+		}
+	}
 	there := map[string]*Job{}
 	for i := range after.Jobs {
 		there[after.Jobs[i].Path] = &after.Jobs[i]
@@ -122,7 +129,7 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 		if other := there[j.Path]; j.State == Ended || j.Error != "" || other != nil && other.Error != "" {
 			continue
 		}
-		e := j.event(JobEnded, now)
+		e := j.event(JobEnded, cmp.Or(j.Ended, now))
 		e.Text = j.endTitle() + " has ended, and was removed"
 		out = append(out, e)
 	}
@@ -201,10 +208,10 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	}
 	seen := map[death]bool{}
 	for _, d := range before.Deaths {
-		seen[death{d.Time, d.Slot, d.PID}] = true
+		seen[death{d.since(), d.Slot, d.PID}] = true
 	}
 	for i := range after.Deaths {
-		if d := &after.Deaths[i]; !seen[death{d.Time, d.Slot, d.PID}] {
+		if d := &after.Deaths[i]; !seen[death{d.since(), d.Slot, d.PID}] {
 			e := after.event(ProcessDied, d.Time)
 			e.Death, e.Text = d, d.Sentence()
 			out = append(out, e)

@@ -48,6 +48,9 @@ type scanner struct {
 	driver *driverPoll
 	denied os.FileInfo // the file of m.Denied; nil if there was none
 
+	removedFile os.FileInfo // the file of removed; nil if there was none
+	removed     []Job
+
 	deniedAges time.Time // when the next refusal by the policy stops being a finding; zero if there is none
 	base       Machine   // result of the last Scan, without the driver's part
 	findings   []Finding // findings about reading the jobs
@@ -271,6 +274,9 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	m.addFloods()
 	m.Denied = s.base.Denied
 	if s.readDenied(&m) {
+		changed = true
+	}
+	if s.readRemoved(&m) { // after the jobs: each is in this file before it is removed
 		changed = true
 	}
 	return m, changed, nil
