@@ -61,6 +61,7 @@ type scanner struct {
 
 	userPaths job.Paths
 	allUsers  func() bool
+	policyUp  func() *bool // job.PolicyUp, except in tests
 	now       func() time.Time
 	timeout   time.Duration // how long a Scan waits for all users together
 	early     time.Duration // the same after the first Scan; 0 for timeout
@@ -109,7 +110,7 @@ func newScanner(opts job.ScanOptions) *scanner {
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	s := &scanner{opts: opts, files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userScan{}, outside: map[job.FileID]*userScan{},
 		quotas: map[int]*quota{}, hints: map[string]bool{}, permits: make(chan struct{}, maxScans),
-		userPaths: job.SystemPaths, allUsers: job.AllUsers, now: time.Now, timeout: userTimeout}
+		userPaths: job.SystemPaths, allUsers: job.AllUsers, policyUp: job.PolicyUp, now: time.Now, timeout: userTimeout}
 	if opts.Ended != nil {
 		s.early = earlyTimeout
 	}
@@ -263,6 +264,10 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 		m.addFindingOf(u, s.timeout)
 	}
 	m.Findings = append(m.Findings, s.notes...)
+	if up := s.policyUp(); up != nil && !*up {
+		m.addFinding(Finding{Kind: PolicyDown, Device: -1, Text: "the service of this machine's policy does not run: users without a job get none, and nobody who waits for room gets any",
+			Remedy: "root starts it: systemctl start ration-policy, or ration policy keep"})
+	}
 	if changed || s.last == nil {
 		m.addJobs(users)
 		m.Jobs = append(m.Jobs, unread...)
