@@ -152,6 +152,10 @@ func TestOverLimit(t *testing.T) {
 		j.Devices[0].UUID = uuid
 		return j
 	}
+	holding := func(j Job, bytes uint64) Job {
+		j.Devices[0].Used = bytes
+		return j
+	}
 	twice := func(j Job) Job {
 		j.Devices = slices.Insert(j.Devices, 0, Device{Device: 4, UUID: "GPU-a", Limited: true, Limit: 3 * gib}, Device{Device: 5, UUID: "GPU-a"})
 		return j
@@ -171,7 +175,9 @@ func TestOverLimit(t *testing.T) {
 		kinds   []string
 	}{
 		"as limited":                        {of(4*gib, verified(held(4*gib))), nil, 4*gib + minDrift, 0, nil},
+		"beyond, and partly in its account": {holding(of(2*gib, verified(held(12*gib))), 11*gib), nil, 12 * gib, 10 * gib, []string{OverLimit}},
 		"beyond, and accounted":             {of(2*gib, verified(held(12*gib))), nil, 12 * gib, 10 * gib, []string{OverLimit}},
+		"beyond, as the limit was lowered":  {holding(of(2*gib, verified(held(12*gib))), 12*gib), nil, 12 * gib, 10 * gib, []string{OverLimit}},
 		"its account is empty":              {of(2*gib, verified(nil)), nil, 12 * gib, 10 * gib, []string{Drift, OverLimit}},
 		"its slot is free":                  {of(2 * gib), map[int][]job.FileID{pid: {job.FileOf(&unix.Stat_t{Dev: 7, Ino: 9}), file}}, 12 * gib, 10 * gib, []string{OverLimit}},
 		"its account is of another device":  {of(2*gib, verified([]Holding{{Device: 9, Total: gib}})), nil, 12 * gib, 10 * gib, []string{Drift, OverLimit}},
@@ -192,6 +198,8 @@ func TestOverLimit(t *testing.T) {
 			var kinds []string
 			for _, f := range findingsOf(&m) {
 				kinds = append(kinds, f.Kind)
+				lowered := strings.Contains(f.Remedy, "by its own account it holds 12 GiB, as after the limit was lowered")
+				expect.True(t, f.Kind != OverLimit || lowered == (name == "beyond, as the limit was lowered"), "got", f.Remedy)
 				expect.True(t, f.Kind != OverLimit || strings.Contains(f.Text, "job a is over its limit by 10 GiB: the driver counts 12 GiB of device 3"), "got", f.Text)
 			}
 			expect.True(t, slices.Equal(kinds, c.kinds), "found", kinds, "want", c.kinds)
