@@ -385,3 +385,49 @@ func TestReadDevices(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// That a GPU fails, and that it answers again, is an event each; a scan without an answer of the driver is none, nor is a GPU
+// that had failed before.
+func TestDeviceEvents(t *testing.T) {
+	t.Setenv(job.EnvFolder, t.TempDir())
+	s := newScanner(job.ScanOptions{})
+	defer s.Close()
+	s.driver = &driverPoll{stop: make(chan struct{})}
+	at := time.Unix(1e9, 0)
+	s.now = func() time.Time { at = at.Add(time.Second); return at }
+	var got []string
+	ids := map[EventID]bool{}
+	for n, failed := range [][]int{{1}, {0, 1}, nil, {0}, {}, {0}} { // nil is no answer
+		s.driver.last = nil
+		if s.driver.news, s.driver.at = true, time.Now(); failed != nil {
+			a := &driverAnswer{devices: []gpu.Device{{Index: 0}, {Index: 1}}, status: map[int]gpu.Status{}, failed: map[int]error{}}
+			for _, i := range failed {
+				a.failed[i] = errors.New("lost")
+			}
+			s.driver.last = a
+		}
+		r, err := s.Scan(true)
+		expect.OK(t, err)
+		for _, e := range r.Events {
+			got = append(got, fmt.Sprint(n, " ", e.Kind, " ", *e.Device, ": ", e.Text))
+			expect.True(t, !ids[e.ID()], e)
+			ids[e.ID()] = true
+		}
+	}
+	expect.Equal(t, strings.Join(got, "\n"), "1 gpu-failed 0: GPU 0 does not answer: lost\n3 gpu-back 1: GPU 1 answers again\n4 gpu-back 0: GPU 0 answers again\n5 gpu-failed 0: GPU 0 does not answer: lost")
+}
+
+// That the policy's service does not run is a finding as long as it lasts, although nothing else changes.
+func TestPolicyDown(t *testing.T) {
+	t.Setenv(job.EnvFolder, t.TempDir())
+	s := newScanner(job.ScanOptions{})
+	defer s.Close()
+	yes, no := true, false
+	for n, up := range []*bool{nil, &yes, &no, &yes} {
+		s.policyUp = func() *bool { return up }
+		r, err := s.Scan(true)
+		expect.OK(t, err)
+		down := slices.ContainsFunc(r.Machine.Findings, func(f Finding) bool { return f.Kind == PolicyDown })
+		expect.Equal(t, down, up == &no, n)
+	}
+}

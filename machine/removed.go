@@ -56,7 +56,7 @@ func (j *Job) AddDeaths(now time.Time, noticed string) {
 // readRemoved reads the removed jobs, if the file has changed, and adds those that are not there. It reports whether the
 // file has changed.
 func (s *scanner) readRemoved(m *Machine) (changed bool) {
-	if s.opts.Once || !s.allUsers() {
+	if !s.allUsers() {
 		return false
 	}
 	st, err := os.Lstat(filepath.Join(job.RootFolder, job.PolicyRemoved))

@@ -48,6 +48,8 @@ type scanner struct {
 	driver *driverPoll
 	denied os.FileInfo // the file of m.Denied; nil if there was none
 
+	failed map[int]bool // by number: whether a GPU had failed when the driver was asked last
+
 	removedFile os.FileInfo // the file of removed; nil if there was none
 	removed     []Job
 
@@ -109,7 +111,7 @@ func newScanner(opts job.ScanOptions) *scanner {
 	files := unix.Rlimit{Cur: 1024}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	s := &scanner{opts: opts, files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userScan{}, outside: map[job.FileID]*userScan{},
-		quotas: map[int]*quota{}, hints: map[string]bool{}, permits: make(chan struct{}, maxScans),
+		quotas: map[int]*quota{}, failed: map[int]bool{}, hints: map[string]bool{}, permits: make(chan struct{}, maxScans),
 		userPaths: job.SystemPaths, allUsers: job.AllUsers, policyUp: job.PolicyUp, now: time.Now, timeout: userTimeout}
 	if opts.Ended != nil {
 		s.early = earlyTimeout
@@ -218,6 +220,7 @@ func (s *scanner) Scan(all bool) (out job.ScanResult[Machine, Event], err error)
 	}
 	next.Findings = append(next.Findings, findingsOf(&next)...)
 	s.deniedAges = deniedAges(next.Denied, began)
+	out.Events = append(out.Events, deviceEvents(s.failed, &next, began)...)
 	next.share(s.last)
 	s.last = &next
 	out.Machine, out.Changed = &next, true

@@ -196,7 +196,7 @@ func (l *journal) withEarlier(first []machine.Event, m *machine.Machine) []machi
 	for i := range m.Jobs {
 		there[m.Jobs[i].ID()] = true
 	}
-	out := slices.Concat(slices.DeleteFunc(l.earlier, func(e machine.Event) bool { return !there[e.JobID()] }), first)
+	out := slices.Concat(slices.DeleteFunc(l.earlier, func(e machine.Event) bool { return e.Device == nil && !there[e.JobID()] }), first)
 	slices.SortStableFunc(out, func(a, b machine.Event) int { return a.Time.Compare(b.Time) })
 	l.earlier = nil
 	return out
@@ -218,7 +218,7 @@ func entryOf(e *machine.Event, j *machine.Job) entry {
 	if e.Kind == machine.JobStarted && j != nil && j.State != machine.Ended {
 		out.Ran = &journalJob{Name: e.Job, Path: e.Path, Owner: e.Owner, Created: e.Created}
 	}
-	if e.Kind == machine.JobSlept || e.Kind == machine.JobWoke {
+	if e.Kind == machine.JobSlept || e.Kind == machine.JobWoke || e.Device != nil {
 		kept := *e
 		kept.Machine, out.Event = nil, &kept
 	}

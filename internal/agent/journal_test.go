@@ -291,7 +291,7 @@ func TestToldEndUnseen(t *testing.T) {
 }
 
 // The sleeps of a job that an earlier agent has seen are known to the next one, in their order, though the region shows only
-// the latest. Those of a job that was removed are not, and the file has a bound.
+// the latest, and so are failures of GPUs. Those of a job that was removed are not, and the file has a bound.
 func TestToldSleeps(t *testing.T) {
 	folder := t.TempDir()
 	l, err := openJournal(folder)
@@ -300,7 +300,9 @@ func TestToldSleeps(t *testing.T) {
 	at := func(path, kind string, n int) machine.Event {
 		return machine.Event{Kind: kind, Path: path, Created: made, Sleeps: uint64(n), Time: made.Add(time.Duration(n) * time.Minute), Text: fmt.Sprint(kind, n)}
 	}
-	for _, e := range []machine.Event{at("p", machine.JobStarted, 0), at("p", machine.JobSlept, 1), at("q", machine.JobSlept, 1), at("p", machine.JobWoke, 2)} {
+	failed := at("", machine.GPUFailed, 0)
+	failed.Device = new(int)
+	for _, e := range []machine.Event{at("p", machine.JobStarted, 0), failed, at("p", machine.JobSlept, 1), at("q", machine.JobSlept, 1), at("p", machine.JobWoke, 2)} {
 		l.put(entryOf(&e, nil))
 	}
 	m := &machine.Machine{Jobs: []machine.Job{{Path: "p", Created: made}}}
@@ -315,7 +317,7 @@ func TestToldSleeps(t *testing.T) {
 		return out
 	}
 	first := []machine.Event{at("p", machine.JobStarted, 0), at("p", machine.JobSlept, 3)}
-	expect.Equal(t, texts(l.withEarlier(first, m)), "start0 sleep1 wake2 sleep3 ")
+	expect.Equal(t, texts(l.withEarlier(first, m)), "gpu-failed0 start0 sleep1 wake2 sleep3 ")
 	expect.Equal(t, texts(l.withEarlier(first, m)), "start0 sleep3 ")
 	for i := range 2 * maxKept {
 		e := at("p", machine.JobSlept, i+4)
@@ -328,6 +330,6 @@ func TestToldSleeps(t *testing.T) {
 			kept++
 		}
 	}
-	expect.True(t, kept == maxKept && l.entries[len(l.entries)-1].Event != nil && len(l.entries) == 4+2*maxKept, kept, len(l.entries))
+	expect.True(t, kept == maxKept && l.entries[len(l.entries)-1].Event != nil && len(l.entries) == 5+2*maxKept, kept, len(l.entries))
 	l.close()
 }
