@@ -15,7 +15,7 @@ import (
 // runs.
 const (
 	maxRemovedOf = 4
-	maxRemoved   = 256
+	maxRemoved   = 128
 	maxLast      = 16 // refusals, and deaths, of each
 )
 
