@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -35,6 +36,9 @@ func (d *Death) Total() (bytes uint64) {
 	}
 	return bytes
 }
+
+// since is by what a death is known, with the slot and the PID: two may notice it, at different times.
+func (d *Death) since() time.Time { return cmp.Or(d.Joined, d.Time) }
 
 // Sentence says which process died, how much it held, and how the death was noticed. The name
 // and the PID are claims of the job: the kernel can no longer confirm them.

@@ -45,6 +45,7 @@ const (
 	Unanswering   = "not-answering"  // a user's folder of jobs could not be read in time
 	Flood         = "flood"          // a user's jobs are so large that parts are left out
 	DeviceFailed  = "gpu-failed"     // the driver answers a question about a device with an error
+	PolicyDown    = "policy-down"    // a policy is in force, and its service does not run
 	DriverSilent  = "driver-no-list" // the driver does not list the processes that hold memory
 )
 

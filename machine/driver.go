@@ -178,7 +178,7 @@ func (m *Machine) addDriver(a *driverAnswer, locked lockers) {
 				Text: fmt.Sprintf("GPU %d does not answer: %s", d.Index, termtext.Printable(strings.TrimSuffix(err.Error(), " (try nvidia-smi)"))), Remedy: "nvidia-smi and the kernel's log (dmesg, Xid) say why"})
 		}
 	}
-	defer m.addRations() // after what the driver counts for jobs that sleep
+	defer m.AddRations() // after what the driver counts for jobs that sleep
 	if a.err != nil {
 		m.Findings = append(m.Findings, Finding{Kind: DriverSilent, Device: -1,
 			Text: "the driver does not say which processes hold memory: " + termtext.Printable(a.err.Error()), Remedy: "try nvidia-smi"})
@@ -203,8 +203,9 @@ func (m *Machine) DeviceOf(d *Device) int {
 	return slices.IndexFunc(m.Devices, func(g GPU) bool { return g.Device == d.Device && (d.UUID == "" || g.Failed && g.UUID == "") })
 }
 
-// addRations adds up the limits of all jobs on each device, except for those that sleep.
-func (m *Machine) addRations() {
+// AddRations adds the limits of all jobs to each device's Rations, Jobs and Unlimited, except for those that sleep. The
+// devices of a machine that was read have them.
+func (m *Machine) AddRations() {
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
 		if j.State == Ended || j.LeavesRoom() {

@@ -152,6 +152,10 @@ func TestOverLimit(t *testing.T) {
 		j.Devices[0].UUID = uuid
 		return j
 	}
+	holding := func(j Job, bytes uint64) Job {
+		j.Devices[0].Used = bytes
+		return j
+	}
 	twice := func(j Job) Job {
 		j.Devices = slices.Insert(j.Devices, 0, Device{Device: 4, UUID: "GPU-a", Limited: true, Limit: 3 * gib}, Device{Device: 5, UUID: "GPU-a"})
 		return j
@@ -171,7 +175,9 @@ func TestOverLimit(t *testing.T) {
 		kinds   []string
 	}{
 		"as limited":                        {of(4*gib, verified(held(4*gib))), nil, 4*gib + minDrift, 0, nil},
+		"beyond, and partly in its account": {holding(of(2*gib, verified(held(12*gib))), 11*gib), nil, 12 * gib, 10 * gib, []string{OverLimit}},
 		"beyond, and accounted":             {of(2*gib, verified(held(12*gib))), nil, 12 * gib, 10 * gib, []string{OverLimit}},
+		"beyond, as the limit was lowered":  {holding(of(2*gib, verified(held(12*gib))), 12*gib), nil, 12 * gib, 10 * gib, []string{OverLimit}},
 		"its account is empty":              {of(2*gib, verified(nil)), nil, 12 * gib, 10 * gib, []string{Drift, OverLimit}},
 		"its slot is free":                  {of(2 * gib), map[int][]job.FileID{pid: {job.FileOf(&unix.Stat_t{Dev: 7, Ino: 9}), file}}, 12 * gib, 10 * gib, []string{OverLimit}},
 		"its account is of another device":  {of(2*gib, verified([]Holding{{Device: 9, Total: gib}})), nil, 12 * gib, 10 * gib, []string{Drift, OverLimit}},
@@ -192,6 +198,8 @@ func TestOverLimit(t *testing.T) {
 			var kinds []string
 			for _, f := range findingsOf(&m) {
 				kinds = append(kinds, f.Kind)
+				lowered := strings.Contains(f.Remedy, "by its own account it holds 12 GiB, as after the limit was lowered")
+				expect.True(t, f.Kind != OverLimit || lowered == (name == "beyond, as the limit was lowered"), "got", f.Remedy)
 				expect.True(t, f.Kind != OverLimit || strings.Contains(f.Text, "job a is over its limit by 10 GiB: the driver counts 12 GiB of device 3"), "got", f.Text)
 			}
 			expect.True(t, slices.Equal(kinds, c.kinds), "found", kinds, "want", c.kinds)
@@ -375,5 +383,51 @@ func TestReadDevices(t *testing.T) {
 	child.Env = append(os.Environ(), "RATION_TEST_DEVICES=1", job.EnvFolder+"="+t.TempDir(), "LD_LIBRARY_PATH="+driver, "FAKEGPU=h100x2:8g", "FAKEGPU_STATE="+filepath.Join(t.TempDir(), "gpu"))
 	if out, err := child.CombinedOutput(); err != nil || !strings.Contains(string(out), "2 devices, <nil>") {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// That a GPU fails, and that it answers again, is an event each; a scan without an answer of the driver is none, nor is a GPU
+// that had failed before.
+func TestDeviceEvents(t *testing.T) {
+	t.Setenv(job.EnvFolder, t.TempDir())
+	s := newScanner(job.ScanOptions{})
+	defer s.Close()
+	s.driver = &driverPoll{stop: make(chan struct{})}
+	at := time.Unix(1e9, 0)
+	s.now = func() time.Time { at = at.Add(time.Second); return at }
+	var got []string
+	ids := map[EventID]bool{}
+	for n, failed := range [][]int{{1}, {0, 1}, nil, {0}, {}, {0}} { // nil is no answer
+		s.driver.last = nil
+		if s.driver.news, s.driver.at = true, time.Now(); failed != nil {
+			a := &driverAnswer{devices: []gpu.Device{{Index: 0}, {Index: 1}}, status: map[int]gpu.Status{}, failed: map[int]error{}}
+			for _, i := range failed {
+				a.failed[i] = errors.New("lost")
+			}
+			s.driver.last = a
+		}
+		r, err := s.Scan(true)
+		expect.OK(t, err)
+		for _, e := range r.Events {
+			got = append(got, fmt.Sprint(n, " ", e.Kind, " ", *e.Device, ": ", e.Text))
+			expect.True(t, !ids[e.ID()], e)
+			ids[e.ID()] = true
+		}
+	}
+	expect.Equal(t, strings.Join(got, "\n"), "1 gpu-failed 0: GPU 0 does not answer: lost\n3 gpu-back 1: GPU 1 answers again\n4 gpu-back 0: GPU 0 answers again\n5 gpu-failed 0: GPU 0 does not answer: lost")
+}
+
+// That the policy's service does not run is a finding as long as it lasts, although nothing else changes.
+func TestPolicyDown(t *testing.T) {
+	t.Setenv(job.EnvFolder, t.TempDir())
+	s := newScanner(job.ScanOptions{})
+	defer s.Close()
+	yes, no := true, false
+	for n, up := range []*bool{nil, &yes, &no, &yes} {
+		s.policyUp = func() *bool { return up }
+		r, err := s.Scan(true)
+		expect.OK(t, err)
+		down := slices.ContainsFunc(r.Machine.Findings, func(f Finding) bool { return f.Kind == PolicyDown })
+		expect.Equal(t, down, up == &no, n)
 	}
 }

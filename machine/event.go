@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ration/internal/humanfmt"
+	"ration/internal/proc"
 	"ration/internal/termtext"
 )
 
@@ -29,13 +30,15 @@ const (
 	// JobCannotSleep means that a job should have fallen asleep by itself, and could not. It is reported once until the job
 	// has slept.
 	JobCannotSleep = "cannot-sleep"
-	Changed        = "change" // Machine has changed; only from Watch, after the events of the same read
+	GPUFailed      = "gpu-failed" // the driver has begun to answer with an error when it is asked about a GPU
+	GPUReturned    = "gpu-back"   // and answers for it again
+	Changed        = "change"     // Machine has changed; only from Watch, after the events of the same read
 )
 
-// EventKinds lists the kinds of events of jobs: all but Changed.
-var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle, JobWaits, JobAdmitted, JobGaveUp, JobSlept, JobWoke, JobCannotSleep}
+// EventKinds lists the kinds of events of jobs and GPUs: all but Changed.
+var EventKinds = []string{JobStarted, JobEnded, RequestRefused, ProcessDied, ProcessesStopped, JobIdle, JobWaits, JobAdmitted, JobGaveUp, JobSlept, JobWoke, JobCannotSleep, GPUFailed, GPUReturned}
 
-// Event is something that happened to a job, or a new state of the machine (Changed).
+// Event is something that happened to a job or a GPU, or a new state of the machine (Changed).
 type Event struct {
 	Time    time.Time `json:"at"` // not later than the read that noticed it
 	Kind    string    `json:"kind"`
@@ -52,6 +55,7 @@ type Event struct {
 	Waits   *Waiting  `json:"waits,omitempty"`     // for JobWaits, JobAdmitted and JobGaveUp
 	Idle    time.Time `json:"idle_since,omitzero"` // since when the job does nothing, for JobIdle
 	Sleeps  uint64    `json:"sleeps,omitempty"`    // as in Job, for JobSlept, JobWoke and JobCannotSleep
+	Device  *int      `json:"device,omitempty"`    // for GPUFailed and GPUReturned, which are no job's
 	Missed  uint64    `json:"missed,omitempty"`    // earlier refusals that are lost, because a region keeps only the latest
 	Text    string    `json:"text"`                // a sentence without a period
 
@@ -65,8 +69,8 @@ type Event struct {
 type EventID struct {
 	Kind      string
 	Job       JobID
-	Time      time.Time // of a refusal, a death or a stop; since when a job is idle or waits
-	Slot, PID int       // for JobSlept, JobWoke and JobCannotSleep Slot is Event.Sleeps
+	Time      time.Time // of a refusal, a stop or a GPU's event; since when a job is idle or waits, and a dead process was in the job
+	Slot, PID int       // for JobSlept, JobWoke and JobCannotSleep Slot is Event.Sleeps, for a GPU its number
 }
 
 // JobID returns the identity of the event's job.
@@ -80,7 +84,7 @@ func (e *Event) ID() EventID {
 	case e.Refusal != nil:
 		id.Time, id.Slot, id.PID = e.Refusal.Time, e.Refusal.Slot, e.Refusal.PID
 	case e.Death != nil:
-		id.Time, id.Slot, id.PID = e.Death.Time, e.Death.Slot, e.Death.PID
+		id.Time, id.Slot, id.PID = e.Death.since(), e.Death.Slot, e.Death.PID
 	case e.Denied != nil:
 		id.Time = e.Denied.Time
 	case e.Stop != nil:
@@ -91,6 +95,8 @@ func (e *Event) ID() EventID {
 		id.Time, id.PID = e.Waits.Since, e.Waits.PID
 	case e.Kind == JobSlept || e.Kind == JobWoke || e.Kind == JobCannotSleep:
 		id.Slot = int(e.Sleeps)
+	case e.Device != nil:
+		id.Time, id.Slot = e.Time, *e.Device
 	}
 	return id
 }
@@ -114,6 +120,13 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 		}
 		delete(was, id)
 	}
+	for i := range after.Removed {
+		j := &after.Removed[i]
+		if id := j.ID(); !slices.ContainsFunc(before.Removed, func(r Job) bool { return r.ID() == id }) {
+			out = append(out, eventsOf(was[id], j, now)...)
+			was[id] = j
+		}
+	}
 	there := map[string]*Job{}
 	for i := range after.Jobs {
 		there[after.Jobs[i].Path] = &after.Jobs[i]
@@ -122,7 +135,7 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 		if other := there[j.Path]; j.State == Ended || j.Error != "" || other != nil && other.Error != "" {
 			continue
 		}
-		e := j.event(JobEnded, now)
+		e := j.event(JobEnded, cmp.Or(j.Ended, now))
 		e.Text = j.endTitle() + " has ended, and was removed"
 		out = append(out, e)
 	}
@@ -159,6 +172,30 @@ func (j *Job) IdleEvent(now time.Time) Event {
 	e.Idle = j.IdleSince
 	e.Text = termtext.Printable(fmt.Sprintf("%s holds %s and has done nothing for %s", j.withOwner(), humanfmt.Bytes(j.Held()), humanfmt.Span(now.Sub(j.IdleSince).Truncate(time.Second))))
 	return e
+}
+
+// deviceEvents returns the events of GPUs that have failed, or answer again. failed has what was known of each, by its number,
+// and is updated. Of a GPU that was not known nothing is said: an agent that starts does not know since when.
+func deviceEvents(failed map[int]bool, after *Machine, now time.Time) (out []Event) {
+	for i := range after.Devices {
+		g := &after.Devices[i]
+		was, known := failed[g.Device]
+		if failed[g.Device] = g.Failed; !known || was == g.Failed {
+			continue
+		}
+		number := g.Device
+		e := Event{Time: now.UTC(), Kind: GPUReturned, Owner: proc.UserName(0), Device: &number, Text: fmt.Sprintf("GPU %d answers again", g.Device)}
+		if g.Failed {
+			e.Kind, e.Text = GPUFailed, fmt.Sprintf("GPU %d does not answer", g.Device)
+		}
+		for _, f := range after.Findings { // which says why
+			if g.Failed && f.Kind == DeviceFailed && f.Device == g.Device {
+				e.Text = f.Text
+			}
+		}
+		out = append(out, e)
+	}
+	return out
 }
 
 // sleepEvent returns the event of a job that has fallen asleep or woken up.
@@ -201,10 +238,10 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	}
 	seen := map[death]bool{}
 	for _, d := range before.Deaths {
-		seen[death{d.Time, d.Slot, d.PID}] = true
+		seen[death{d.since(), d.Slot, d.PID}] = true
 	}
 	for i := range after.Deaths {
-		if d := &after.Deaths[i]; !seen[death{d.Time, d.Slot, d.PID}] {
+		if d := &after.Deaths[i]; !seen[death{d.since(), d.Slot, d.PID}] {
 			e := after.event(ProcessDied, d.Time)
 			e.Death, e.Text = d, d.Sentence()
 			out = append(out, e)

@@ -36,6 +36,12 @@ func TestEvents(t *testing.T) {
 	broken := Job{Name: "train", Path: "p", State: Running, Error: "cut short"}
 	flood := more
 	flood.Devices = []Device{{Refused: 1}, {Refused: 400}}
+	killed := running
+	killed.Ended, killed.State = timeOf(90), Idle
+	killed.Deaths = []Death{{Time: timeOf(80), PID: 9, Slot: 3, Joined: timeOf(15)}, {Time: timeOf(30), PID: 2, Slot: 2}}
+	reaped := running // by another, who noticed the same death earlier
+	reaped.Deaths = []Death{{Time: timeOf(79), PID: 9, Slot: 3, Joined: timeOf(15)}, {Time: timeOf(30), PID: 2, Slot: 2}}
+	removed := &Machine{Removed: []Job{killed}}
 	for name, c := range map[string]struct {
 		before, after *Machine
 		want          string
@@ -48,6 +54,10 @@ func TestEvents(t *testing.T) {
 		"an end of long ago":                   {at(), at(ended), "start@11 refusal@20 death@30 refusal@40 death@45 refusal@50"},
 		"one of long ago that was seen":        {at(), at(seen), "start@11 refusal@20 death@30 refusal@40 death@45 refusal@50 end@60"},
 		"removed":                              {at(running), at(), "end@1000"},
+		"removed with a death":                 {at(running), removed, "death@80 end@90"},
+		"removed with one that is known":       {at(reaped), removed, "end@90"},
+		"removed before it was read":           {at(), removed, "start@11 refusal@20 death@30 death@80 end@90"},
+		"removed long ago":                     {removed, removed, ""},
 		"removed after its end":                {at(ended), at(), ""},
 		"another of its name":                  {at(running), at(again), "start@70 end@1000"},
 		"cannot be read for a while":           {at(running), at(broken), ""},

@@ -196,7 +196,11 @@ func addOverLimit(of Finding, d *Device, add func(Finding)) {
 	if d.Escaped > 0 {
 		f.Text += fmt.Sprintf(" (%s are of processes of the user outside the job)", humanfmt.Bytes(d.Escaped))
 	}
-	f.Remedy = "look again: if it stays and nobody has lowered the limit, the job goes around its limit; end its processes (docs/security.md)"
+	f.Remedy = "look again: if it stays, the job goes around its limit; end its processes (docs/security.md)"
+	if d.Escaped == 0 && overBy(d.Driver, d.Used) == 0 {
+		f.Remedy = fmt.Sprintf("by its own account it holds %s, as after the limit was lowered: it keeps that and gets no more until it holds less than the limit; "+
+			"if nobody has lowered it, the job goes around its limit (docs/security.md)", humanfmt.Bytes(d.Used))
+	}
 	add(f)
 }
 

@@ -86,6 +86,10 @@ type Machine struct {
 	Waiting  []Waiting `json:"waiting,omitempty"`         // commands that wait for room, in the order of each user's queue
 	Hidden   int       `json:"hidden,omitempty"`          // ended jobs that are left out of Jobs; Read returns all
 
+	// Removed are jobs that the policy's service has removed, as their regions were then: they may have refusals and deaths
+	// that nobody has read. Only root has them, and not from JSON.
+	Removed []Job `json:"-"`
+
 	// Escapes are the operator's jobs that are over their limits. Only a process that has read the machine
 	// itself has them.
 	Escapes []Escape `json:"-"`

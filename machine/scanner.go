@@ -48,6 +48,11 @@ type scanner struct {
 	driver *driverPoll
 	denied os.FileInfo // the file of m.Denied; nil if there was none
 
+	failed map[int]bool // by number: whether a GPU had failed when the driver was asked last
+
+	removedFile os.FileInfo // the file of removed; nil if there was none
+	removed     []Job
+
 	deniedAges time.Time // when the next refusal by the policy stops being a finding; zero if there is none
 	base       Machine   // result of the last Scan, without the driver's part
 	findings   []Finding // findings about reading the jobs
@@ -58,6 +63,7 @@ type scanner struct {
 
 	userPaths job.Paths
 	allUsers  func() bool
+	policyUp  func() *bool // job.PolicyUp, except in tests
 	now       func() time.Time
 	timeout   time.Duration // how long a Scan waits for all users together
 	early     time.Duration // the same after the first Scan; 0 for timeout
@@ -105,8 +111,8 @@ func newScanner(opts job.ScanOptions) *scanner {
 	files := unix.Rlimit{Cur: 1024}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
 	s := &scanner{opts: opts, files: int(min(files.Cur, 1<<20)) / 2, active: maxActive, users: map[int]*userScan{}, outside: map[job.FileID]*userScan{},
-		quotas: map[int]*quota{}, hints: map[string]bool{}, permits: make(chan struct{}, maxScans),
-		userPaths: job.SystemPaths, allUsers: job.AllUsers, now: time.Now, timeout: userTimeout}
+		quotas: map[int]*quota{}, failed: map[int]bool{}, hints: map[string]bool{}, permits: make(chan struct{}, maxScans),
+		userPaths: job.SystemPaths, allUsers: job.AllUsers, policyUp: job.PolicyUp, now: time.Now, timeout: userTimeout}
 	if opts.Ended != nil {
 		s.early = earlyTimeout
 	}
@@ -214,6 +220,7 @@ func (s *scanner) Scan(all bool) (out job.ScanResult[Machine, Event], err error)
 	}
 	next.Findings = append(next.Findings, findingsOf(&next)...)
 	s.deniedAges = deniedAges(next.Denied, began)
+	out.Events = append(out.Events, deviceEvents(s.failed, &next, began)...)
 	next.share(s.last)
 	s.last = &next
 	out.Machine, out.Changed = &next, true
@@ -260,6 +267,10 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 		m.addFindingOf(u, s.timeout)
 	}
 	m.Findings = append(m.Findings, s.notes...)
+	if up := s.policyUp(); up != nil && !*up {
+		m.addFinding(Finding{Kind: PolicyDown, Device: -1, Text: "the service of this machine's policy does not run: users without a job get none, and nobody who waits for room gets any",
+			Remedy: "root starts it: systemctl start ration-policy, or ration policy keep"})
+	}
 	if changed || s.last == nil {
 		m.addJobs(users)
 		m.Jobs = append(m.Jobs, unread...)
@@ -271,6 +282,9 @@ func (s *scanner) scan(all bool) (m Machine, changed bool, err error) {
 	m.addFloods()
 	m.Denied = s.base.Denied
 	if s.readDenied(&m) {
+		changed = true
+	}
+	if s.readRemoved(&m) { // after the jobs: each is in this file before it is removed
 		changed = true
 	}
 	return m, changed, nil

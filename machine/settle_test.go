@@ -34,7 +34,7 @@ func TestRationsOfOneInstant(t *testing.T) {
 	m := Machine{Devices: []GPU{{Total: 8 * gib}}, Jobs: []Job{{Path: users, UID: 4001, State: Running, Devices: device(8 * gib)}, {Path: run, UID: 4001, State: Running, Devices: device(4 * gib)}}}
 	earlier := m.Jobs[0].Devices
 	m.settleRations()
-	m.addRations()
+	m.AddRations()
 	expect.Equal(t, m.Devices[0].Rations, uint64(8*gib))
 	expect.True(t, !slices.ContainsFunc(findingsOf(&m), func(f Finding) bool { return f.Kind == Overbooked }), "overbooked")
 	expect.Equal(t, earlier[0].Limit, uint64(8*gib), "an earlier result was modified")

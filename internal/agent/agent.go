@@ -258,7 +258,7 @@ func (a *Agent) scan() error {
 	if changed {
 		a.snapshot.Store(newSnapshot(now, before))
 	}
-	fresh := a.events.add(slices.Concat(r.Events, a.journal.ends(r.Machine, began), a.stopper.take(), idleEvents(before.Jobs, now.Jobs, began)))
+	fresh := a.events.add(slices.Concat(a.journal.withEarlier(r.Events, r.Machine), a.journal.ends(r.Machine, began), a.stopper.take(), idleEvents(before.Jobs, now.Jobs, began)))
 	if changed || len(fresh) > 0 {
 		a.feed.Advance() // followers now see the snapshot and the events
 	}

@@ -48,6 +48,8 @@ type journal struct {
 	// orphans are jobs that ran when an earlier agent logged their start. The journal does not have
 	// their end, and this agent has not seen them yet.
 	orphans []machine.Job
+	// earlier are events of earlier agents that no region shows.
+	earlier []machine.Event
 }
 
 // entry records that an event was logged, or how many refusals of a job were counted.
@@ -57,6 +59,8 @@ type entry struct {
 	Ran     *journalJob `json:"ran,omitempty"`     // for a start: the job, unless it had ended by then
 	Counted uint64      `json:"counted,omitempty"` // number of refusals
 	Seen    uint64      `json:"seen,omitempty"`    // how many of these refusals were seen as events
+	// Event is the event itself, for a kind of which the regions show only the latest.
+	Event *machine.Event `json:"event,omitempty"`
 }
 
 // journalJob is the part of a job that the next agent needs to log the job's end.
@@ -71,6 +75,8 @@ const (
 	// maxEntriesOfUser bounds the entries for one user's jobs. It is more than the regions of a
 	// user can show at a time: 2064 jobs, and 2048 refusals and deaths.
 	maxEntriesOfUser = 8192
+	// maxKept bounds the events themselves that are kept for one user's jobs: they are larger.
+	maxKept = 256
 	// maxJournal bounds how much of the file is read, in case another program has filled it.
 	maxJournal = 64 << 20
 )
@@ -111,6 +117,11 @@ func openJournal(folder string) (*journal, error) {
 		}
 	}
 	l.saved, l.size = len(l.entries), max(l.size, len(text))
+	for i := range l.entries {
+		if e := l.entries[i].Event; e != nil {
+			l.earlier = append(l.earlier, *e)
+		}
+	}
 	for key := range l.running() {
 		was := l.entries[l.known[key]]
 		l.orphans = append(l.orphans, machine.Job{Name: was.Ran.Name, Path: was.Ran.Path, Owner: was.Ran.Owner, UID: was.UID, Created: was.Ran.Created, State: machine.Running})
@@ -175,6 +186,22 @@ func (l *journal) ends(m *machine.Machine, now time.Time) (out []machine.Event) 
 	return out
 }
 
+// withEarlier returns the events of the first scan together with those that earlier agents have seen, oldest first. Those of
+// jobs that are not there any more are left out, as what their regions had.
+func (l *journal) withEarlier(first []machine.Event, m *machine.Machine) []machine.Event {
+	if len(l.earlier) == 0 {
+		return first
+	}
+	there := map[machine.JobID]bool{}
+	for i := range m.Jobs {
+		there[m.Jobs[i].ID()] = true
+	}
+	out := slices.Concat(slices.DeleteFunc(l.earlier, func(e machine.Event) bool { return e.Device == nil && !there[e.JobID()] }), first)
+	slices.SortStableFunc(out, func(a, b machine.Event) int { return a.Time.Compare(b.Time) })
+	l.earlier = nil
+	return out
+}
+
 // unlogged returns the events that are not in the journal.
 func (l *journal) unlogged(events []machine.Event) (out []machine.Event) {
 	for i := range events {
@@ -190,6 +217,10 @@ func entryOf(e *machine.Event, j *machine.Job) entry {
 	out := entry{Key: eventKey(e), UID: e.UID}
 	if e.Kind == machine.JobStarted && j != nil && j.State != machine.Ended {
 		out.Ran = &journalJob{Name: e.Job, Path: e.Path, Owner: e.Owner, Created: e.Created}
+	}
+	if e.Kind == machine.JobSlept || e.Kind == machine.JobWoke || e.Device != nil {
+		kept := *e
+		kept.Machine, out.Event = nil, &kept
 	}
 	return out
 }
@@ -278,9 +309,9 @@ func (l *journal) rewrite() (err error) {
 // running jobs, and those of events that the regions still show.
 func (l *journal) trim(m *machine.Machine) {
 	keep := l.running()
-	events := machine.Events(&machine.Machine{}, m, time.Time{})
-	for i := range events {
-		keep[eventKey(&events[i])] = true
+	shown := machine.Events(&machine.Machine{}, m, time.Time{})
+	for i := range shown {
+		keep[eventKey(&shown[i])] = true
 	}
 	for i := range m.Jobs {
 		keep[jobKey("refusals", m.Jobs[i].ID())] = true
@@ -291,6 +322,7 @@ func (l *journal) trim(m *machine.Machine) {
 			room[accountOf(l.entries[i].UID)]++
 		}
 	}
+	events := map[int]int{} // by account: how many are kept
 	var kept []entry
 	for i := len(l.entries) - 1; i >= 0; i-- { // latest first
 		e := l.entries[i]
@@ -301,6 +333,13 @@ func (l *journal) trim(m *machine.Machine) {
 			account := accountOf(e.UID)
 			if room[account]++; room[account] > maxEntriesOfUser {
 				continue
+			}
+		}
+		if e.Event != nil {
+			if account := accountOf(e.UID); events[account] >= maxKept {
+				e.Event = nil
+			} else {
+				events[account]++
 			}
 		}
 		kept = append(kept, e)

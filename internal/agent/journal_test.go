@@ -289,3 +289,47 @@ func TestToldEndUnseen(t *testing.T) {
 	expect.Equal(t, fmt.Sprint(ends(list, machine.Machine{Jobs: jobs})), "[unreadable]", "and when it can be read again")
 	expect.Equal(t, len(list.orphans), 0, "are waited for")
 }
+
+// The sleeps of a job that an earlier agent has seen are known to the next one, in their order, though the region shows only
+// the latest, and so are failures of GPUs. Those of a job that was removed are not, and the file has a bound.
+func TestToldSleeps(t *testing.T) {
+	folder := t.TempDir()
+	l, err := openJournal(folder)
+	expect.OK(t, err)
+	made := time.Unix(100, 0).UTC()
+	at := func(path, kind string, n int) machine.Event {
+		return machine.Event{Kind: kind, Path: path, Created: made, Sleeps: uint64(n), Time: made.Add(time.Duration(n) * time.Minute), Text: fmt.Sprint(kind, n)}
+	}
+	failed := at("", machine.GPUFailed, 0)
+	failed.Device = new(int)
+	for _, e := range []machine.Event{at("p", machine.JobStarted, 0), failed, at("p", machine.JobSlept, 1), at("q", machine.JobSlept, 1), at("p", machine.JobWoke, 2)} {
+		l.put(entryOf(&e, nil))
+	}
+	m := &machine.Machine{Jobs: []machine.Job{{Path: "p", Created: made}}}
+	expect.OK(t, l.save(m))
+	l.close()
+	l, err = openJournal(folder)
+	expect.OK(t, err)
+	texts := func(events []machine.Event) (out string) {
+		for i := range events {
+			out += events[i].Text + " "
+		}
+		return out
+	}
+	first := []machine.Event{at("p", machine.JobStarted, 0), at("p", machine.JobSlept, 3)}
+	expect.Equal(t, texts(l.withEarlier(first, m)), "gpu-failed0 start0 sleep1 wake2 sleep3 ")
+	expect.Equal(t, texts(l.withEarlier(first, m)), "start0 sleep3 ")
+	for i := range 2 * maxKept {
+		e := at("p", machine.JobSlept, i+4)
+		l.put(entryOf(&e, nil))
+	}
+	l.trim(m)
+	kept := 0
+	for i := range l.entries {
+		if l.entries[i].Event != nil {
+			kept++
+		}
+	}
+	expect.True(t, kept == maxKept && l.entries[len(l.entries)-1].Event != nil && len(l.entries) == 5+2*maxKept, kept, len(l.entries))
+	l.close()
+}

@@ -58,8 +58,16 @@ func onlySilent(err error) error {
 }
 
 func addTotals(m, theirs *machine.Machine) {
+	then := machine.Machine{Devices: withoutRations(theirs.Devices)} // of this user's jobs, as the agent has seen them, perhaps by other paths
+	for i := range theirs.Jobs {
+		if slices.ContainsFunc(m.Jobs, func(j machine.Job) bool { return j.Created.Equal(theirs.Jobs[i].Created) }) {
+			then.Jobs = append(then.Jobs, theirs.Jobs[i])
+		}
+	}
+	then.AddRations()
 	if len(m.Devices) == 0 { // this program cannot load the driver library
-		m.Devices = theirs.Devices
+		m.Devices = withoutRations(theirs.Devices)
+		m.AddRations()
 	}
 	for i := range m.Devices {
 		g := &m.Devices[i]
@@ -69,8 +77,11 @@ func addTotals(m, theirs *machine.Machine) {
 			// device, and what the job holds as used. The agent knows the device's own.
 			g.Total, g.Used = theirs.Devices[at].Total, theirs.Devices[at].Used
 		}
-		if at >= 0 && theirs.Devices[at].Rations >= g.Rations {
-			g.Rations, g.Jobs, g.Unlimited = theirs.Devices[at].Rations, theirs.Devices[at].Jobs, theirs.Devices[at].Unlimited
+		if at >= 0 { // the limits of this user's jobs may have changed since the agent's scan
+			all, was := &theirs.Devices[at], &then.Devices[at]
+			g.Rations += min(all.Rations-min(was.Rations, all.Rations), ^g.Rations)
+			g.Jobs += max(0, all.Jobs-was.Jobs)
+			g.Unlimited += max(0, all.Unlimited-was.Unlimited)
 		}
 	}
 	for _, f := range theirs.Findings {
@@ -84,6 +95,15 @@ func addTotals(m, theirs *machine.Machine) {
 			m.Findings = append(m.Findings, f)
 		}
 	}
+}
+
+// withoutRations returns a copy of devices without the sums of their jobs.
+func withoutRations(devices []machine.GPU) []machine.GPU {
+	out := slices.Clone(devices)
+	for i := range out {
+		out[i].Rations, out[i].Jobs, out[i].Unlimited = 0, 0, 0
+	}
+	return out
 }
 
 // Booked returns the devices of a job as an agent sees them, by their number in the job, with the

@@ -16,15 +16,20 @@ const gib = 1 << 30
 // An ordinary user sees what all users' jobs have of each device, and that it is overbooked by all of
 // them; what the user has is not taken away where the agent has not seen it yet.
 func TestAddTotals(t *testing.T) {
+	limited := func(path string, made int64, uuid string, limit uint64) machine.Job {
+		return machine.Job{Path: path, Created: time.Unix(made, 0), State: machine.Running, Devices: []machine.Device{{UUID: uuid, Limited: true, Limit: limit}}}
+	}
 	theirs := &machine.Machine{Devices: []machine.GPU{{Device: 0, UUID: "a", Rations: 30 * gib, Jobs: 3}, {Device: 1, UUID: "b", Rations: gib, Jobs: 1}},
+		Jobs:     []machine.Job{limited("/host/p", 1, "a", 20*gib), limited("elsewhere", 2, "b", gib)}, // the first has 12 GiB now
 		Findings: []machine.Finding{{Kind: machine.Overbooked, Device: 0, Text: "3 jobs"}, {Kind: machine.Drift, Text: "not of the machine"}}}
 	own := machine.Machine{Devices: []machine.GPU{{Device: 0, UUID: "a", Rations: 12 * gib, Jobs: 1, Used: 5}, {Device: 1, UUID: "b", Rations: 2 * gib, Jobs: 2}},
+		Jobs:     []machine.Job{limited("p", 1, "a", 12*gib), limited("new", 3, "b", 2*gib)},
 		Findings: []machine.Finding{{Kind: machine.Overbooked, Device: 0, Text: "1 job"}}}
 	addTotals(&own, theirs)
 	g := own.Devices[0]
-	expect.True(t, g.Rations == 30*gib && g.Jobs == 3 && g.Used == 5, g)
+	expect.True(t, g.Rations == 22*gib && g.Jobs == 3 && g.Used == 5, g)
 	g = own.Devices[1]
-	expect.True(t, g.Rations == 2*gib && g.Jobs == 2, g)
+	expect.True(t, g.Rations == 3*gib && g.Jobs == 3, g)
 	expect.True(t, len(own.Findings) == 1 && own.Findings[0].Text == "3 jobs", own.Findings)
 	// Under a policy the driver tells this process its job's limit and use.
 	theirs.Devices[0].Total, theirs.Devices[0].Used, theirs.Devices[1].Total, theirs.Devices[1].Used = 140*gib, 90*gib, 140*gib, 80*gib
@@ -33,8 +38,8 @@ func TestAddTotals(t *testing.T) {
 	g = ruled.Devices[0]
 	expect.True(t, g.Total == 140*gib && g.Used == 90*gib && g.Rations == 30*gib, g)
 	expect.Equal(t, ruled.Devices[1].Used, uint64(81*gib), "what this process has asked for itself is newer")
-	none := machine.Machine{}
-	if addTotals(&none, theirs); len(none.Devices) != 2 || len(none.Findings) != 1 {
+	none := machine.Machine{Jobs: own.Jobs[:1]}
+	if addTotals(&none, theirs); len(none.Devices) != 2 || len(none.Findings) != 1 || none.Devices[0].Rations != 22*gib || theirs.Devices[0].Rations != 30*gib {
 		t.Errorf("got %+v", none)
 	}
 }

@@ -51,7 +51,7 @@ func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, whic
 	for _, f := range m.Findings {
 		// Keep findings of a device, which have only numbers, and findings of the user's own jobs
 		// and processes.
-		if f.Kind == machine.Overbooked || f.Path != "" && own[f.Path] || f.Kind == machine.OutsideJobs && hasPID(out.Outside, f.PID) {
+		if f.Kind == machine.Overbooked || f.Kind == machine.PolicyDown || f.Path != "" && own[f.Path] || f.Kind == machine.OutsideJobs && hasPID(out.Outside, f.PID) {
 			out.Findings = append(out.Findings, f)
 		}
 	}
@@ -63,7 +63,7 @@ func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, whic
 func Public(m *machine.Machine) *machine.Machine {
 	out := Visible(m, -1, false)
 	for _, f := range m.Findings {
-		if f.Kind == machine.Overbooked || f.Kind == machine.DriverSilent || f.Kind == machine.DeviceFailed {
+		if f.Kind == machine.Overbooked || f.Kind == machine.DriverSilent || f.Kind == machine.DeviceFailed || f.Kind == machine.PolicyDown {
 			out.Findings = append(out.Findings, f)
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"ration/internal/agent"
 	"ration/internal/agent/privsep"
 	"ration/internal/job"
-	"ration/internal/policy"
 	"ration/internal/region"
 )
 
@@ -154,7 +153,7 @@ func (a *app) runAgent(cmd *cobra.Command, f agentFlags) error {
 	}
 	ctx, stop := untilSignal()
 	defer stop()
-	opts := agent.Options{Folder: job.Folder(), Usage: usagePath(), IdleAfter: f.idleAfter, Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs, PolicyUp: policy.ServiceUp}
+	opts := agent.Options{Folder: job.Folder(), Usage: usagePath(), IdleAfter: f.idleAfter, Listen: f.listen, JobMetrics: f.jobMetrics, Version: version, Log: newLog(a.err.Writer, f.logJSON), Reap: reapAs, PolicyUp: job.PolicyUp}
 	ends, err := f.checkEscape()
 	if err != nil {
 		return err

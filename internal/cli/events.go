@@ -35,8 +35,9 @@ func newEventsCommand(a *app) *cobra.Command {
 		Long: `Print events of jobs, the oldest first: starts, ends, refusals, deaths of
 processes, stops (processes that the agent has ended because their job was over
 its limit), jobs that have become idle, commands that wait for room (wait, admit
-when it started, leave when it gave up), and jobs that have fallen asleep, have
-woken, or should sleep and cannot, as far as they are still known.
+when it started, leave when it gave up), jobs that have fallen asleep, have
+woken, or should sleep and cannot, as far as they are still known. To root also
+GPUs that have failed and that answer again (gpu-failed, gpu-back).
 With --follow, print new events until it is interrupted, and no earlier ones.
 --since also limits or extends that: it is a time ago (10m, 7d), a day (today,
 yesterday, monday: the latest one), or a time (2026-01-31, 2026-01-31 15:04,

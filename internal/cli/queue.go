@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -50,6 +51,7 @@ func (a *app) runQueue() error {
 		out.Waiting = []machine.Waiting{}
 	}
 	return a.print(out, func() {
+		defer a.printFindings(slices.DeleteFunc(m.Findings, func(f machine.Finding) bool { return f.Kind != machine.PolicyDown }), true)
 		if len(out.Waiting) > 0 {
 			printTable(a.out, queueColumns, out.Waiting)
 			return

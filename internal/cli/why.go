@@ -127,7 +127,7 @@ func (a *app) runWhy(names []string, count int) error {
 	if a.json {
 		return a.out.printJSON(out)
 	}
-	if up := policy.ServiceUp(); up != nil && !*up {
+	if up := job.PolicyUp(); up != nil && !*up {
 		without := "are refused CUDA"
 		if p, err := policy.InForce(); err == nil && p.Missing == policy.MissingOpen {
 			without = "have no limit"

@@ -18,6 +18,10 @@ import (
 // Only root can write it. Everybody can read it, as the limits of all users' jobs.
 const PolicyRefused = "policy.refused"
 
+// PolicyRemoved is a file in root's folder of jobs: what the regions of jobs said last that the policy's service removed. Only
+// root can read it.
+const PolicyRemoved = "policy.removed"
+
 // Denied is a ration that the policy's service refused to a user. Sizes are bytes.
 type Denied struct {
 	Time    time.Time      `json:"at"`

@@ -117,7 +117,7 @@ func identityIn(dir int, name string) (identity, error) {
 // Reserved reports whether users cannot choose that name for a job.
 func Reserved(name string) bool {
 	switch name {
-	case "lib", "job", AgentSocket, AgentLock, AgentJournal, AgentJournal + AgentJournalNew, UsageFile, PolicySocket, PolicyLock, PolicyRefused, PolicyWaiting, PriorityFile, HighFolder:
+	case "lib", "job", AgentSocket, AgentLock, AgentJournal, AgentJournal + AgentJournalNew, UsageFile, PolicySocket, PolicyLock, PolicyRefused, PolicyRemoved, PolicyWaiting, PriorityFile, HighFolder:
 		return true
 	}
 	return isOfPolicy(name)

@@ -219,7 +219,7 @@ func (e emitter) devices(m *machine.Machine) {
 
 // kinds lists all kinds of findings, so that a kind without a finding is exported as 0.
 var kinds = []string{machine.Overbooked, machine.OverLimit, machine.Drift, machine.Unreadable, machine.OutsideJobs, machine.DeadProcesses, machine.ShareUnkept,
-	machine.GaveUp, machine.Unanswering, machine.Flood, machine.DriverSilent, machine.DeviceFailed, machine.PolicyRefused}
+	machine.GaveUp, machine.Unanswering, machine.Flood, machine.DriverSilent, machine.DeviceFailed, machine.PolicyRefused, machine.PolicyDown}
 
 // stateWaiting is the state, as in ration ps, of commands and users that wait for room.
 const stateWaiting = "waiting"

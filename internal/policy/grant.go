@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"ration/internal/job"
 )
@@ -39,6 +40,7 @@ func evict(uid int) error {
 		return err
 	}
 	passed("leaving")
+	_ = keepLast(uid, time.Now()) // the job of a user who prevents that goes all the same
 	if err := job.Remove(jobOf(uid), true); err != nil {
 		return errors.Join(err, renameMark(uid, leavingName, job.CreatedName))
 	}

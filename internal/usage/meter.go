@@ -97,6 +97,9 @@ func (m *Meter) Look(mc *machine.Machine, now time.Time) {
 			m.note(jobs, mc, j, now)
 		}
 	}
+	for i := range mc.Removed {
+		m.noteCounters(counts, took, mc, &mc.Removed[i], now)
+	}
 	for _, o := range mc.Outside {
 		for i := range mc.Devices {
 			if mc.Devices[i].Device == o.Device {

@@ -277,6 +277,12 @@ func TestMeter(t *testing.T) {
 	look(time.Second, ended) // 80 GiB; then three die, and it has ended
 	ended.Jobs[0].Died = 4
 	look(time.Second, ended)
+	gone := machineWith(0, 10*gib, 0) // one more dies, and the policy takes the job back
+	gone.Removed = append(gone.Removed, ended.Jobs...)
+	gone.Removed[0].Died = 5
+	for range 2 {
+		look(0, gone)
+	}
 	p := m.Take()
 	expect.Equal(t, p.Watched, 7*time.Second)
 	got := p.Sums[train]
@@ -284,7 +290,7 @@ func TestMeter(t *testing.T) {
 	expect.Equal(t, got.Error, uint64((4*2+3+71+80)*gib))
 	expect.Equal(t, got.Reserved, uint64(10*6*gib))
 	expect.Equal(t, got.Peak, 80*gib)
-	expect.True(t, got.Died == 4 && got.Refused == 2, got)
+	expect.True(t, got.Died == 5 && got.Refused == 2, got)
 	expect.Equal(t, len(m.Take().Sums), 0)
 }
 

@@ -41,7 +41,7 @@ type eventView struct {
 }
 
 var eventWords = map[string]string{machine.JobStarted: "started", machine.JobEnded: "ended", machine.RequestRefused: "refused", machine.ProcessDied: "died", machine.ProcessesStopped: "stopped", machine.JobIdle: "idle",
-	machine.JobWaits: "waits", machine.JobAdmitted: "admitted", machine.JobGaveUp: "gave up", machine.JobSlept: "asleep", machine.JobWoke: "awake", machine.JobCannotSleep: "cannot sleep"}
+	machine.JobWaits: "waits", machine.JobAdmitted: "admitted", machine.JobGaveUp: "gave up", machine.JobSlept: "asleep", machine.JobWoke: "awake", machine.JobCannotSleep: "cannot sleep", machine.GPUFailed: "GPU failed", machine.GPUReturned: "GPU back"}
 
 // fairly selects the newest events of each user, as many as there is space for. It takes and
 // returns indices, newest first.

@@ -1,4 +1,4 @@
-package policy
+package job
 
 import (
 	"net"
@@ -10,15 +10,15 @@ import (
 )
 
 // The service is up if it listens, and nothing is said of it without a policy.
-func TestServiceUp(t *testing.T) {
+func TestPolicyUp(t *testing.T) {
 	file, socket := filepath.Join(t.TempDir(), "in-force"), filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
 	expect.OK(t, err)
-	expect.True(t, serviceUp(file, socket) == nil, "no policy is in force")
+	expect.True(t, policyUp(file, socket) == nil, "no policy is in force")
 	expect.OK(t, os.WriteFile(file, nil, 0o644))
-	up := serviceUp(file, socket)
+	up := policyUp(file, socket)
 	expect.True(t, up != nil && *up, "it listens")
 	expect.OK(t, l.Close())
-	up = serviceUp(file, socket)
+	up = policyUp(file, socket)
 	expect.True(t, up != nil && !*up, "it does not listen any more")
 }
