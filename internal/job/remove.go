@@ -102,6 +102,7 @@ func Remove(j Job, force bool) error {
 var removal = []func(folder string) error{
 	func(folder string) error {
 		_ = os.Remove(filepath.Join(folder, CreatedName)) // if this fails, removing the folder fails too
+		_ = os.Remove(filepath.Join(folder, LeavingName)) // otherwise the job could come back without its limits
 		return nil
 	},
 	func(folder string) error { endLimits(folder); return nil },

@@ -29,11 +29,14 @@ func TestRemovalCutShort(t *testing.T) {
 			l.Release()
 			_, standing := StandingSince(l.Job)
 			expect.Must(t, standing, "it does not stand")
+			expect.OK(t, os.WriteFile(filepath.Join(l.Folder, LeavingName), nil, 0o600)) // a policy takes it back
 			for _, step := range removal[:n+1] {
 				expect.OK(t, step(l.Folder))
 			}
 			_, standing = StandingSince(l.Job)
 			expect.True(t, !standing, "it stands, after a part of it was removed")
+			_, err = os.Lstat(filepath.Join(l.Folder, LeavingName))
+			expect.True(t, err != nil, "a policy's service would let it stand again")
 			expect.Equal(t, Remove(l.Job, true), nil)
 			_, err = os.Lstat(l.Folder)
 			expect.True(t, err != nil, "it is left")

@@ -20,8 +20,12 @@ import (
 // Stand writes the file last, under the creator's lock. If a creator dies before that, its job
 // counts as ended and is removed.
 
-// CreatedName is the name of that file.
-const CreatedName = "created"
+// CreatedName is the name of that file. It is LeavingName while a policy's service takes the job back: if the job then stays
+// after all, or the service dies before it removes anything, the file gets its name back.
+const (
+	CreatedName = "created"
+	LeavingName = "leaving"
+)
 
 // PreloadsName is the file beside it that becomes /etc/ld.so.preload in a container.
 const PreloadsName = "ld.so.preload"

@@ -15,9 +15,6 @@ import (
 // steps, and the state after a crash between any two steps. Callers of these functions hold the lock of
 // lockJobs.
 
-// leavingName is the name that CreatedName has in a job's folder while the service takes the job back.
-const leavingName = "leaving"
-
 // promise returns a descriptor for the process that asked for the job of a user. The job stays while any
 // process has it open: the kernel closes it when the asking process dies. It is nil for a user without a
 // job, who is exempt.
@@ -36,13 +33,13 @@ func evict(uid int) error {
 	}
 	// A process locks a slot and then looks for this file. So a process that still finds it has its slot
 	// locked before Remove looks for locks.
-	if err := renameMark(uid, job.CreatedName, leavingName); err != nil {
+	if err := renameMark(uid, job.CreatedName, job.LeavingName); err != nil {
 		return err
 	}
 	passed("leaving")
 	_ = keepLast(uid, time.Now()) // the job of a user who prevents that goes all the same
 	if err := job.Remove(jobOf(uid), true); err != nil {
-		return errors.Join(err, renameMark(uid, leavingName, job.CreatedName))
+		return errors.Join(err, renameMark(uid, job.LeavingName, job.CreatedName))
 	}
 	passed("evicted")
 	return nil
@@ -61,7 +58,7 @@ func renameMark(uid int, from, to string) error {
 func keepLeaving() error {
 	var all []error
 	for _, uid := range Users() {
-		all = append(all, renameMark(uid, leavingName, job.CreatedName))
+		all = append(all, renameMark(uid, job.LeavingName, job.CreatedName))
 	}
 	return errors.Join(all...)
 }
