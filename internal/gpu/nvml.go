@@ -30,20 +30,17 @@ type Driver struct {
 	Version string // of the kernel driver
 	CUDA    int    // the newest CUDA version that it supports, as in 13000
 	Devices []Device
+	library *library      // nil if NVML was not started
 	lib     nvml.Interface
 	handles []nvml.Device // of Devices
 }
 
-// Open loads NVML from a path, or from the linker's search path if path is empty.
-func Open(path string) (*Driver, error) {
-	var opts []nvml.LibraryOption
-	if path != "" {
-		opts = append(opts, nvml.WithLibraryPath(path))
-	}
+// Open loads NVML from a path, or from the linker's search path if path is empty. Goroutines may open it at once.
+func Open(path string) (d *Driver, err error) {
 	C.show_machine()
-	d := &Driver{lib: nvml.New(opts...)}
-	if ret := d.lib.Init(); ret != nvml.SUCCESS {
-		return nil, noDriver(ret)
+	d = &Driver{library: libraryOf(path)}
+	if d.lib, err = d.library.start(); err != nil {
+		return nil, err
 	}
 	if err := d.readDevices(); err != nil {
 		d.Close()
@@ -202,12 +199,12 @@ func (d *Driver) handle(device int) (nvml.Device, error) {
 // Close shuts NVML down.
 func (d *Driver) Close() {
 	if !d.isKnown() {
-		_ = d.lib.Shutdown() // the caller could not do anything about an error
+		d.library.end()
 	}
 }
 
 // isKnown reports whether the devices came from a file and NVML was not started.
-func (d *Driver) isKnown() bool { return d.lib == nil }
+func (d *Driver) isKnown() bool { return d.library == nil }
 
 // Free returns the bytes of a device that no process holds.
 func (d *Driver) Free(device int) (uint64, error) {
