@@ -76,7 +76,12 @@ end:	do
 #endif
 	      if
 	      :: held -> ration = true
+#ifndef NO_SECOND_LOOK
+	      :: !held && !asleep -> ration = true	/* it woke before, and has freed its memory */
+	      :: !held && asleep ->
+#else
 	      :: else ->
+#endif
 		 if :: atomic { other = true; FITS; wants_other = false } OR_DIE fi
 	      fi
 	   :: else
@@ -112,6 +117,10 @@ active proctype helper()
 	   asleep = false;			/* restored */
 	   promises = 0;
 	   n++;
+	   if
+	   :: units = false			/* the program frees all memory */
+	   :: skip
+	   fi;
 	   /* it sleeps again: the driver has put all aside, then the word, then the ledger */
 	   if
 	   :: n < ROUNDS -> asleep = true; units = false

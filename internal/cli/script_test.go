@@ -56,26 +56,37 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, commands)
 }
 
-// dieAtStep kills or stops this process at a step of the keeper's, of a command that waits for room, or of one that puts a job to sleep: RATION_TEST_DIE=STEP:N is the n-th
-// time, and STEP:N:stop stops it.
+// dieAtStep kills or stops this process at steps of the keeper's, of a command that waits for room, or of one that puts a
+// job to sleep. RATION_TEST_DIE=STEP:N kills it the n-th time, STEP:N:stop stops it; there may be several, after commas.
 func dieAtStep() {
-	part := strings.Split(os.Getenv("RATION_TEST_DIE"), ":")
-	if len(part) < 2 {
+	type at struct {
+		left   int
+		signal syscall.Signal
+	}
+	ends := map[string]*at{}
+	for end := range strings.SplitSeq(os.Getenv("RATION_TEST_DIE"), ",") {
+		part := strings.Split(end, ":")
+		if len(part) < 2 {
+			continue
+		}
+		n, _ := strconv.Atoi(part[1])
+		ends[part[0]] = &at{n, syscall.SIGKILL}
+		if len(part) > 2 {
+			ends[part[0]].signal = syscall.SIGSTOP
+		}
+	}
+	if len(ends) == 0 {
 		return
 	}
-	left, _ := strconv.Atoi(part[1])
-	signal := syscall.SIGKILL
-	if len(part) > 2 {
-		signal = syscall.SIGSTOP
-	}
-	step := func(at string) {
-		if at != part[0] {
+	step := func(name string) {
+		end := ends[name]
+		if end == nil {
 			return
 		}
-		if left--; left == 0 {
+		if end.left--; end.left == 0 {
 			// To this thread: it gets no further, whichever thread would take the signal otherwise.
 			runtime.LockOSThread()
-			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), signal)
+			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), end.signal)
 		}
 	}
 	policy.OnStep(step)

@@ -260,10 +260,10 @@ func inspectWith(j Job, left func() bool) (u use, err error) {
 	defer r.Close()
 	r.SetAskBudget(left)
 	all, err := r.Processes()
-	if err != nil {
+	u.locked = region.Locked(j.Path) // also counts a lock on a slot that the region does not show
+	if err != nil { // the user has cut the file
 		return u, err
 	}
-	u.locked = region.Locked(j.Path) // also counts a lock on a slot that the region does not show
 	c, err := r.Counters()
 	if u.locked { // without a lock no process lives, not even one that could not be queried in time
 		u.living = slices.DeleteFunc(all, func(p region.Process) bool { return p.Dead })

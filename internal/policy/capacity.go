@@ -40,7 +40,8 @@ func (r *rations) fits(uid int, l region.Limits) error {
 			return err
 		}
 		for _, other := range lose {
-			evicted, err := takeBack(other)
+			passed("taking-back")
+			evicted, err := r.takeBack(other)
 			if err != nil { // a process has joined the job since, or is about to; or the job wakes
 				keep[other], r.stays[other] = true, time.Now()
 			} else {

@@ -33,8 +33,10 @@ func lent(uid int) bool {
 	return err == nil && isLent(&l) && len(job.RunsOf(uid)) == 0
 }
 
-// lend lends the ration of a job that sleeps. It is an error if the job holds memory, or if a process has been promised
-// that it may wake.
+var errAwake = errors.New("the job sleeps no more")
+
+// lend lends the ration of a job that sleeps. It is an error if the job holds memory or is awake, or if a process has been
+// promised that it may wake.
 func lend(uid int) error {
 	if job.Running(jobOf(uid)) {
 		return job.ErrInUse
@@ -54,8 +56,13 @@ func lend(uid int) error {
 		return errors.Join(err, setLimits(uid, before))
 	}
 	passed("lent")
-	// A wake charges all memory before it brings it back. So if nothing is held now, a later wake finds no room.
-	if err := checkHeld(uid, before, after); err != nil {
+	// A wake charges all memory before it brings it back. So if nothing is held now, a later wake finds no room; and an
+	// earlier one shows in what the job says.
+	err = checkHeld(uid, before, after)
+	if err == nil && !saysAsleep(uid) {
+		err = errAwake
+	}
+	if err != nil {
 		return errors.Join(err, setLimits(uid, before))
 	}
 	passed("lend-checked")
@@ -178,12 +185,13 @@ func (r *rations) yielding(keep map[int]bool) []int {
 	return append(sleepers, idle...)
 }
 
-// takeBack takes back the ration of a user: all of the job if it has no process, otherwise as lend does.
-func takeBack(uid int) (evicted bool, err error) {
-	if job.CheckRemovable(jobOf(uid), true) == nil {
-		return true, evict(uid)
+// takeBack takes back the ration of a user in yielding: all of the job if it has no process, or as lend does if it sleeps.
+// A process may have joined the job since.
+func (r *rations) takeBack(uid int) (evicted bool, err error) {
+	if job.CheckRemovable(jobOf(uid), true) != nil && r.mayLend(uid) && saysAsleep(uid) {
+		return false, lend(uid)
 	}
-	return false, lend(uid)
+	return true, evict(uid)
 }
 
 // wake gives a job whose ration is lent its ration back, so that it can wake. The client may wait for that. held is a

@@ -3,6 +3,8 @@
  *
  *   SIZE        takes so many MiB, and says how that went
  *   total       says how large the device is, in MiB
+ *   end         ends its context, with all memory
+ *   begin       makes another
  *   ready=FILE  makes a file
  *   child=FILE  forks a child that waits for a signal, and writes its PID into a file
  *   pause       waits for a signal, for a minute at most
@@ -27,6 +29,7 @@ typedef unsigned long long address;
 #ifdef LINKED
 int cuInit(unsigned);
 int cuCtxCreate_v2(void **, unsigned, int);
+int cuCtxDestroy_v2(void *);
 int cuMemAlloc_v2(address *, size_t);
 int cuDeviceTotalMem_v2(size_t *, int);
 #define FIND(name, symbol) (void *)symbol
@@ -76,6 +79,7 @@ int main(int argc, char **argv)
 #endif
 	int (*init)(unsigned) = (int (*)(unsigned))FIND(cuInit, cuInit);
 	int (*create)(void **, unsigned, int) = (int (*)(void **, unsigned, int))FIND(cuCtxCreate, cuCtxCreate_v2);
+	int (*destroy)(void *) = (int (*)(void *))FIND(cuCtxDestroy, cuCtxDestroy_v2);
 	int (*alloc)(address *, size_t) = (int (*)(address *, size_t))FIND(cuMemAlloc, cuMemAlloc_v2);
 	int (*total)(size_t *, int) = (int (*)(size_t *, int))FIND(cuDeviceTotalMem, cuDeviceTotalMem_v2);
 	int status = 0, result;
@@ -108,6 +112,9 @@ int main(int argc, char **argv)
 		} else if (!strcmp(argv[i], "pause")) {
 			alarm(60);
 			pause();
+		} else if (!strcmp(argv[i], "end") || !strcmp(argv[i], "begin")) {
+			result = argv[i][0] == 'e' ? destroy(context) : create(&context, 0, 0);
+			status = result ? result : status;
 		} else if (!strcmp(argv[i], "unmap")) {
 			unmap();
 		} else if (!strcmp(argv[i], "total")) {
