@@ -30,7 +30,7 @@ type Driver struct {
 	Version string // of the kernel driver
 	CUDA    int    // the newest CUDA version that it supports, as in 13000
 	Devices []Device
-	library *library      // nil if NVML was not started
+	library *library // nil if NVML was not started
 	lib     nvml.Interface
 	handles []nvml.Device // of Devices
 }

@@ -261,7 +261,7 @@ func inspectWith(j Job, left func() bool) (u use, err error) {
 	r.SetAskBudget(left)
 	all, err := r.Processes()
 	u.locked = region.Locked(j.Path) // also counts a lock on a slot that the region does not show
-	if err != nil { // the user has cut the file
+	if err != nil {                  // the user has cut the file
 		return u, err
 	}
 	c, err := r.Counters()
