@@ -1,14 +1,9 @@
 package machine
 
 import (
-	"encoding/json"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
 )
@@ -18,21 +13,7 @@ const maxRemovedFile = 4 << 20
 
 // ReadRemoved returns the latest jobs that the policy's service removed and that had refusals or deaths, oldest first. Only
 // root can.
-func ReadRemoved() (out []Job, err error) {
-	f, err := os.OpenFile(filepath.Join(job.RootFolder, job.PolicyRemoved), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxRemovedFile))
-	if err == nil {
-		err = json.Unmarshal(text, &out)
-	}
-	return out, err
-}
+func ReadRemoved() ([]Job, error) { return job.ReadPolicyFile[Job](job.PolicyRemoved, maxRemovedFile) }
 
 // AddDeaths makes deaths of the dead processes whose memory was not returned to the job. noticed is as Death.Noticed.
 func (j *Job) AddDeaths(now time.Time, noticed string) {

@@ -56,7 +56,7 @@ Exit status: 0, or 1 if no policy is in force.`,
 			}
 			if len(args) == 0 {
 				uids = p.Named()
-				if own := os.Getuid(); own != 0 && !slices.Contains(uids, own) { // who asks wants to know that first
+				if own := os.Getuid(); own != 0 && !slices.Contains(uids, own) { // a user asks about their own ration first
 					uids = append(uids, own)
 				}
 			}

@@ -64,15 +64,22 @@ func ReadDenied(all bool) (out []Denied, err error) {
 }
 
 func readDenied() (out []Denied, err error) {
-	f, err := os.OpenFile(filepath.Join(RootFolder, PolicyRefused), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	return ReadPolicyFile[Denied](PolicyRefused, maxDeniedFile)
+}
+
+// ReadPolicyFile returns the list in a file that the policy's service writes into root's folder of jobs, of which it reads at
+// most so many bytes. It returns nothing if there is no such file.
+func ReadPolicyFile[T any](name string, most int64) (out []T, err error) {
+	fd, err := safepath.Open(filepath.Join(RootFolder, name), unix.O_RDONLY, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
+	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxDeniedFile))
+	text, err := io.ReadAll(io.LimitReader(f, most))
 	if err == nil {
 		err = json.Unmarshal(text, &out)
 	}

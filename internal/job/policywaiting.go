@@ -2,12 +2,9 @@ package job
 
 import (
 	"encoding/json"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"ration/internal/proc"
 	"ration/internal/safepath"
@@ -72,14 +69,8 @@ func WaitingForRation(uid int) (w UserWaiting, waits bool) {
 // WaitingUsers returns the users that wait in root's queue, or that waited when the service ended, in their order, if the
 // process that waits exists.
 func WaitingUsers() (all []UserWaiting) {
-	fd, err := safepath.Open(filepath.Join(RootFolder, PolicyWaiting), unix.O_RDONLY, 0)
+	all, err := ReadPolicyFile[UserWaiting](PolicyWaiting, maxWaitingFile)
 	if err != nil {
-		return nil
-	}
-	f := os.NewFile(uintptr(fd), PolicyWaiting)
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxWaitingFile))
-	if err != nil || json.Unmarshal(text, &all) != nil {
 		return nil
 	}
 	return slices.DeleteFunc(all, func(w UserWaiting) bool {

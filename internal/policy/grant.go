@@ -37,7 +37,7 @@ func evict(uid int) error {
 		return err
 	}
 	passed("leaving")
-	_ = keepLast(uid, time.Now()) // the job of a user who prevents that goes all the same
+	_ = keepLast(uid, time.Now()) // if its user prevents that, the job is removed all the same
 	if err := job.Remove(jobOf(uid), true); err != nil {
 		return errors.Join(err, renameMark(uid, job.LeavingName, job.CreatedName))
 	}

@@ -227,8 +227,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// The file that make chart makes is the chart, for Helm's own loader, with the version that it is made for. Whoever
-// makes it gets the same bytes.
+// Helm loads the file of make chart as the chart, with its version; and everybody who makes it gets the same bytes.
 func TestPackage(t *testing.T) {
 	const version = "0.2.0-dev.7+gabc"
 	pack := func(umask, zone string) (path string, text []byte) {
