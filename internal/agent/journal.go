@@ -59,7 +59,7 @@ type entry struct {
 	Ran     *journalJob `json:"ran,omitempty"`     // for a start: the job, unless it had ended by then
 	Counted uint64      `json:"counted,omitempty"` // number of refusals
 	Seen    uint64      `json:"seen,omitempty"`    // how many of these refusals were seen as events
-	// Event is the event itself, for a kind of which the regions show only the latest.
+	// Event is the event itself, for a kind of which the regions show nothing, or only the latest.
 	Event *machine.Event `json:"event,omitempty"`
 }
 
@@ -196,7 +196,7 @@ func (l *journal) withEarlier(first []machine.Event, m *machine.Machine) []machi
 	for i := range m.Jobs {
 		there[m.Jobs[i].ID()] = true
 	}
-	out := slices.Concat(slices.DeleteFunc(l.earlier, func(e machine.Event) bool { return e.Device == nil && !there[e.JobID()] }), first)
+	out := slices.Concat(slices.DeleteFunc(l.earlier, func(e machine.Event) bool { return e.Device == nil && e.Waits == nil && !there[e.JobID()] }), first)
 	slices.SortStableFunc(out, func(a, b machine.Event) int { return a.Time.Compare(b.Time) })
 	l.earlier = nil
 	return out
@@ -218,7 +218,9 @@ func entryOf(e *machine.Event, j *machine.Job) entry {
 	if e.Kind == machine.JobStarted && j != nil && j.State != machine.Ended {
 		out.Ran = &journalJob{Name: e.Job, Path: e.Path, Owner: e.Owner, Created: e.Created}
 	}
-	if e.Kind == machine.JobSlept || e.Kind == machine.JobWoke || e.Device != nil {
+	switch e.Kind {
+	case machine.JobSlept, machine.JobWoke, machine.JobIdle, machine.ProcessesStopped, machine.JobWaits, machine.JobAdmitted, machine.JobGaveUp,
+		machine.GPUFailed, machine.GPUReturned:
 		kept := *e
 		kept.Machine, out.Event = nil, &kept
 	}

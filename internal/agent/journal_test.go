@@ -290,9 +290,10 @@ func TestToldEndUnseen(t *testing.T) {
 	expect.Equal(t, len(list.orphans), 0, "are waited for")
 }
 
-// The sleeps of a job that an earlier agent has seen are known to the next one, in their order, though the region shows only
-// the latest, and so are failures of GPUs. Those of a job that was removed are not, and the file has a bound.
-func TestToldSleeps(t *testing.T) {
+// What an earlier agent has seen and no region shows is known to the next one, in its order: the sleeps of a job, of which
+// the region has only the latest, that it waited, was idle, or had processes stopped, and failures of GPUs. Those of a job
+// that was removed are not, and the file has a bound.
+func TestToldEvents(t *testing.T) {
 	folder := t.TempDir()
 	l, err := openJournal(folder)
 	expect.OK(t, err)
@@ -302,7 +303,10 @@ func TestToldSleeps(t *testing.T) {
 	}
 	failed := at("", machine.GPUFailed, 0)
 	failed.Device = new(int)
-	for _, e := range []machine.Event{at("p", machine.JobStarted, 0), failed, at("p", machine.JobSlept, 1), at("q", machine.JobSlept, 1), at("p", machine.JobWoke, 2)} {
+	waited := machine.Event{Kind: machine.JobAdmitted, Path: "gone", Waits: &machine.Waiting{PID: 1, Since: made}, Time: made.Add(time.Second), Text: "admitted"}
+	stopped := at("p", machine.ProcessesStopped, 1)
+	stopped.Stop = &machine.Stop{Time: stopped.Time}
+	for _, e := range []machine.Event{at("p", machine.JobStarted, 0), failed, waited, stopped, at("p", machine.JobIdle, 1), at("p", machine.JobSlept, 1), at("q", machine.JobSlept, 1), at("p", machine.JobWoke, 2)} {
 		l.put(entryOf(&e, nil))
 	}
 	m := &machine.Machine{Jobs: []machine.Job{{Path: "p", Created: made}}}
@@ -317,7 +321,7 @@ func TestToldSleeps(t *testing.T) {
 		return out
 	}
 	first := []machine.Event{at("p", machine.JobStarted, 0), at("p", machine.JobSlept, 3)}
-	expect.Equal(t, texts(l.withEarlier(first, m)), "gpu-failed0 start0 sleep1 wake2 sleep3 ")
+	expect.Equal(t, texts(l.withEarlier(first, m)), "gpu-failed0 start0 admitted stop1 idle1 sleep1 wake2 sleep3 ")
 	expect.Equal(t, texts(l.withEarlier(first, m)), "start0 sleep3 ")
 	for i := range 2 * maxKept {
 		e := at("p", machine.JobSlept, i+4)
@@ -330,6 +334,6 @@ func TestToldSleeps(t *testing.T) {
 			kept++
 		}
 	}
-	expect.True(t, kept == maxKept && l.entries[len(l.entries)-1].Event != nil && len(l.entries) == 5+2*maxKept, kept, len(l.entries))
+	expect.True(t, kept == maxKept && l.entries[len(l.entries)-1].Event != nil && len(l.entries) == 8+2*maxKept, kept, len(l.entries))
 	l.close()
 }
