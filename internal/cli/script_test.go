@@ -57,7 +57,8 @@ func TestMain(m *testing.M) {
 }
 
 // dieAtStep kills or stops this process at steps of the keeper's, of a command that waits for room, or of one that puts a
-// job to sleep. RATION_TEST_DIE=STEP:N kills it the n-th time, STEP:N:stop stops it; there may be several, after commas.
+// job to sleep. RATION_TEST_DIE=STEP:N kills it the n-th time, STEP:N:stop stops it, STEP:N:slow delays what it does there;
+// there may be several, after commas.
 func dieAtStep() {
 	type at struct {
 		left   int
@@ -72,7 +73,7 @@ func dieAtStep() {
 		n, _ := strconv.Atoi(part[1])
 		ends[part[0]] = &at{n, syscall.SIGKILL}
 		if len(part) > 2 {
-			ends[part[0]].signal = syscall.SIGSTOP
+			ends[part[0]].signal = map[string]syscall.Signal{"stop": syscall.SIGSTOP}[part[2]]
 		}
 	}
 	if len(ends) == 0 {
@@ -83,7 +84,10 @@ func dieAtStep() {
 		if end == nil {
 			return
 		}
-		if end.left--; end.left == 0 {
+		switch end.left--; {
+		case end.left == 0 && end.signal == 0:
+			time.Sleep(time.Second) // the others go on
+		case end.left == 0:
 			// To this thread: it gets no further, whichever thread would take the signal otherwise.
 			runtime.LockOSThread()
 			_ = unix.Tgkill(os.Getpid(), unix.Gettid(), end.signal)

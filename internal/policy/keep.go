@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,6 +57,8 @@ type keeper struct {
 	log     *slog.Logger
 	lines   *connlimit.Lines // of log, because of requests
 	records *connlimit.Lines // refusals that have an entry of their own
+
+	sending sync.RWMutex // held for reading while a file is sent
 
 	queue  queue             // users that wait for room
 	idle   idleProcesses     // that put jobs to sleep
@@ -209,12 +212,25 @@ func (k *keeper) answer(c *connlimit.Conn) {
 		}
 		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case held != nil:
-		// If the client does not receive the file, closing it here ends the use of the job.
-		_, _, _ = c.Conn.(*net.UnixConn).WriteMsgUnix([]byte(text), unix.UnixRights(int(held.Fd())), nil)
-		_ = held.Close()
+		k.handOver(c, text, held)
 	default:
 		_, _ = io.WriteString(c, text)
 	}
+}
+
+// handOver sends a file whose lock keeps a run or a job. If the client does not receive it, closing it here ends the use.
+func (k *keeper) handOver(c *connlimit.Conn, text string, held *os.File) {
+	k.sending.RLock()
+	defer k.sending.RUnlock()
+	_, _, _ = c.Conn.(*net.UnixConn).WriteMsgUnix([]byte(text), unix.UnixRights(int(held.Fd())), nil)
+	passed("sent")
+	_ = held.Close()
+}
+
+// awaitSent returns when the files that were sent are closed here. A client can have ended its run before that.
+func (k *keeper) awaitSent() {
+	k.sending.Lock()
+	defer k.sending.Unlock()
 }
 
 // handle handles a request of user peer, and returns the answer. If the client waits, the error may be a mustWait. held is a
@@ -229,6 +245,9 @@ func (k *keeper) handle(peer int, line string, waits bool) (answer string, held 
 	uid, err := strconv.Atoi(words[0])
 	if err != nil || uid < 0 || peer != 0 && uid != peer {
 		return "", nil, fmt.Errorf("user %d asked for a job of user %s", peer, words[0])
+	}
+	if len(words) > 1 && words[1] == launch.EndRequest {
+		k.awaitSent()
 	}
 	err = k.withRations(func(r *rations) error {
 		answer, held, err = k.answerTo(r, uid, words, waits)
