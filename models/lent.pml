@@ -15,6 +15,9 @@
  * handle only while the maker has the memory. The maker may free it before it ends. It then returns the unit if no
  * importer has said that it has imported anything, or if the driver lists no process with memory that it is not charged for.
  *
+ * With RELEASE, which needs IMPORTER, the maker releases the memory before it ends. It then returns the unit when no
+ * descriptor is open, and by the same words about importers.
+ *
  * The unit that was exported is the maker's while the maker lives, and the device's while the descriptor is open or it is
  * imported. */
 
@@ -47,7 +50,7 @@ bool own;			/* the holder is charged for it */
 bool freed;			/* the maker has freed it, and lives */
 
 /* The promise: what the device has is charged. */
-inline check() { assert(charged + own >= (dead -> (open || imported) + earlier : (freed -> HELD - 1 + imported : HELD))) }
+inline check() { assert(charged + own >= (dead -> (open || imported) + earlier : (freed -> HELD - 1 + (open || imported) : HELD))) }
 
 /* The kernel closes the maker's own descriptor when the maker dies. */
 #define OR_DIE :: d_step { dead = true; if :: made && !given -> open = false; locked = false :: else fi }; goto ended
@@ -90,6 +93,7 @@ ended:	skip
 #else
 active proctype maker()
 {
+	bool unlisted, kept;
 	if
 #ifdef EXPORT_LATE
 	:: d_step { made = true; open = true } OR_DIE fi; if
@@ -116,6 +120,30 @@ active proctype maker()
 #endif
 #ifdef EXPORT_LATE
 	:: exported = 1 OR_DIE fi; if
+#endif
+#ifdef RELEASE
+	:: freed = true OR_DIE fi;
+	do				/* a reading: the device and the list cannot be read at one instant */
+	::
+#ifdef IMPORTER_FIRST
+	   if :: kept = marked && imported && !own && !open OR_DIE fi;
+	   if :: unlisted = open OR_DIE fi;
+#else
+	   if :: unlisted = open OR_DIE fi;
+	   if :: kept = marked OR_DIE fi;
+#ifdef RETURN_UNLISTED
+	   kept = false;
+#endif
+	   if :: kept = kept && imported && !own && !open OR_DIE fi;
+#endif
+	   if
+	   :: !unlisted && !kept -> break
+	   :: else
+	   fi
+	:: dead = true; goto ended
+	od;
+	if
+	:: d_step { charged--; exported--; check() } OR_DIE fi; if
 #endif
 	:: d_step { dead = true; if :: made && !given -> open = false; locked = false :: else fi }
 	fi;

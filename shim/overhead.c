@@ -125,8 +125,8 @@ static void overhead_correct(struct device *d, uint64_t less, bool exact)
 
 /* The most bytes that can still be lent. */
 struct overhead_lent {
-	uint64_t unlisted;  /* by descriptors: the bytes of the device that belong to no listed process */
-	uint64_t uncharged; /* by IPC handles: the bytes that other processes are listed with and not charged for */
+	uint64_t unlisted;  /* for which there are descriptors: the bytes of the device that belong to no listed process */
+	uint64_t uncharged; /* that importers have: the bytes that other processes are listed with and not charged for */
 };
 
 /* overhead_look_lent finds these bytes. The caller holds LOCK_OVERHEAD. */
@@ -136,8 +136,10 @@ static struct overhead_lent overhead_look_lent(struct device *d)
 	uint64_t bytes, ipc = d->lent_ipc_bytes;
 	if (d->lent_bytes > ipc && nvml_unlisted_bytes(&d->nvml, d->lent_bytes - ipc, &bytes))
 		l.unlisted = bytes;
-	if (ipc && charge_imported(d->index))
-		nvml_uncharged_bytes(&d->nvml, d->index, ipc, &l.uncharged);
+	/* After that: memory goes from descriptors to importers, and never back. */
+	uint64_t listed = ipc + overhead_above(d->lent_bytes - ipc, overhead_whole(l.unlisted));
+	if (listed && charge_imported(d->index))
+		nvml_uncharged_bytes(&d->nvml, d->index, listed, &l.uncharged);
 	return l;
 }
 
@@ -146,11 +148,12 @@ static struct overhead_lent overhead_look_lent(struct device *d)
  * charged them since l was found. The caller holds LOCK_OVERHEAD. */
 static void overhead_settle_lent(struct device *d, const struct overhead_lent *l)
 {
-	uint64_t ipc = overhead_above(d->lent_ipc_bytes, overhead_whole(l->uncharged)),
-		 back = overhead_above(d->lent_bytes - d->lent_ipc_bytes, overhead_whole(l->unlisted)) + ipc;
+	uint64_t uncharged = overhead_whole(l->uncharged), ipc = overhead_min(d->lent_ipc_bytes, uncharged),
+		 listed = d->lent_ipc_bytes + overhead_above(d->lent_bytes - d->lent_ipc_bytes, overhead_whole(l->unlisted)),
+		 back = overhead_above(listed, uncharged);
 	if (!back)
 		return;
-	d->lent_ipc_bytes -= ipc;
+	d->lent_ipc_bytes = ipc;
 	store_release(&d->lent_bytes, d->lent_bytes - back);
 	charge_leaving(d->index, back);
 	charge_return(d->index, RATION_DATA, back);

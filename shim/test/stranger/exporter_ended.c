@@ -401,6 +401,33 @@ static void idle_importer_reads(void) { imported_by_idle("rrf"); }
 static void idle_importer_releases(void) { imported_by_idle("f"); }
 static void idle_importer_forks(void) { imported_by_idle("crfk"); }
 
+/* The maker, which is this process, lives and has released the memory: it stays charged for it until the importer is. */
+static void living_maker(void)
+{
+	int mail[2];
+	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, mail), 0);
+	struct maker i = import_by_other(&(struct maker){.mail = mail[1]});
+	CUmemGenericAllocationHandle h;
+	int fd = -1;
+	start();
+	OK(cuMemCreate(&h, SIZE, &prop, 0));
+	OK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	descriptor_send(mail[0], fd);
+	close(fd);
+	EQ(answer(&i), 'y');
+	OK(cuMemRelease(h));
+	KEPT(CONTEXT + SIZE);
+	later();
+	OK(cuCtxSynchronize());
+	KEPT(CONTEXT + SIZE);
+	tell(&i, 'r');
+	KEPT(CONTEXT + SIZE);
+	tell(&i, 'f');
+	KEPT(CONTEXT);
+	end(&i, true);
+	RETURNED();
+}
+
 /* Without the list of a descriptor's locks, its maker may be any process of the job. */
 static void idle_importer_no_fdinfo(void)
 {
@@ -555,6 +582,7 @@ int main(int argc, char **argv)
 					    {"idle_importer_reads", idle_importer_reads},
 					    {"idle_importer_releases", idle_importer_releases},
 					    {"idle_importer_forks", idle_importer_forks},
+					    {"living_maker", living_maker},
 					    {"idle_importer_no_fdinfo", idle_importer_no_fdinfo},
 					    {"another_maker", another_maker},
 					    {"former_importer", former_importer},

@@ -30,7 +30,6 @@ static void post(struct walker *w, struct thing *t)
 		control.head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 		memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
 	}
-	t->exported = t->exported || letter.kind != NOTHING;
 	if (letter.kind != NOTHING)
 		sendmsg(all.mail[to], &m, MSG_DONTWAIT); /* a full box loses the letter, which does no harm */
 	if (fd >= 0)

@@ -121,16 +121,10 @@ static void drop(struct walker *w, struct thing *t)
 }
 
 static bool measured(enum kind k) { return k == MODULE || k == LIBRARY; }
-static bool with_others(const struct thing *t)
-{
-	return t->exported || t->kind == OPENED || t->kind == IMPORTED || t->kind == POOL_POINTER;
-}
 
 static void step_unmake(struct walker *w, struct thing *t)
 {
 	bool slow = measured(t->kind);
-	if (all.calm && (slow || with_others(t)))
-		return;
 	if (slow)
 		measure();
 	if (unmake(w, t))
@@ -142,7 +136,7 @@ static void step_unmake(struct walker *w, struct thing *t)
 /* Changes of what there is */
 
 /* Exports memory, and imports it into the same process. */
-static void import_own(struct walker *w, struct thing *t)
+static void import_own(struct walker *w, const struct thing *t)
 {
 	struct thing copy = {.kind = IMPORTED, .device = t->device, .context = t->context, .size = t->size};
 	struct thing *place = &w->held[below(w, HELD)];
@@ -150,7 +144,6 @@ static void import_own(struct walker *w, struct thing *t)
 	if (!DONE(cuMemExportToShareableHandle(&fd, t->memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)))
 		return;
 	copy.descriptor = fd + 1;
-	t->exported = true;
 	all.imported = true;
 	if (below(w, 2))
 		copy.memory = 0;
@@ -192,8 +185,6 @@ static void change(struct walker *w, struct thing *t)
 			if (t->memory != 0)
 				unmap(w, t);
 		}
-		if (all.calm)
-			return;
 		if (t->kind == PHYSICAL && t->memory != 0 && below(w, 2))
 			import_own(w, t);
 		else if (below(w, 4) == 0)

@@ -31,7 +31,7 @@ static void some_step(struct walker *w, int box)
 		}
 		return;
 	case 5:
-		if (box < 0 || t->kind != NOTHING || all.calm)
+		if (box < 0 || t->kind != NOTHING)
 			return;
 		if (!receive(w, t, box))
 			t->kind = NOTHING;

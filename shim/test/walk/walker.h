@@ -52,7 +52,6 @@ struct thing {
 	size_t size;
 	int pool;
 	int descriptor;     /* IMPORTED: of the memory, plus one; 0: none, or closed */
-	bool exported;      /* other processes may have it, or a descriptor of it */
 	bool moved;         /* MANAGED: it is on the device */
 	bool again;         /* GRAPH: it can be launched again */
 	CUdeviceptr second; /* GRAPH: what it allocated on another device, or 0 */
@@ -81,7 +80,7 @@ struct walker {
 /* What all walkers of a process share. */
 static struct {
 	CUcontext primary[DEVICES];
-	bool calm;     /* no contexts or modules, and no memory goes from one process to another: nothing that is measured afterwards */
+	bool calm;     /* no contexts, no modules: nothing that is measured afterwards */
 	bool trace;    /* say every call */
 	unsigned also; /* of enum also */
 	struct walker *walkers;
