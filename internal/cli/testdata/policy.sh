@@ -13,7 +13,7 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /var/lib
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 for jobs in /tmp/ration-400?; do # of users of these numbers on the machine around it
-	[ ! -d "$jobs" ] || mount -t tmpfs tmpfs "$jobs"
+	[ ! -d "$jobs" ] || mount -t tmpfs -o "mode=700,uid=${jobs##*-}" tmpfs "$jobs"
 done
 rm -f /etc/ld.so.preload
 cp -L "$DRIVER/libcuda.so.1" "$DRIVER/libnvidia-ml.so.1" /usr/lib
