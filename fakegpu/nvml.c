@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "atomics.h"
+#include "state.h"
 
 struct nvml_device {
 	char unused;
@@ -75,7 +76,7 @@ nvmlReturn_t nvml_index(nvmlDevice_t device, unsigned *index)
 	unsigned number;
 	NVML_TRY(nvml_number(device, &number));
 	*index = machine_present(number);
-	return NVML_SUCCESS;
+	return state_lost(*index) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 /* Unlike CUDA, NVML goes on in the child of a fork, over a mapping of its own. */
@@ -131,6 +132,7 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
 	case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
 	case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
 	case NVML_ERROR_FUNCTION_NOT_FOUND: return "Function Not Found";
+	case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
 	case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
 	default: return "Unknown Error";
 	}
@@ -204,7 +206,7 @@ NVML_API nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 	if (device == NULL || index >= (divided ? nvml_gpus() : machine_presents()))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*device = divided ? nvml_gpu(index) : nvml_handle(machine_present(index));
-	return NVML_SUCCESS;
+	return !divided && state_lost(machine_present(index)) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 NVML_API nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }

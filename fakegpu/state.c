@@ -101,6 +101,17 @@ int state_control(void)
 	return open(state_temporary, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 }
 
+bool state_lost(unsigned device)
+{
+	char path[sizeof state_temporary];
+	size_t used;
+	if (state_folder(path, sizeof state_path) != 0)
+		return false;
+	used = strlen(path);
+	snprintf(path + used, sizeof path - used, "/lost-%u", device);
+	return access(path, F_OK) == 0;
+}
+
 bool state_current(const struct state_file *f)
 {
 	struct stat named, open_;

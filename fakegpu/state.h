@@ -89,6 +89,9 @@ void state_close(struct state_file *f);
  * -1 if that fails. */
 int state_control(void);
 
+/* Returns true if the file lost-DEVICE says that the device has failed. Any thread may call it. */
+bool state_lost(unsigned device);
+
 /* Returns true if the path still names this file: another one may have replaced it. */
 bool state_current(const struct state_file *f);
 

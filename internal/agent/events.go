@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -166,7 +167,12 @@ func (l *eventLog) write(e *machine.Event, now time.Time) (written bool) {
 	if e.UID != l.own && !l.lines.Allow(accountOf(e.UID), e.Owner, now) {
 		return false
 	}
-	l.log.Info(e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.Time)
+	level := slog.LevelInfo
+	switch e.Kind {
+	case machine.ProcessDied, machine.ProcessesStopped, machine.JobCannotSleep, machine.GPUFailed:
+		level = slog.LevelWarn
+	}
+	l.log.Log(context.Background(), level, e.Text, "event", e.Kind, "job", e.Job, "path", e.Path, "owner", e.Owner, "at", e.Time)
 	return true
 }
 

@@ -71,7 +71,9 @@ func addTotals(m, theirs *machine.Machine) {
 	}
 	for i := range m.Devices {
 		g := &m.Devices[i]
-		at := slices.IndexFunc(theirs.Devices, func(t machine.GPU) bool { return t.UUID == g.UUID })
+		at := slices.IndexFunc(theirs.Devices, func(t machine.GPU) bool {
+			return t.UUID == g.UUID || t.Device == g.Device && g.Failed && g.UUID == "" // a GPU that failed may not say it any more
+		})
 		if at >= 0 && theirs.Devices[at].Total > g.Total {
 			// Under a policy, and in a job, the driver tells this process the job's limit as the size of the
 			// device, and what the job holds as used. The agent knows the device's own.

@@ -38,6 +38,10 @@ func TestAddTotals(t *testing.T) {
 	g = ruled.Devices[0]
 	expect.True(t, g.Total == 140*gib && g.Used == 90*gib && g.Rations == 30*gib, g)
 	expect.Equal(t, ruled.Devices[1].Used, uint64(81*gib), "what this process has asked for itself is newer")
+	failed := machine.Machine{Devices: []machine.GPU{{Device: 0, UUID: "a"}, {Device: 1, Failed: true}}}
+	addTotals(&failed, theirs)
+	g = failed.Devices[1]
+	expect.True(t, g.Rations == gib && g.Jobs == 1, "a GPU that failed after the agent was started", g)
 	none := machine.Machine{Jobs: own.Jobs[:1]}
 	if addTotals(&none, theirs); len(none.Devices) != 2 || len(none.Findings) != 1 || none.Devices[0].Rations != 22*gib || theirs.Devices[0].Rations != 30*gib {
 		t.Errorf("got %+v", none)

@@ -101,7 +101,10 @@ func writeDenied(all []Denied) error {
 	return safepath.Replace(filepath.Join(RootFolder, PolicyRefused), text, 0o644)
 }
 
-// SettleDenied records that a user has got a ration. The caller holds the lock of PolicyLock.
+// WaitHint ends the text of a refusal that ration run --wait would not have got.
+const WaitHint = "with --wait the command waits for it"
+
+// SettleDenied records that a user has got a ration, or with a UID of -1 that no user needs one. The caller holds the lock of PolicyLock.
 func SettleDenied(uid int) error {
 	all, err := readDenied()
 	if err != nil || !settle(all, uid) {
@@ -113,7 +116,7 @@ func SettleDenied(uid int) error {
 // settle reports whether it has changed an entry.
 func settle(all []Denied, uid int) (changed bool) {
 	for i := range all {
-		if d := &all[i]; d.UID == uid && !d.Settled {
+		if d := &all[i]; (d.UID == uid || uid < 0) && !d.Settled {
 			d.Settled, changed = true, true
 		}
 	}

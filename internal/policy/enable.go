@@ -166,6 +166,9 @@ func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
 		return Result{}, err
 	}
 	defer lock.Close()
+	if checkInForce() != nil { // programs that waited when the last policy ended have gone on
+		_ = os.Remove(filepath.Join(job.RootFolder, job.PolicyWaiting))
+	}
 	return p.enable(more, warn)
 }
 
@@ -221,6 +224,7 @@ func Disable() (left []int, err error) {
 		return nil, err
 	}
 	returnLent()
+	_ = job.SettleDenied(-1) // refusals stop being findings by themselves, later
 	if err := os.Remove(InForceFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("ending the policy: %w", err)
 	}

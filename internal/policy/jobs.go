@@ -148,10 +148,10 @@ func (r *rations) ensureAt(uid int, at region.Place) error {
 	if rule.Exempt {
 		return r.exempt(uid)
 	}
-	if now, is := placed(uid); is && r.failed(now) && !idle(uid) {
-		return nil // the limits stay until the GPU answers, or the programs there have ended and the user gets another one
+	if err := r.give(uid, ration, rule, at); !errors.Is(err, ErrFailed) {
+		return err
 	}
-	return r.give(uid, ration, rule, at)
+	return nil // the limits stay until the GPU answers, or the programs there have ended
 }
 
 // ruleOf returns the rule of a user. It is an error if the user has none.
@@ -175,6 +175,9 @@ func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error)
 // give sets a user's job to a ration, less the limits of the user's runs. It creates the job if
 // necessary, on the devices of at; if at is empty, it chooses them.
 func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place) error {
+	if now, is := placed(uid); is && r.failed(now) && !idle(uid) { // its size is not known, so neither are limits there
+		return fmt.Errorf("%w: %v (end your programs there, and the next gets another GPU)", ErrFailed, now)
+	}
 	limits, err := r.limitsOf(ration)
 	if err != nil {
 		return fmt.Errorf("%s: %w", rule.Source, err)
@@ -342,6 +345,9 @@ func setLimitsAt(path string, l region.Limits) error {
 func (r *rations) failed(at region.Place) bool {
 	return r.driver != nil && slices.ContainsFunc(r.driver.Devices, func(d gpu.Device) bool { return d.Failed != nil && at.Has(d.Index) })
 }
+
+// ErrFailed is returned for a change of a ration that is in use on a device that does not answer.
+var ErrFailed = errors.New("a GPU of your ration does not answer")
 
 func (r *rations) totals() []limit.Size {
 	if r.driver == nil {

@@ -143,6 +143,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 		case now := <-flush.C:
 			k.lines.Flush(now)
 		case <-again.C:
+			k.leaveFailed()
 			k.catchUp()
 		case <-ctx.Done():
 			return nil

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"ration/check/expect"
@@ -114,6 +115,19 @@ func TestRestrict(t *testing.T) {
 	run = on(4, 4)
 	_, err = r.restrictRun(&run, two, l)
 	expect.True(t, errors.Is(err, ErrRun), "more devices than the ration has:", err)
+}
+
+// A run that its user's ration can never have is refused before there is a job, so on no GPU that could be named.
+func TestCouldCarveNamesNoGPU(t *testing.T) {
+	p, err := Parse("config.toml", []byte("[everybody]\nmemory = \"8g\"\ncompute_max = \"50%\"\n"))
+	expect.OK(t, err)
+	for text, gpus := range map[string]*rations{"of a GPU,": machineOf(140, 140), "of GPU 0,": machineOf(140)} {
+		gpus.policy = p
+		for _, run := range []string{"memory=1g", "memory=9g compute_max=20%"} {
+			err := gpus.couldCarve(4242, []string{run})
+			expect.True(t, errors.Is(err, ErrRun) && strings.Contains(err.Error(), text), run, err)
+		}
+	}
 }
 
 func TestSuits(t *testing.T) {

@@ -130,3 +130,27 @@ func (k *keeper) catchUp() {
 		return !errors.Is(err, ErrOverbooked)
 	})
 }
+
+// leaveFailed takes back the rations of idle users on devices that do not answer: their next program would join the job
+// there. Users that the file names get another one at once.
+func (k *keeper) leaveFailed() {
+	if known := silent.Load(); known == nil || len(*known) == 0 {
+		return
+	}
+	r, done, err := k.open()
+	if err != nil {
+		return // the next tick tries again
+	}
+	defer done()
+	for _, uid := range Users() {
+		now, is := placed(uid)
+		ration, rule, err := r.rationOf(uid)
+		if err != nil || !is || !r.failed(now) || r.wanted(ration) == 0 || checkInForce() != nil || !vacate(uid) {
+			continue
+		}
+		r.say(uid, "the ration of %s is taken back: %v does not answer", proc.UserName(uid), now)
+		if strings.HasPrefix(rule.Source, "users.") {
+			_ = r.ensure(uid) // with no room elsewhere, the next program asks for it
+		}
+	}
+}

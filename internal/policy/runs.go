@@ -159,22 +159,22 @@ func memoryText(l abi.Limit) string {
 }
 
 // checkRun returns an error if the limits of a run exceed left, the rest of a ration. It sets memory that
-// the run does not ask for to 0.
-func checkRun(run *region.Limits, left region.Limits) error {
+// the run does not ask for to 0. name is how the error names a device.
+func checkRun(run *region.Limits, left region.Limits, name func(int) string) error {
 	for d := range abi.Devices {
 		has := left.Memory[d]
 		switch asked := run.Memory[d]; {
 		case !asked.IsSet() && has.Limited():
 			run.Memory[d] = abi.MakeLimit(0)
 		case has.Limited() && (!asked.Limited() || asked.Bytes() > has.Bytes()):
-			return fmt.Errorf("%w: it asks for %s of GPU %d, and your ration has %s there that no other run has (ration policy show)", ErrRun, memoryText(asked), d, memoryText(has))
+			return fmt.Errorf("%w: it asks for %s of %s, and your ration has %s there that no other run has (ration policy show)", ErrRun, memoryText(asked), name(d), memoryText(has))
 		}
 		if share, has := abi.Percent(run.Compute[d]), abi.Percent(left.Compute[d]); share > has {
-			return fmt.Errorf("%w: it asks for a share of %d %% of GPU %d, and your ration has %d %% left (ration policy show)", ErrRun, share, d, has)
+			return fmt.Errorf("%w: it asks for a share of %d %% of %s, and your ration has %d %% left (ration policy show)", ErrRun, share, name(d), has)
 		}
 		most, has2 := abi.Percent(run.ComputeMax[d]), abi.Percent(left.ComputeMax[d])
 		if has2 != 0 && (most == 0 || most >= has2) {
-			return fmt.Errorf("%w: your ration has at most %d %% of the time of GPU %d, and the run must leave a part to your other programs (as --compute-max %d%%)", ErrRun, has2, d, max(has2/2, 1))
+			return fmt.Errorf("%w: your ration has at most %d %% of the time of %s, and the run must leave a part to your other programs (as --compute-max %d%%)", ErrRun, has2, name(d), max(has2/2, 1))
 		}
 	}
 	return nil
@@ -220,8 +220,14 @@ func (r *rations) couldCarve(uid int, words []string) error {
 		return fmt.Errorf("%w: %w", ErrRun, err)
 	}
 	leaveOut(&limits, asked, whole)
-	return checkRun(&limits, whole)
+	name := gpuName
+	if r.wanted(ration) != 0 { // it is not known yet which one
+		name = func(int) string { return "a GPU" }
+	}
+	return checkRun(&limits, whole, name)
 }
+
+func gpuName(device int) string { return fmt.Sprintf("GPU %d", device) }
 
 // carve creates a run with a part of the user's ration. The run is in use until the file, and all
 // copies of it in other processes, are closed.
@@ -279,9 +285,9 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := checkRun(&limits, before); err != nil {
+	if err := checkRun(&limits, before, gpuName); err != nil {
 		// Without the user's other runs it would fit.
-		if checkRun(&limits, whole.Restrict(before.Visible())) == nil {
+		if checkRun(&limits, whole.Restrict(before.Visible()), gpuName) == nil {
 			err = heldError{err}
 		}
 		return nil, 0, err

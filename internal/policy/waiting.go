@@ -196,7 +196,7 @@ func unlessLater(err error, tries bool) error {
 	case tries:
 		return &notNow{err}
 	}
-	return fmt.Errorf("%w; with --wait the command waits for it", err)
+	return fmt.Errorf("%w; %s", err, job.WaitHint)
 }
 
 // heldError is an error because other programs or runs of the user hold what a run asks for.
