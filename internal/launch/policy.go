@@ -20,6 +20,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/proc"
 	"ration/internal/region"
 )
 
@@ -81,6 +82,9 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		return nil, fmt.Errorf("%w: this machine's policy puts all your programs into one job, which sleeps as the policy says (leave --sleep-after out; with --mem the command has a job of its own)", ErrNested)
 	case !limited && p.Settings.Devices.IsSet():
 		return nil, ruledError("a number of devices and no --mem")
+	}
+	if p.Name == proc.UserName(os.Getuid()) {
+		return nil, fmt.Errorf("job %s: %w by all your programs (choose another --name)", p.Name, job.ErrInUse)
 	}
 	if j.path, err = findCommand(p.Command[0]); err != nil {
 		return nil, err
