@@ -116,12 +116,8 @@ func (d *Denied) sentence() (text, remedy string) {
 			return d.User + "'s"
 		})
 	}
-	text, waits := strings.CutSuffix(text, "; "+job.WaitHint)
 	if i := strings.LastIndex(text, " ("); i >= 0 && strings.HasSuffix(text, ")") {
 		text, remedy = text[:i], strings.TrimSuffix(text[i+2:], ")")
-	}
-	if waits {
-		remedy = strings.TrimPrefix(remedy+"; "+job.WaitHint, "; ")
 	}
 	text = fmt.Sprintf("the policy refused %s %s: %s", d.User, cmp.Or(d.What, "a ration"), text)
 	var holders []string

@@ -53,13 +53,6 @@ func TestDeniedLatestOfMany(t *testing.T) {
 	expect.Equal(t, got, "the policy refused ada a ration: no room; the latest of 6 since then")
 }
 
-// All that the user can do is for the user, whose command could have waited as well.
-func TestDeniedCouldWait(t *testing.T) {
-	got, remedy := (&Denied{User: "ada", Text: "no room (try again later); with --wait the command waits for it"}).sentence()
-	expect.Equal(t, got, "the policy refused ada a ration: no room")
-	expect.Equal(t, remedy, "try again later; with --wait the command waits for it")
-}
-
 // It is said of the user in all its forms.
 func TestDeniedOfUser(t *testing.T) {
 	t.Setenv(job.EnvFolder, "")

@@ -56,6 +56,7 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 	}
 	for _, better := range []func(j *machine.Job) bool{
 		func(j *machine.Job) bool { return !ofUser && node.IsOwn(j) },
+		func(j *machine.Job) bool { return j.Name == argument && node.IsOfPolicy(j) }, // a run may have any user's name
 		func(j *machine.Job) bool { return j.State != machine.Ended },
 	} {
 		if some := slices.DeleteFunc(slices.Clone(found), func(i int) bool { return !better(&jobs[i]) }); len(some) > 0 {

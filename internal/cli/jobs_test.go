@@ -32,10 +32,12 @@ func TestChooseJob(t *testing.T) {
 		of(2, "bob", "/tmp/ration-2", "twice", machine.Running), // 11
 		of(-1, "", "/nobody", "train", machine.Running),
 		{Path: "/odd", UID: 1, Owner: "alice"}, // 13
+		{Name: "alice/bob", Path: "/run/ration/user-1-bob/region", UID: 1, Owner: "alice", State: machine.Running},
+		{Name: "bob", Path: "/run/ration/user-2/region", UID: 2, Owner: "bob", State: machine.Idle}, // 15
 	}
 	for argument, want := range map[string]int{
 		"mine": 0, "root/mine": 0, "alice/mine": 1, "1/mine": 1, "alice/train": 2, "bob/train": 3, "2/train": 3, "old": 5, "alice/old": 4,
-		"alice/gone": 6, "bob/gone": 7, "only": 8, "3/only": 8, "/run/user/2/ration/train/region": 9, "/odd": 13,
+		"alice/gone": 6, "bob/gone": 7, "only": 8, "3/only": 8, "/run/user/2/ration/train/region": 9, "/odd": 13, "bob": 15, "alice/bob": 14,
 		"": -1, "none": -1, "alice/none": -1, "carol/train": -1, "/train": -1, "./train": -1, "-1/train": -1, "alice/": -1, "alice/train/region": -1,
 	} {
 		got, err := chooseJob(jobs, argument)

@@ -95,6 +95,9 @@ func (a *app) runWait(f waitFlags, names []string) error {
 		}
 		report := func(end *job.End, launched bool, err error) {
 			r := result{i: i, Waited: Waited{Job: nameOf(names[i], j), Path: j.Path}}
+			if errors.Is(err, fs.ErrNotExist) {
+				err = fmt.Errorf("%s: %w (its command was not started)", names[i], job.ErrNoJob)
+			}
 			r.err, r.Unknown = err, err == nil && launched && end == nil
 			if end != nil {
 				r.Exit, r.Ended = &machine.Exit{Status: end.Status, Signal: end.Signal}, time.Unix(0, end.Ended).UTC()

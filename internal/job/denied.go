@@ -101,10 +101,8 @@ func writeDenied(all []Denied) error {
 	return safepath.Replace(filepath.Join(RootFolder, PolicyRefused), text, 0o644)
 }
 
-// WaitHint ends the text of a refusal that ration run --wait would not have got.
-const WaitHint = "with --wait the command waits for it"
-
-// SettleDenied records that a user has got a ration, or with a UID of -1 that no user needs one. The caller holds the lock of PolicyLock.
+// SettleDenied records that a user has got a ration, or with a UID of -1 that no user needs one. The caller holds the lock of
+// PolicyLock.
 func SettleDenied(uid int) error {
 	all, err := readDenied()
 	if err != nil || !settle(all, uid) {

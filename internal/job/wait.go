@@ -34,25 +34,42 @@ func wait(j Job, block bool) (end *End, launched bool, err error) {
 	defer unix.Close(dir)
 	// Open all files first: they can be read after the job was removed, and no other file gets
 	// their inode numbers while they are open. An exclusive lock on alive needs write permission.
-	var fds [3]int
-	name := filepath.Base(j.Path)
-	for i, file := range []struct {
-		name  string
-		flags int
-	}{{name, unix.O_RDONLY}, {aliveName, unix.O_RDWR}, {infoName, unix.O_RDONLY}} {
-		fds[i], err = safepath.OpenAt(dir, file.name, file.flags, 0)
-		if _, standing := standingIn(dir); standing && file.name == aliveName && errors.Is(err, unix.EACCES) {
-			continue // root has it, and locks it only while the job is made or removed
+	open := func(name string, flags int) (int, error) {
+		fd, err := safepath.OpenAt(dir, name, flags, 0)
+		if _, standing := standingIn(dir); standing && name == aliveName && errors.Is(err, unix.EACCES) {
+			return -1, nil // root has it, and locks it only while the job is made or removed
 		}
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, false, fmt.Errorf("opening %s: %w", file.name, err)
+			return -1, fmt.Errorf("opening %s: %w", name, err)
 		}
-		defer closeIf(fds[i])
+		return fd, nil
 	}
-	file, alive, info := fds[0], fds[1], fds[2]
+	alive, err := open(aliveName, unix.O_RDWR)
+	if err != nil {
+		return nil, false, err
+	}
+	defer closeIf(alive)
+	// The region and the record of the command are there when the job has been made.
+	for again := (Backoff{First: time.Millisecond, Last: 50 * time.Millisecond}); block && alive >= 0 && beingMade(alive); {
+		sleep(again.After(0))
+	}
+	name := filepath.Base(j.Path)
+	file, err := open(name, unix.O_RDONLY)
+	if err != nil {
+		return nil, false, err
+	}
+	defer closeIf(file)
+	info, err := open(infoName, unix.O_RDONLY)
+	if err != nil {
+		return nil, false, err
+	}
+	defer closeIf(info)
+	_, standing := standingIn(dir)
 	switch {
 	case !block && (alive >= 0 && inUseBy(alive) || file >= 0 && region.LockedFD(file)):
 		err = errors.New("the job has not ended")
+	case file < 0 && info < 0:
+		err = unix.ENOENT // its launcher has made nothing else, as on a full disk
 	case !block:
 	case file >= 0:
 		err = waitRegion(dir, name, alive, file)
@@ -63,8 +80,16 @@ func wait(j Job, block bool) (end *End, launched bool, err error) {
 		var started Info
 		_, started, end = readInfo(info)
 		launched = len(started.Command) > 0
+	} else if err == nil {
+		launched = alive >= 0 && !standing // by a launcher that could not record it
 	}
 	return end, launched, err
+}
+
+// beingMade reports whether a process creates or removes the job, by a descriptor of alive.
+func beingMade(alive int) bool {
+	l := wholeFile(shared) // conflicts with an exclusive lock only
+	return unix.FcntlFlock(uintptr(alive), unix.F_OFD_GETLK, &l) == nil && l.Type == exclusive && !isWaiters(&l)
 }
 
 // waitRegion waits until no process uses the job, or until its region was removed or replaced.

@@ -157,6 +157,47 @@ func TestWait(t *testing.T) {
 	expect.True(t, errors.Is(err, unix.ENOENT), "waiting for a job that is gone", err)
 }
 
+// A job that is being made is waited for until its end, and its status is known. One of which nothing else was made does
+// not exist, and of one that was not recorded, how it ended is unknown.
+func TestWaitForOneThatIsMade(t *testing.T) {
+	l := locked(t)
+	looked := make(chan struct{}, 1)
+	before := sleep
+	sleep = func(d time.Duration) {
+		select {
+		case looked <- struct{}{}:
+		default:
+		}
+		before(d)
+	}
+	result := startWait(l.Job)
+	select {
+	case <-looked: // it has found the lock, and no region
+	case <-time.After(10 * time.Second):
+		t.Fatal("it did not wait for the job to be made")
+	}
+	begin(t, l, "false")
+	waiting(t, filepath.Join(l.Folder, aliveName), fmt.Sprint(waitByte))
+	mustWait(t, result)
+	expect.OK(t, l.WriteEnd(3, 0))
+	l.Release()
+	w := <-result
+	sleep = before
+	expect.True(t, w.err == nil && w.end != nil && w.end.Status == 3, w.end, w.err)
+
+	l, err := Create("train")
+	expect.OK(t, err)
+	l.Release()
+	_, _, err = Wait(l.Job)
+	expect.True(t, errors.Is(err, unix.ENOENT), "a job of which only the lock was made", err)
+	l, err = Create("train")
+	expect.OK(t, err)
+	expect.OK(t, os.WriteFile(l.Job.Path, nil, 0o600))
+	l.Release()
+	end, launched, err := Wait(l.Job)
+	expect.True(t, err == nil && end == nil && launched, end, launched, err)
+}
+
 // The next job of the name is another one. If no launcher saw how a job ended, it is unknown.
 func TestWaitForOneOfTwo(t *testing.T) {
 	first := locked(t)

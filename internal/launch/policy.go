@@ -20,6 +20,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/proc"
 	"ration/internal/region"
 )
 
@@ -82,6 +83,9 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	case !limited && p.Settings.Devices.IsSet():
 		return nil, ruledError("a number of devices and no --mem")
 	}
+	if p.Name == proc.UserName(os.Getuid()) {
+		return nil, fmt.Errorf("job %s: %w by all your programs (choose another --name)", p.Name, job.ErrInUse)
+	}
 	if j.path, err = findCommand(p.Command[0]); err != nil {
 		return nil, err
 	}
@@ -107,19 +111,39 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	if p.Wait != nil {
 		return j, p.startWhenRoom(j)
 	}
-	return j, p.start(j, RunRequest, nil)
+	return j, p.startByRule(j)
 }
 
-// start takes a run, if the command has limits, and records the command. w is as for takeRun. The record is last: a command
+// startByRule is start of a command that waits if the user's rule says so. While it waits, the user's queue has its name.
+func (p Plan) startByRule(j *Job) error {
+	var t *job.Ticket
+	defer func() {
+		if t != nil {
+			t.Leave() // after the run is made
+		}
+	}()
+	return p.start(j, RunRequest, func(line string) (answer string, file *os.File, err error) {
+		answer, file, _, err = (&service{patient: true}).ask(line, time.Time{}, func(why string) {
+			p.Warn(waitsForRation + why)
+			p.Wait = &Wait{}
+			if w, err := p.runWaiter(); err == nil && t == nil {
+				t, _ = p.enqueue(w) // without it the command waits without its name
+			}
+		})
+		return answer, file, err
+	})
+}
+
+// start takes a run, if the command has limits, and records the command. ask is as for takeRun. The record is last: a command
 // that is refused, or ended while it waits, leaves none, and does not replace that of an earlier command of this name.
-func (p Plan) start(j *Job, request string, w *waiter) error {
+func (p Plan) start(j *Job, request string, ask asker) error {
 	if p.Settings.Memory.IsSet() {
 		if !p.Join {
 			if err := job.CheckUnused(p.Name); err != nil {
 				return err
 			}
 		}
-		if err := p.takeRun(j, request, w); err != nil {
+		if err := p.takeRun(j, request, ask); err != nil {
 			return err
 		}
 	}
@@ -133,23 +157,22 @@ func (p Plan) start(j *Job, request string, w *waiter) error {
 	return nil
 }
 
-// startWhenRoom is start as soon as the ration of the user has room for the run, for commands of the user in the order
-// in which they came.
-func (p Plan) startWhenRoom(j *Job) error {
+// runWaiter returns a waiter for a run in the ration of the user.
+func (p Plan) runWaiter() (*waiter, error) {
 	driver, missing := KnownDevices()
 	if missing != nil {
-		return fmt.Errorf("waiting for room: %w", missing)
+		return nil, fmt.Errorf("waiting for room: %w", missing)
 	}
 	defer driver.Close()
 	limits, err := p.limits(driver, missing)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	at := rationPlace()
 	limits = limits.Restrict(at)
 	wants, err := p.wants(limits, driver, missing)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w := p.newWaiter(wants, driver)
 	if p.RationOn != nil && w.devices == 0 && at.Count() == abi.Devices { // the ration has no place yet
@@ -158,7 +181,17 @@ func (p Plan) startWhenRoom(j *Job) error {
 	if w.devices >= len(wants) {
 		w.devices = 0 // on all that the ration is on
 	}
-	t, err := job.Enqueue(job.Waiting{Job: p.Name, Wants: w.shown(), Joins: p.Join, Run: true})
+	return w, nil
+}
+
+// startWhenRoom is start as soon as the ration of the user has room for the run, for commands of the user in the order
+// in which they came.
+func (p Plan) startWhenRoom(j *Job) error {
+	w, err := p.runWaiter()
+	if err != nil {
+		return err
+	}
+	t, err := p.enqueue(w)
 	if err != nil {
 		return err
 	}
@@ -168,7 +201,7 @@ func (p Plan) startWhenRoom(j *Job) error {
 	}
 	ask := job.Backoff{First: askFirst, Last: askService}
 	for announced := false; ; announced = true {
-		err := p.start(j, TryRequest, w)
+		err := p.start(j, TryRequest, w.askPolicy)
 		if !errors.Is(err, errBusy) {
 			return err
 		}
@@ -280,9 +313,11 @@ func ruledError(what string) error {
 	return fmt.Errorf("%w: this machine's policy puts all your programs into one job with one ration (ration policy show), and a job with %s would evade it (leave that out; --mem alone takes its limit out of your ration, and ration policy ask changes that)", ErrNested, what)
 }
 
-// takeRun requests a run, and adds it to the command's environment. If there is no room for the user's ration now, it waits
-// for that: with w, or if the user's rule says so.
-func (p Plan) takeRun(j *Job, how string, w *waiter) error {
+// asker sends a line to the policy's service. It may wait for room for the user's ration.
+type asker func(line string) (answer string, file *os.File, err error)
+
+// takeRun requests a run, and adds it to the command's environment.
+func (p Plan) takeRun(j *Job, how string, ask asker) error {
 	uid := os.Getuid()
 	// Return the memory of dead processes first, because it would count as held outside the run.
 	if r, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true}); err == nil {
@@ -292,10 +327,6 @@ func (p Plan) takeRun(j *Job, how string, w *waiter) error {
 	request := fmt.Sprintf("%d %s %s %s", uid, how, p.Name, p.Settings.Limits)
 	if project := p.Labels[job.Project]; project != "" {
 		request += " " + job.Project + "=" + project
-	}
-	ask := p.askPolicy
-	if w != nil {
-		ask = w.askPolicy
 	}
 	answer, run, err := ask(request + " " + waitAnswer + "\n")
 	if errors.Is(err, ErrNoRoom) {
@@ -388,14 +419,7 @@ var ErrRefused = errors.New("refused")
 // waitsForRation begins the line about a command that waits.
 const waitsForRation = "waiting for your ration, in which the command has its part: "
 
-// askPolicy sends a line to the policy's service. It returns the answer, and the file that came with it. It waits without a
-// bound while the service says that the request waits.
-func (p Plan) askPolicy(line string) (answer string, file *os.File, err error) {
-	answer, file, _, err = (&service{patient: true}).ask(line, time.Time{}, func(why string) { p.Warn(waitsForRation + why) })
-	return answer, file, err
-}
-
-// askPolicy is Plan.askPolicy, until the time of this waiter is over.
+// askPolicy is an asker, until the time of this waiter is over.
 func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error) {
 	until := time.Time{}
 	if w.most > 0 {

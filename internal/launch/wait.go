@@ -232,6 +232,11 @@ func (w *waiter) shown() map[int]uint64 {
 	return map[int]uint64{-w.devices: most}
 }
 
+// enqueue gives a run a place in the user's queue.
+func (p Plan) enqueue(w *waiter) (*job.Ticket, error) {
+	return job.Enqueue(job.Waiting{Job: p.Name, Wants: w.shown(), Joins: p.Join, Run: true})
+}
+
 // untilFirst returns when no command that began to wait earlier still waits.
 func (w *waiter) untilFirst(t *job.Ticket) error {
 	first := make(chan error, 1)

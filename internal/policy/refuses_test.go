@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,22 @@ func TestRefusalSuggestsUsefulRation(t *testing.T) {
 	for free, want := range map[limit.Size]string{411 << 20: "(try again later)", 1536 << 20: "--mem 1536m)", 20<<30 + 5: "--mem 20g)"} {
 		if text := (&noRoom{asked: 60 << 30, held: 140<<30 - free, total: 140 << 30, among: 1}).Error(); !strings.HasSuffix(text, want) {
 			t.Errorf("with %v free: %s", free, text)
+		}
+	}
+}
+
+// What the user of a refused run can do is in the last parentheses, which machine.Denied tells from the rest.
+func TestRefusedRunAdvises(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{&noRoom{asked: 60 << 30, held: 100 << 30, total: 140 << 30, among: 1}, " (try again later, or ask for less: ration policy ask --mem 40g; with --wait the command waits for it)"},
+		{ErrOverbooked, " (with --wait the command waits for it)"},
+	} {
+		err := unlessLater(c.err, false)
+		if text := err.Error(); !errors.Is(err, ErrOverbooked) || !strings.HasSuffix(text, c.want) {
+			t.Error(text)
 		}
 	}
 }

@@ -196,7 +196,21 @@ func unlessLater(err error, tries bool) error {
 	case tries:
 		return &notNow{err}
 	}
-	return fmt.Errorf("%w; %s", err, job.WaitHint)
+	return laterError{err}
+}
+
+// laterError is an error of a run that may be given later, to a client that does not try again. What it says about that is
+// in the parentheses at its end, as is all that a user can do: root reads the text without them.
+type laterError struct{ error }
+
+func (e laterError) Unwrap() error { return e.error }
+
+func (e laterError) Error() string {
+	const later = "with --wait the command waits for it)"
+	if text, advises := strings.CutSuffix(e.error.Error(), ")"); advises {
+		return text + "; " + later
+	}
+	return e.error.Error() + " (" + later
 }
 
 // heldError is an error because other programs or runs of the user hold what a run asks for.
