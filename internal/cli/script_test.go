@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -52,6 +53,8 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		// Under nohup, SIGHUP is ignored: commands of the scripts would ignore it as well.
+		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	}
 	testscript.Main(m, commands)
 }

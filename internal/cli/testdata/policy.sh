@@ -12,7 +12,7 @@ mount -t overlay -o "lowerdir=/usr/lib,upperdir=$dir/lib,workdir=$dir/lib.work" 
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /var/lib
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-for jobs in /tmp/ration-400?; do # of users of these numbers on the machine around it
+for jobs in /tmp/ration-[0-9]*; do # of users on the machine around it
 	[ ! -d "$jobs" ] || mount -t tmpfs -o "mode=700,uid=${jobs##*-}" tmpfs "$jobs"
 done
 rm -f /etc/ld.so.preload
