@@ -14,9 +14,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sys/unix"
 
 	"ration/internal/connlimit"
@@ -243,11 +240,10 @@ func (a *Agent) afterFirstScan(next http.Handler) http.Handler {
 
 // publicHandler serves the data that every user may see.
 func (a *Agent) publicHandler(at net.Addr) http.Handler {
-	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(metrics.Collector(a.Machine, metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics, Accounts: a.usage}),
-		metrics.AgentCollector(a.Stats), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	all := promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: requestTimeout})
+	all := metrics.Handler(requestTimeout,
+		metrics.MachineCollector(a.Machine, metrics.Options{Version: a.opts.Version, Jobs: a.opts.JobMetrics, Accounts: a.usage}),
+		metrics.AgentCollector(a.Stats), metrics.ProcessCollector())
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		connlimit.Protect(r)
 		connlimit.UserOf(r).Do(func() { all.ServeHTTP(connlimit.UnprotectWriter{ResponseWriter: w, Request: r}, r) })

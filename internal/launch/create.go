@@ -33,8 +33,11 @@ func (p Plan) Create() error {
 	}
 	p.standing, p.Command, p.Join, p.Keep = true, nil, false, os.Geteuid() == 0
 	j := &Job{keep: p.Keep}
-	if err := p.unpack(j); err != nil {
-		return err
+	// The library is unpacked where programs join: by FindStanding and Mount.
+	if p.FakeGPU != "" {
+		if err := p.unpack(j); err != nil {
+			return err
+		}
 	}
 	if err := p.make(j); err != nil {
 		return err

@@ -33,8 +33,6 @@ var (
 	userTime   = desc("user_gpu_seconds_total", "Time of devices that the user's jobs had, by the agent's accounts.", "user", "source")
 )
 
-var ofAccounts = []*metric{jobHeld, jobHeldIdle, jobAsleep, jobTime, userHeld, userIdle, userAsleep, userTime}
-
 // jobTotals exports the totals of the jobs with series. Without accounts, or if their file cannot be read, there
 // are none: a counter must not begin at 0 again.
 func (e emitter) jobTotals(a Accounts, all []series) {

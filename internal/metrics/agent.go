@@ -1,7 +1,5 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
-
 // Metrics of the agent itself.
 var (
 	agentEvents  = desc("agent_events_total", "Events that the agent has seen since it started, by kind.", "kind")
@@ -10,8 +8,6 @@ var (
 	agentScanned = desc("agent_look_time_seconds", "Time of the latest scan of the machine, in seconds since 1970.")
 	policyUp     = desc("policy_service_up", "Whether the service that makes users' jobs answers; missing if no policy is in force.")
 )
-
-var ofAgent = []*metric{agentEvents, agentScans, agentScan, agentScanned, policyUp}
 
 // Agent holds an agent's own metrics.
 type Agent struct {
@@ -23,20 +19,11 @@ type Agent struct {
 }
 
 // AgentCollector returns a collector of an agent's own metrics.
-func AgentCollector(read func() Agent) prometheus.Collector { return agentCollector(read) }
-
-type agentCollector func() Agent
-
-// Describe implements prometheus.Collector.
-func (agentCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range ofAgent {
-		out <- d.described()
-	}
+func AgentCollector(read func() Agent) Collector {
+	return func(e emitter) { e.agent(read()) }
 }
 
-// Collect implements prometheus.Collector.
-func (c agentCollector) Collect(out chan<- prometheus.Metric) {
-	a, e := c(), emitter{out}
+func (e emitter) agent(a Agent) {
 	for kind, n := range a.Events {
 		e.counter(agentEvents, float64(n), kind)
 	}

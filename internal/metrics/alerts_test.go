@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"ration/check/alerts"
 	"ration/internal/usage"
@@ -95,8 +96,8 @@ func (s scene) samples(t *testing.T) map[string]float64 {
 	if s.down {
 		return map[string]float64{up: 0}
 	}
-	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(Collector(func() *machine.Machine { return s.machine }, Options{Version: "1", Jobs: true, Accounts: s.totals}), AgentCollector(func() Agent { return s.agent }))
+	text := written(t, MachineCollector(func() *machine.Machine { return s.machine }, Options{Version: "1", Jobs: true, Accounts: s.totals}), AgentCollector(func() Agent { return s.agent }))
+	r := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return parse(t, text), nil })
 	out := alerts.Scrape(t, r, "m:9410", "ration")
 	out[up] = 1
 	return out

@@ -15,6 +15,16 @@ import (
 	"ration/check/expect"
 )
 
+var ofMachine = []*metric{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceOverLimit, outsideProcesses, rationedJobs,
+	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, policyRefused, findings}
+
+var ofJobs = []*metric{jobsWithoutSeries, jobUsed, jobLimit, jobAside, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
+	jobGaveUp, jobStarted, jobIdle, jobSleep, jobWakeWait, jobPod}
+
+var ofAccounts = []*metric{jobHeld, jobHeldIdle, jobAsleep, jobTime, userHeld, userIdle, userAsleep, userTime}
+
+var ofAgent = []*metric{agentEvents, agentScans, agentScan, agentScanned, policyUp}
+
 // names are the names of all metrics.
 var names = func() (out []string) {
 	for _, m := range slices.Concat(ofMachine, ofJobs, ofAccounts, ofAgent) {

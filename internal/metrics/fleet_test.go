@@ -19,8 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.yaml.in/yaml/v3"
 
 	"ration/check/alerts"
@@ -96,9 +94,7 @@ func TestFleetDashboard(t *testing.T) {
 	expect.OK(t, err)
 	var targets []string
 	for range 3 {
-		r := prometheus.NewPedanticRegistry()
-		r.MustRegister(Collector(func() *machine.Machine { return example() }, Options{Version: "1", Jobs: true, Accounts: growing{&atomic.Int64{}}}))
-		s := httptest.NewServer(promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
+		s := httptest.NewServer(Handler(time.Minute, MachineCollector(func() *machine.Machine { return example() }, Options{Version: "1", Jobs: true, Accounts: growing{&atomic.Int64{}}})))
 		t.Cleanup(s.Close)
 		targets = append(targets, strconv.Quote(s.Listener.Addr().String()))
 	}

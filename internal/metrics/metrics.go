@@ -8,15 +8,10 @@
 package metrics
 
 import (
-	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
 
 	"ration/machine"
 )
@@ -32,50 +27,7 @@ type Options struct {
 
 // Write writes the metrics of a machine in the text format of Prometheus.
 func Write(w io.Writer, m *machine.Machine, opts Options) error {
-	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(Collector(func() *machine.Machine { return m }, opts)); err != nil {
-		return fmt.Errorf("making the metrics: %w", err)
-	}
-	families, err := r.Gather()
-	if err != nil {
-		return fmt.Errorf("making the metrics: %w", err)
-	}
-	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(w, f); err != nil {
-			return fmt.Errorf("writing the metrics: %w", err)
-		}
-	}
-	return nil
-}
-
-// Collector returns a collector for a registry that is scraped repeatedly. read returns the current
-// machine.
-func Collector(read func() *machine.Machine, opts Options) prometheus.Collector {
-	return &collector{read, opts}
-}
-
-type collector struct {
-	read func() *machine.Machine
-	opts Options
-}
-
-// metric is a metric that can be exported. Prometheus's description of it is made when it is needed: most commands export
-// none.
-type metric struct {
-	name, help string
-	labels     []string
-
-	once sync.Once
-	desc *prometheus.Desc
-}
-
-func desc(name, help string, labels ...string) *metric {
-	return &metric{name: "ration_" + name, help: help, labels: labels}
-}
-
-func (m *metric) described() *prometheus.Desc {
-	m.once.Do(func() { m.desc = prometheus.NewDesc(m.name, m.help, m.labels, nil) })
-	return m.desc
+	return WriteText(w, MachineCollector(func() *machine.Machine { return m }, opts))
 }
 
 // Metrics of the machine.
@@ -123,53 +75,26 @@ var (
 	jobPod       = desc("job_kubernetes_info", "The claim that the job was made for, and its pod; always 1. Missing for other jobs.", "user", "job_name", "namespace", "claim", "pod")
 )
 
-var ofMachine = []*metric{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceOverLimit, outsideProcesses, rationedJobs,
-	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, policyRefused, findings}
-
-var ofJobs = []*metric{jobsWithoutSeries, jobUsed, jobLimit, jobAside, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,
-	jobGaveUp, jobStarted, jobIdle, jobSleep, jobWakeWait, jobPod}
-
-// Describe implements prometheus.Collector.
-func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range ofMachine {
-		out <- d.described()
-	}
-	if c.opts.Jobs {
-		for _, d := range slices.Concat(ofJobs, ofAccounts) {
-			out <- d.described()
+// MachineCollector returns a collector of the metrics of a machine. read returns the current one.
+func MachineCollector(read func() *machine.Machine, opts Options) Collector {
+	return func(e emitter) {
+		m := read()
+		e.gauge(buildInfo, 1, label(opts.Version))
+		e.devices(m)
+		e.states(m)
+		if !opts.Jobs {
+			return
 		}
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c *collector) Collect(out chan<- prometheus.Metric) {
-	m := c.read()
-	e := emitter{out}
-	e.gauge(buildInfo, 1, label(c.opts.Version))
-	e.devices(m)
-	e.states(m)
-	if c.opts.Jobs {
 		series, others := group(m)
 		e.gauge(jobsWithoutSeries, float64(others))
 		for i := range series {
 			e.job(&series[i])
 		}
-		if c.opts.Accounts != nil {
-			e.jobTotals(c.opts.Accounts, series)
-			e.userTotals(c.opts.Accounts, c.opts.Visible)
+		if opts.Accounts != nil {
+			e.jobTotals(opts.Accounts, series)
+			e.userTotals(opts.Accounts, opts.Visible)
 		}
 	}
-}
-
-// emitter sends metrics to the registry.
-type emitter struct{ out chan<- prometheus.Metric }
-
-func (e emitter) gauge(d *metric, value float64, labels ...string) {
-	e.out <- prometheus.MustNewConstMetric(d.described(), prometheus.GaugeValue, value, labels...)
-}
-
-func (e emitter) counter(d *metric, value float64, labels ...string) {
-	e.out <- prometheus.MustNewConstMetric(d.described(), prometheus.CounterValue, value, labels...)
 }
 
 func (e emitter) devices(m *machine.Machine) {
