@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"errors"
 	"os/exec"
 	"strings"
 	"testing"
@@ -66,6 +67,20 @@ func testOutside(t *testing.T, period time.Duration) {
 	}
 	_, outside, _ := c.plugin.gpus.get()
 	expect.True(t, len(outside) == 1 && outside[gpu] == outsideUse{1, 3 << 30}, outside)
+
+	// While the driver does not list the processes of this GPU, it keeps what was found, and those of the other are checked.
+	other := c.config.Node.GPUs[0].UUID
+	all, broken := c.plugin.Users, errors.New("the GPU does not answer")
+	c.plugin.Users = func([]string) (map[string]map[int]uint64, error) {
+		return map[string]map[int]uint64{other: {inside: 1 << 30}}, broken
+	}
+	for range 2 {
+		seen, err = c.plugin.checkOutside(t.Context(), seen, time.Now())
+		expect.True(t, errors.Is(err, broken), err)
+	}
+	_, outside, _ = c.plugin.gpus.get()
+	expect.True(t, outside[gpu] == outsideUse{1, 3 << 30} && outside[other] == outsideUse{1, 1 << 30}, outside)
+	c.plugin.Users = all
 	delete(users, inside)
 	seen, err = c.plugin.checkOutside(t.Context(), seen, time.Now())
 	expect.True(t, err == nil && len(seen) == 0, seen, err)
