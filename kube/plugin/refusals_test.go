@@ -20,18 +20,24 @@ import (
 	"ration/internal/job"
 )
 
-// refuse lets a program of a claim's job ask for more than there is.
-func refuse(t *testing.T, cl *resourceapi.ResourceClaim) {
+// train returns a program of a claim's job that takes memory.
+func train(t *testing.T, cl *resourceapi.ResourceClaim, args ...string) *exec.Cmd {
 	t.Helper()
 	fake, err := embedded.FakeGPU.Unpack()
 	expect.OK(t, err)
 	ration, err := embedded.Ration.Unpack()
 	expect.OK(t, err)
 	folder := filepath.Join(job.Folder(), "k8s-"+string(cl.UID))
-	cmd := exec.Command(filepath.Join(fake, "fake-train"), "100g")
+	cmd := exec.Command(filepath.Join(fake, "fake-train"), args...)
 	cmd.Env = []string{"LD_PRELOAD=" + filepath.Join(ration, "libration.so"), "LD_LIBRARY_PATH=" + fake, "FAKEGPU_QUIET=1",
 		"FAKEGPU_STATE=" + filepath.Join(folder, job.MachineName), "RATION_REGION=" + filepath.Join(folder, job.RegionName)}
-	out, _ := cmd.CombinedOutput()
+	return cmd
+}
+
+// refuse lets a program of a claim's job ask for more than there is.
+func refuse(t *testing.T, cl *resourceapi.ResourceClaim) {
+	t.Helper()
+	out, _ := train(t, cl, "100g").CombinedOutput()
 	expect.Must(t, strings.Contains(string(out), "OUT_OF_MEMORY"), "nothing was refused", out)
 }
 
