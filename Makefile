@@ -291,7 +291,7 @@ test-kube: native build/staticcheck build/promtool ## the driver for Kubernetes,
 	set -e; for dir in kube check/kube; do \
 		(cd $$dir && go mod download) || { echo "the modules of $$dir cannot be fetched (is there a module proxy? go env GOPROXY)" >&2; exit 1; }; \
 		($(call lint-module,$$dir)); \
-		(cd $$dir && $(CURDIR)/scripts/gotest -short -count=1 ./...); \
+		(cd $$dir && $(CURDIR)/scripts/gotest -short -count=1 -timeout=4m ./...); \
 	done
 
 test-jupyterhub: all ## the settings of docs/jupyterhub.md with a stand-in GPU (as root, with Debian's JupyterHub)

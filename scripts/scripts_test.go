@@ -222,3 +222,11 @@ func TestReleaseRunsAll(t *testing.T) {
 		}
 	}
 }
+
+// make test-kube fails if the modules cannot be fetched, before it tests anything, and says so.
+func TestModulesThatCannotBeFetched(t *testing.T) {
+	cmd := exec.Command("make", "--silent", "-C", "..", "-o", "native", "-o", "build/staticcheck", "-o", "build/promtool", "test-kube")
+	cmd.Env = append(os.Environ(), "MAKEFLAGS=", "GOPROXY=off", "GOMODCACHE="+t.TempDir())
+	out, err := cmd.CombinedOutput()
+	expect.True(t, err != nil && strings.Contains(string(out), "the modules of kube cannot be fetched") && !strings.Contains(string(out), "check/kube"), err, string(out))
+}

@@ -127,7 +127,8 @@ func TestSickByTheDriver(t *testing.T) {
 	expect.True(t, len(noReset) == 2 && noReset[uuids[0]] && noReset[uuids[1]], noReset)
 }
 
-// Each GPU has its processes; memory that NVML does not know is not invented.
+// Each GPU has its processes; memory that NVML does not know is not invented. A GPU that does not answer is left out,
+// with an error, and the others are there.
 func TestUsers(t *testing.T) {
 	library := dgxa100.New()
 	device := func(i int) *server.Device { return library.Devices[i].(*server.Device) }
@@ -139,6 +140,8 @@ func TestUsers(t *testing.T) {
 	one, two := got[device(0).UUID], got[device(1).UUID]
 	expect.True(t, len(got) == 2 && len(one) == 1 && one[7] == 1<<30 && len(two) == 1 && two[7] == 2<<30, got)
 	device(1).GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST }
-	_, err = users(library, []string{device(1).UUID})
-	expect.True(t, err != nil, "a GPU that does not answer has no processes")
+	got, err = users(library, []string{device(1).UUID, device(0).UUID})
+	_, known := got[device(1).UUID]
+	expect.True(t, err != nil && strings.Contains(err.Error(), device(1).UUID) && !known, "a GPU that does not answer has no processes", got, err)
+	expect.Equal(t, got[device(0).UUID][7], 1<<30)
 }

@@ -1,13 +1,15 @@
 package nvidia
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 // Users returns the processes that hold memory of the GPUs with these UUIDs, by UUID and by their PIDs
-// on the host, and how many bytes. NVML is open only during the call, as in Sick.
+// on the host, and how many bytes. A GPU whose processes NVML does not list is left out; the error then
+// says why, beside what is known of the others. NVML is open only during the call, as in Sick.
 func (d Driver) Users(uuids []string) (map[string]map[int]uint64, error) {
 	library, err := d.NVML()
 	if err != nil {
@@ -24,6 +26,7 @@ func users(library nvml.Interface, uuids []string) (map[string]map[int]uint64, e
 	}
 	defer func() { _ = library.Shutdown() }()
 	out := map[string]map[int]uint64{}
+	var errs []error
 	for _, uuid := range uuids {
 		device, ret := library.DeviceGetHandleByUUID(uuid)
 		if ret != nvml.SUCCESS {
@@ -31,7 +34,8 @@ func users(library nvml.Interface, uuids []string) (map[string]map[int]uint64, e
 		}
 		processes, ret := device.GetComputeRunningProcesses()
 		if ret != nvml.SUCCESS {
-			return nil, fmt.Errorf("asking GPU %s for its processes: %v (try nvidia-smi on the node)", uuid, ret)
+			errs = append(errs, fmt.Errorf("asking GPU %s for its processes: %v (try nvidia-smi on the node)", uuid, ret))
+			continue
 		}
 		out[uuid] = map[int]uint64{}
 		for _, p := range processes {
@@ -40,7 +44,7 @@ func users(library nvml.Interface, uuids []string) (map[string]map[int]uint64, e
 			}
 		}
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // noValue is what NVML returns if it does not know the memory of a process.

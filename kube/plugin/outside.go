@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -48,16 +49,13 @@ func (p *Plugin) watchOutside(ctx context.Context) {
 }
 
 // checkOutside checks all processes that hold memory once, and sends events. It returns what the next
-// check has to know.
+// check has to know. Of a GPU whose processes are not known this time, what was known before stays.
 func (p *Plugin) checkOutside(ctx context.Context, before outsiders, now time.Time) (outsiders, error) {
 	found := outsiders{}
-	users, err := p.Users(p.uuids())
-	if err != nil {
-		return before, err
-	}
+	users, unknown := p.Users(p.uuids())
 	records, err := p.Node.Records()
-	if err != nil {
-		return before, err
+	if users == nil || err != nil {
+		return before, errors.Join(unknown, err)
 	}
 	held := map[int]uint64{} // of all GPUs
 	for _, processes := range users {
@@ -89,8 +87,16 @@ func (p *Plugin) checkOutside(ctx context.Context, before outsiders, now time.Ti
 		}
 		found[key] = reported
 	}
-	p.gpus.setOutside(outsideOf(users, confirmed))
-	return found, nil
+	uses := outsideOf(users, confirmed)
+	_, last, _ := p.gpus.get()
+	for _, uuid := range p.uuids() {
+		_, known := users[uuid]
+		if use, was := last[uuid]; was && !known {
+			uses[uuid] = use
+		}
+	}
+	p.gpus.setOutside(uses)
+	return found, unknown
 }
 
 // outsideOf returns what some processes hold of each GPU whose processes are known.

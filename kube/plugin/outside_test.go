@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"errors"
 	"os/exec"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"ration/check/expect"
+	"ration/machine"
 )
 
 // A process of a claim's pod that uses a GPU and is in no job becomes one event of the pod; a process of another pod, and one
@@ -66,6 +68,20 @@ func testOutside(t *testing.T, period time.Duration) {
 	}
 	_, outside, _ := c.plugin.gpus.get()
 	expect.True(t, len(outside) == 1 && outside[gpu] == outsideUse{1, 3 << 30}, outside)
+
+	// While the driver does not list the processes of this GPU, it keeps what was found, and those of the other are checked.
+	other := c.config.Node.GPUs[0].UUID
+	all, broken := c.plugin.Users, errors.New("the GPU does not answer")
+	c.plugin.Users = func([]string) (map[string]map[int]uint64, error) {
+		return map[string]map[int]uint64{other: {inside: 1 << 30}}, broken
+	}
+	for range 2 {
+		seen, err = c.plugin.checkOutside(t.Context(), seen, time.Now())
+		expect.True(t, errors.Is(err, broken), err)
+	}
+	_, outside, _ = c.plugin.gpus.get()
+	expect.True(t, outside[gpu] == outsideUse{1, 3 << 30} && outside[other] == outsideUse{1, 1 << 30}, outside)
+	c.plugin.Users = all
 	delete(users, inside)
 	seen, err = c.plugin.checkOutside(t.Context(), seen, time.Now())
 	expect.True(t, err == nil && len(seen) == 0, seen, err)
@@ -83,4 +99,40 @@ func TestOutsideWithoutEvents(t *testing.T) {
 	c.start()
 	until(t, "the check", func() bool { return strings.Contains(c.metrics(), `outside_processes{uuid="`+gpus[0].UUID+`"} 0`) })
 	expect.True(t, !strings.Contains(c.metrics(), `outside_processes{uuid="`+gpus[1].UUID), c.metrics())
+}
+
+// A process of a claim's pod that is in the claim's job is not outside, whatever the driver says that it holds.
+func TestInsideIsNotReported(t *testing.T) {
+	c := newCluster(t)
+	c.config.EventsPeriod = time.Hour
+	c.start()
+	own := newClaim(c, 1, "10Gi")
+	own.Status.ReservedFor[0].UID = "22222222-0000-4000-8000-000000000001"
+	c.add(own)
+	expect.Equal(t, c.prepare(own)[string(own.UID)].Error, "")
+	cmd := train(t, own, "--hold", "1g")
+	expect.OK(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	until(t, "the process to be in the job", func() bool {
+		j, err := machine.ReadJob("k8s-" + string(own.UID))
+		return err == nil && len(j.Processes) == 1 && j.Processes[0].HostPID == cmd.Process.Pid
+	})
+	c.plugin.cgroup = func(int) string { return "/kubepods/pod22222222-0000-4000-8000-000000000001/0" }
+	gpu := c.config.Node.GPUs[0].UUID
+	c.plugin.Users = func([]string) (map[string]map[int]uint64, error) {
+		return map[string]map[int]uint64{gpu: {cmd.Process.Pid: 3 << 30}}, nil
+	}
+	seen := outsiders{}
+	for range 3 {
+		var err error
+		seen, err = c.plugin.checkOutside(t.Context(), seen, time.Now())
+		expect.True(t, err == nil && len(seen) == 0, seen, err)
+	}
+	list, err := c.client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
+	expect.True(t, err == nil && len(list.Items) == 0, list.Items, err)
+	_, outside, _ := c.plugin.gpus.get()
+	expect.Equal(t, outside[gpu], outsideUse{})
 }

@@ -65,7 +65,8 @@ type Config struct {
 	Faults func(ctx context.Context, found func(slices.Fault), caughtUp func()) error
 
 	// Users returns the processes that hold memory of these GPUs, by UUID and by their PIDs on the
-	// host, and how many bytes. With nil, nothing is known of them.
+	// host, and how many bytes. A GPU that is left out is one whose processes are not known, and the
+	// error says why. With nil, nothing is known of them.
 	Users func(uuids []string) (map[string]map[int]uint64, error)
 
 	// Effects of the taints of a GPU that does not work, and of one that a process of a pod uses

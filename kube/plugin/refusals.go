@@ -65,6 +65,15 @@ func (r *refusals) news(uid string, refused uint64, now time.Time, last bool) ui
 	return new
 }
 
+// unsay takes back refusals of a claim that could not be reported: a later event has them.
+func (r *refusals) unsay(uid string, refused uint64) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	if s := r.said[uid]; s != nil {
+		s.refused -= min(s.refused, refused)
+	}
+}
+
 // forget drops claims that do not exist any more, after a check of all that do.
 func (r *refusals) forget(there map[string]bool) {
 	r.lock.Lock()
@@ -99,8 +108,8 @@ func (p *Plugin) tellRefusals(ctx context.Context, now time.Time, last bool) {
 	for _, r := range records {
 		there[r.Plan.UID] = true
 		refused, text := refusedIn(r.Jobs())
-		if n := p.seen.news(r.Plan.UID, refused, now, last); n > 0 {
-			p.tellOf(ctx, r.Plan, message(n, text), now, false)
+		if n := p.seen.news(r.Plan.UID, refused, now, last); n > 0 && !p.tellOf(ctx, r.Plan, message(n, text), now, false) {
+			p.seen.unsay(r.Plan.UID, n)
 		}
 	}
 	if err != nil {
@@ -135,7 +144,8 @@ func (p *Plugin) tellLast(uid string) {
 	}
 }
 
-func (p *Plugin) tellOf(ctx context.Context, c claim.Plan, text string, now time.Time, ended bool) {
+// tellOf reports whether the pods of a claim have an event.
+func (p *Plugin) tellOf(ctx context.Context, c claim.Plan, text string, now time.Time, ended bool) bool {
 	pods, err := c.Pods, error(nil)
 	if !ended {
 		pods, err = p.podsOf(ctx, c)
@@ -146,6 +156,7 @@ func (p *Plugin) tellOf(ctx context.Context, c claim.Plan, text string, now time
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Telling of refusals", "claim", klog.KRef(c.Namespace, c.Name))
 	}
+	return err == nil
 }
 
 func message(refused uint64, last string) string {

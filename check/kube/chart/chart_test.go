@@ -88,6 +88,9 @@ func TestChart(t *testing.T) {
 	container := daemons[0].Spec.Template.Spec.Containers[0]
 	expect.True(t, slices.Contains(container.Args, "--driver-root=/driver-root") && container.Image == "ration-kubelet-plugin:"+strings.TrimSpace(string(version)),
 		"got", container.Image, container.Args)
+	about, err := loader.Load(folder)
+	expect.OK(t, err)
+	expect.True(t, strings.Contains(about.Metadata.Annotations["artifacthub.io/images"], "image: "+container.Image+"\n"), "Artifact Hub shows another image than", container.Image)
 	pod := daemons[0].Spec.Template.Spec
 	expect.True(t, pod.HostPID, "the plugin does not see the processes of jobs")
 	// The folders that the plugin shares with the machine have the same path in both.
@@ -207,6 +210,21 @@ func TestNetworkPolicy(t *testing.T) {
 	expect.Equal(t, spec.Ingress[0].Ports[0].Port.String(), pod.Spec.Containers[0].Ports[0].Name)
 	expect.True(t, len(spec.Ingress[0].From) == 1 && spec.Ingress[0].From[0].NamespaceSelector != nil, spec.Ingress[0].From)
 	expect.True(t, len(spec.Egress[0].Ports) == 1 && spec.Egress[0].Ports[0].Port.IntValue() == 6443 && len(spec.Egress[0].To) == 0, spec.Egress[0])
+}
+
+// The plugin's pods have the operator's annotations and labels, and keep those by which the DaemonSet finds them.
+func TestPodMetadata(t *testing.T) {
+	daemon := find[*apps.DaemonSet](render(t, map[string]any{"podAnnotations": map[string]any{"sidecar.istio.io/inject": "false"},
+		"podLabels": map[string]any{"team": "gpu", "app.kubernetes.io/name": "other"}}))[0]
+	pod := daemon.Spec.Template
+	expect.True(t, pod.Annotations["sidecar.istio.io/inject"] == "false" && pod.Labels["team"] == "gpu", pod.ObjectMeta)
+	for name, value := range daemon.Spec.Selector.MatchLabels {
+		expect.Equal(t, pod.Labels[name], value, name)
+	}
+	_, team := daemon.Spec.Selector.MatchLabels["team"]
+	expect.True(t, !team, "an upgrade could not change the labels")
+	_, err := Render(folder, map[string]any{"podAnnotations": map[string]any{"a": 1}})
+	expect.True(t, err != nil, "an annotation that is no text is allowed")
 }
 
 // With a digest the node runs exactly that image.

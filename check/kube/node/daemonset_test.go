@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +21,7 @@ const pluginRepository, pluginTag = "localhost/ration-kubelet-plugin", "e2e"
 
 // The chart as it is, with the plugin's own image, holds pods to their rations: its DaemonSet's pod finds the API server,
 // registers with the kubelet, becomes ready, and its jobs and library reach the containers. An update of the DaemonSet
-// leaves a running pod in its ration, and the next pod gets one.
+// leaves a running pod in its ration, every pod that starts meanwhile has one at the first try, and so has the next.
 func TestDaemonSet(t *testing.T) {
 	w := newWorld(t)
 	w.must(Import(w.ctx, os.Getenv(ImageVariable)))
@@ -56,7 +58,21 @@ func TestDaemonSet(t *testing.T) {
 	before := w.pluginPods()
 	values["eventsPeriod"] = "2s"
 	w.applyChart(values)
-	w.rolledOut()
+	var meanwhile []string
+	for end := time.Now().Add(lastWithin); w.rollout() != nil; {
+		expect.Must(t, time.Now().Before(end), "the update does not end", w.pluginTrouble())
+		name := fmt.Sprint("meanwhile", len(meanwhile))
+		meanwhile = append(meanwhile, name)
+		w.makeClaim(name, "1Gi")
+		w.makePod(w.podFor(name, name, "one"))
+		w.runs(name)
+	}
+	for _, name := range meanwhile {
+		events := w.events(name)
+		expect.True(t, !strings.Contains(events, "FailedPrepareDynamicResources"), name, "did not get its ration at once", events)
+		w.delete(name)
+	}
+	t.Log("pods that started during the update:", len(meanwhile))
 	after := w.pluginPods()
 	expect.Must(t, len(before) == 1 && len(after) == 1 && before[0].UID != after[0].UID, "the plugin's pod was not replaced")
 	holds(first, 10)
@@ -65,6 +81,9 @@ func TestDaemonSet(t *testing.T) {
 	holds(w.runs("b"), 20)
 	for _, name := range []string{"a", "b"} {
 		w.delete(name)
+		w.gone(name)
+	}
+	for _, name := range meanwhile {
 		w.gone(name)
 	}
 	w.nothingLeft()
@@ -81,17 +100,20 @@ func (w *world) applyChart(values map[string]any) {
 // rolledOut waits until the plugin of this node is ready, and of the DaemonSet's newest generation.
 func (w *world) rolledOut() {
 	w.Helper()
-	w.eventually("the plugin of the DaemonSet", func() error {
-		set, err := w.daemonSet()
-		if err != nil {
-			return err
-		}
-		s := set.Status
-		if s.ObservedGeneration != set.Generation || s.DesiredNumberScheduled != 1 || s.UpdatedNumberScheduled != 1 || s.NumberReady != 1 || len(w.pluginPods()) != 1 {
-			return fmt.Errorf("%+v%s", s, w.pluginTrouble())
-		}
-		return nil
-	})
+	w.eventually("the plugin of the DaemonSet", w.rollout)
+}
+
+// rollout returns nil if the plugin of this node is ready, of the DaemonSet's newest generation, and the only one.
+func (w *world) rollout() error {
+	set, err := w.daemonSet()
+	if err != nil {
+		return err
+	}
+	s := set.Status
+	if s.ObservedGeneration != set.Generation || s.DesiredNumberScheduled != 1 || s.UpdatedNumberScheduled != 1 || s.NumberReady != 1 || len(w.pluginPods()) != 1 {
+		return fmt.Errorf("%+v%s", s, w.pluginTrouble())
+	}
+	return nil
 }
 
 func (w *world) daemonSet() (*appsv1.DaemonSet, error) {

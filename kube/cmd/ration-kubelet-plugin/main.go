@@ -31,7 +31,7 @@ import (
 )
 
 func main() {
-	if err := command().Execute(); err != nil {
+	if err := new(flags).command().Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "ration-kubelet-plugin:", err)
 		os.Exit(1)
 	}
@@ -51,8 +51,7 @@ type flags struct {
 	burst                           int
 }
 
-func command() *cobra.Command {
-	var f flags
+func (f *flags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ration-kubelet-plugin",
 		Short: "Give pods their rations of GPUs",
