@@ -62,7 +62,7 @@ func (p *page) ask(method, path string, form url.Values, change func(*http.Reque
 	if change != nil {
 		change(r)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second) // a stream that is not refused does not end
+	ctx, cancel := context.WithTimeout(r.Context(), time.Minute) // a stream that is not refused does not end
 	defer cancel()
 	answer, err := http.DefaultClient.Do(r.WithContext(ctx))
 	expect.OK(p.t, err)
