@@ -108,6 +108,9 @@ func (s Set[L]) For(device int) L {
 	return s.Default
 }
 
+// byDefault reports whether the limit for all devices applies to this one.
+func (s Set[L]) byDefault(device int) bool { return s.Default.IsSet() && !s.Device[device].IsSet() }
+
 // String renders s as [ParseMemorySet] and [ParseComputeSet] read it; a set without limits is
 // "unset".
 func (s Set[L]) String() string {
@@ -179,6 +182,11 @@ func (l Limits) HasDefault() bool {
 // Names reports whether a limit for this device alone is set.
 func (l Limits) Names(device int) bool {
 	return l.Memory.Device[device].IsSet() || l.Compute.Device[device].IsSet() || l.ComputeMax.Device[device].IsSet()
+}
+
+// AppliesByDefault reports whether a limit for all devices applies to this one.
+func (l Limits) AppliesByDefault(device int) bool {
+	return l.Memory.byDefault(device) || l.Compute.byDefault(device) || l.ComputeMax.byDefault(device)
 }
 
 // On converts limits for all devices to limits for one. It returns an error if they name a device.
