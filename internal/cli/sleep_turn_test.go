@@ -166,6 +166,10 @@ func TestSleepStateIsTrue(t *testing.T) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if j, _ := readSleeper(t, "nb"); j.State == machine.Ended {
 			expect.Equal(t, j.Sleep, "", "a job that has ended is")
+			for _, args := range [][]string{{"sleep", "nb"}, {"wake", "nb"}, {"wake", "--wait=1m", "nb"}} {
+				said, err := rationOutput(nil, args...)
+				expect.True(t, err != nil && said == "ration: nb: it has ended\n", args, "says", said)
+			}
 			break
 		}
 		expect.Must(t, time.Now().Before(end), "it does not end")
