@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,7 +27,7 @@ func hasMIG(d *gpu.Driver) bool {
 func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err error) {
 	for i := range limit.MaxDevices {
 		size, _ := p.Settings.Memory.For(i).Of(0) // 0 for a percentage
-		if err := limit.CheckLeast(size, p.Sources.Memory, p.Settings.Memory.String()); err != nil {
+		if err := limit.CheckLeast(size, p.Sources.Memory, p.memoryText()); err != nil {
 			return out, err
 		}
 	}
@@ -126,7 +127,20 @@ func (p Plan) checkDevices(n int) error {
 
 // memoryError returns an error in the memory limits that says where they came from.
 func (p Plan) memoryError(err error, use string) error {
-	return &limit.InputError{Source: p.Sources.Memory, Value: p.Settings.Memory.String(), Err: err, Use: use}
+	return &limit.InputError{Source: p.Sources.Memory, Value: p.memoryText(), Err: err, Use: use}
+}
+
+// memoryText returns the memory limits in the user's words, if these are known.
+func (p Plan) memoryText() string {
+	return cmp.Or(p.Sources.MemoryText, p.Settings.Memory.String())
+}
+
+// unlimitedText warns that no limit of memory is set.
+func (p Plan) unlimitedText() string {
+	if flag := p.Sources.Misplaced; flag != "" {
+		return fmt.Sprintf("no limit is set: %s after the command is an argument of the command (flags of ration run go before it: ration run --mem 10g -- %s)", flag, p.Command[0])
+	}
+	return "no limit is set: the job is counted, and refused nothing (--mem 10g would limit it; --mem none is the same without this line)"
 }
 
 // warnOfOtherLimits warns if the limits of the joined job differ from the plan's.
