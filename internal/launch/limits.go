@@ -10,6 +10,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/gpu"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -154,6 +155,9 @@ func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 	if theirs := job.InfoOf(j.Lock.Job); p.SleepAfter != 0 && (theirs.SleepAfter != p.SleepAfter || theirs.WakeManual != p.WakeManual) {
 		p.Warn(fmt.Sprintf("job %s was started with another --sleep-after or --wake, which counts", j.Lock.Job.Name))
 	}
+	if err := p.warnOfOtherDevices(j, r); err != nil {
+		return err
+	}
 	devices, err := r.Differences(own)
 	if err != nil || len(devices) == 0 {
 		return err
@@ -184,6 +188,33 @@ func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 		return nil
 	}
 	p.Warn(fmt.Sprintf("job %s has other limits, which count: %s (ration limit %s changes them)", j.Lock.Job.Name, strings.Join(jobLimits, ", "), j.Lock.Job.Name))
+	return nil
+}
+
+// warnOfOtherDevices warns if the joined job is on another number of devices than the plan's.
+func (p Plan) warnOfOtherDevices(j *Job, r *region.Region) error {
+	on, machine := 0, 0
+	for d := range limit.MaxDevices {
+		total, err := r.Total(d)
+		hidden, err2 := r.Hidden(d)
+		l, err3 := r.Limit(d)
+		if err := cmp.Or(err, err2, err3); err != nil {
+			return err
+		}
+		if total > 0 {
+			machine++
+			if !hidden && (!l.Limited() || l.Bytes() > 0) {
+				on++
+			}
+		}
+	}
+	asked := int(p.Settings.Devices)
+	if p.Settings.Devices == limit.AllDevices {
+		asked = machine
+	}
+	if asked != 0 && machine > 0 && asked != on { // without a device that is known it cannot be said
+		p.Warn(fmt.Sprintf("job %s is on %s, which counts: --devices %s is for a new job", j.Lock.Job.Name, humanfmt.Plural(on, "device", "devices"), p.Settings.Devices))
+	}
 	return nil
 }
 
