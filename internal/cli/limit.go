@@ -142,13 +142,16 @@ JOB is a name that ration ps shows, the path of a region, with a slash in it, or
 for root USER/NAME, a job of another user.
 SIZE is 10g, 10GiB, 1024m, plain bytes, or none. 25% of a device works once a
 process of the job has used that device. A size is for all devices of the job,
-for the one that --device names, or as listed: 0=10g,1=20g.
+for the one that --device names, or as listed: 0=10g,1=20g. A device that the
+job is not for, as --mem of ration run left it out, stays closed unless it is
+named.
 
 A change applies to every request from then on. If the job holds more than its
 new limit, it keeps that, and gets no more until it has freed enough. If the new
-limit is less than half of what the job holds, the command asks first, and
-without a terminal refuses; --yes answers for you. If an agent runs (ration
-agent), the command warns if the limits of all jobs together exceed a device.
+limit is less than half of what the job holds, or a job that sleeps cannot wake
+with it, the command asks first, and without a terminal refuses; --yes answers
+for you. If an agent runs (ration agent), the command warns if the limits of all
+jobs together exceed a device.
 
 --compute and --compute-max change the job's share of a device's time and its
 cap, as in ration run; none removes one. They do not apply to a process that
@@ -223,6 +226,7 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 }
 
 // confirmLimit asks if a new limit is less than half of what the job holds: a size with a wrong unit would end most programs.
+// It asks as well if a job that sleeps could not wake with it.
 func (a *app) confirmLimit(j job.Job, change limit.Limits, yes bool) error {
 	if yes || !change.Memory.IsSet() {
 		return nil
@@ -232,14 +236,24 @@ func (a *app) confirmLimit(j job.Job, change limit.Limits, yes bool) error {
 		return nil // it is refused in any case
 	}
 	for _, d := range s.Devices {
+		var held, aside uint64 // of living processes: a request that needs the memory of a dead one gets it
+		for _, h := range livingOn(&s, d.Device) {
+			held += min(h.Total, ^held)
+			aside += min(h.Aside, ^aside)
+		}
 		size, err := change.Memory.For(d.Device).Of(limit.Size(d.Total))
 		switch {
 		case err != nil || size == 0 || limit.CheckLeast(size, "", "") != nil: // an impossible limit is refused later
 			continue
-		case uint64(size) >= d.Used/2 || d.Limited && uint64(size) >= d.Limit: // a job may claim to hold anything: raising its limit needs no question
+		case d.Limited && uint64(size) >= d.Limit: // a job may claim to hold anything: raising its limit needs no question
+			continue
+		case uint64(size) >= held/2 && uint64(size) >= aside:
 			continue
 		}
-		text := fmt.Sprintf("%s holds %s of device %d: with a limit of %s, its next request is refused, and most programs end then", s.Title(), humanfmt.Bytes(d.Used), d.Device, humanfmt.Bytes(uint64(size)))
+		text := fmt.Sprintf("%s holds %s of device %d: with a limit of %s, its next request is refused, and most programs end then", s.Title(), humanfmt.Bytes(held), d.Device, humanfmt.Bytes(uint64(size)))
+		if uint64(size) < aside {
+			text = fmt.Sprintf("%s sleeps, with %s of device %d put aside: with a limit of %s, it cannot wake until the limit is raised", s.Title(), humanfmt.Bytes(aside), d.Device, humanfmt.Bytes(uint64(size)))
+		}
 		if _, err := windowSize(os.Stdin); err != nil || a.json {
 			return usageError("%s (--yes sets it)", termtext.Printable(text))
 		}
@@ -281,7 +295,15 @@ func (a *app) changeWhole(j job.Job, priority limit.Priority, wait limit.WaitAll
 	if err != nil {
 		return changeError(s, err)
 	}
+	a.noteEnded(&s)
 	return a.printLimits(node.ReadJob(j, node.Options{}), allDevices)
+}
+
+// noteEnded says that a change limits no program, as the job has ended.
+func (a *app) noteEnded(s *machine.Job) {
+	if s.State == machine.Ended {
+		a.warn(fmt.Sprintf("%s has ended: the change counts only for programs that are started in its region again (ration run makes a new job)", s.Title()))
+	}
 }
 
 func (a *app) printLimits(s machine.Job, device int) error {
@@ -318,6 +340,7 @@ func (a *app) changeLimits(j job.Job, change limit.Limits) error {
 	}
 	s := node.ReadJob(j, node.Options{})
 	printError(a.err, s.Err()) // the change has been made
+	a.noteEnded(&s)
 	if uid, is := job.PolicyUser(s.Path); is && s.Path == job.OfUserPath(uid) {
 		a.warn(fmt.Sprintf("the policy sets the limits of %s again, when it is applied or a run of that user begins or ends (a rule in %s lasts)", s.Title(), policy.ConfigFile))
 	}

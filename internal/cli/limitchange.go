@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"ration/internal/abi"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -72,10 +73,23 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 		return out, err
 	}
 	out.before = limitsOf(before, known, operator, s)
+	var closed []int // devices that the job is not for: only their numbers open them
+	unused := change.HasDefault()
 	for d := range abi.Devices {
-		if _, has := out.before[d]; change.Names(d) || has && change.HasDefault() {
+		_, has := out.before[d]
+		isClosed := has && before[d].memory.Limited() && before[d].memory.Bytes() == 0
+		byDefault := has && !isClosed && change.AppliesByDefault(d)
+		if isClosed && !change.Names(d) {
+			closed = append(closed, d)
+		}
+		if change.Names(d) || byDefault {
 			out.devices = append(out.devices, d)
 		}
+		unused = unused && !byDefault
+	}
+	if len(closed) > 0 && unused {
+		return out, usageError("a limit without a device changes none here: %s is not for %s (name the device to open it, as in %d=10g)",
+			s.Title(), devicesText(closed), closed[0])
 	}
 	if len(out.devices) == 0 {
 		return out, usageError("%s has no limits and uses no device yet (name one: --device 0)", s.Title())
@@ -166,6 +180,15 @@ func limitsOf(page [abi.Devices]deviceLimits, known int, operator bool, s machin
 		}
 	}
 	return all
+}
+
+// devicesText names devices in a sentence.
+func devicesText(devices []int) string {
+	what := "device "
+	if len(devices) > 1 {
+		what = "devices "
+	}
+	return what + humanfmt.Ranges(devices, ", ", "-")
 }
 
 func byDevice(s machine.Job) map[int]machine.Device {

@@ -24,27 +24,31 @@ func addSelectionFlags(s *node.Selection, flags *pflag.FlagSet) {
 	flags.StringArrayVarP(&s.Filters, "filter", "f", nil, "show only jobs with `KEY=VALUE`: name, user, state, gpu or command")
 }
 
-// jobLimitText formats a job's limit: 10G, for several devices 2x10G, or their sum if they differ.
+// jobLimitText formats a job's limit: 10G, for several devices 2x10G, or their sum if they differ, and 10G,none if there is
+// a device without a limit.
 func jobLimitText(j *machine.Job) string {
 	if j.RationLent {
 		return "lent"
 	}
 	devices := node.DevicesOf(j)
 	if len(devices) == 0 && len(j.Devices) > 0 {
-		devices = j.Devices[:1]
+		devices = slices.CompactFunc(slices.Clone(j.Devices), func(a, b machine.Device) bool { return a.Limited == b.Limited && a.Limit == b.Limit })
 	}
 	var sum uint64
-	equal := true
+	none, equal := false, true
 	for _, d := range devices {
 		if !d.Limited {
-			return "none"
+			none = true
+			continue
 		}
-		sum += d.Limit
+		sum += min(d.Limit, ^sum)
 		equal = equal && d.Limit == devices[0].Limit
 	}
 	switch {
-	case len(devices) == 0:
+	case sum == 0 && (none || len(devices) == 0):
 		return "none"
+	case none:
+		return humanfmt.Short(sum) + ",none"
 	case len(devices) > 1 && equal:
 		return fmt.Sprintf("%dx%s", len(devices), humanfmt.Short(devices[0].Limit))
 	}

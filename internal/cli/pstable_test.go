@@ -86,6 +86,10 @@ func TestJobCells(t *testing.T) {
 		{[]machine.Device{device(0, 4<<30, 0), device(1, 4<<30, 0)}, "0-1", "2x4G"},
 		{[]machine.Device{device(0, 4<<30, 0), device(1, 0, 0), device(3, 2<<30, 0)}, "0,3", "6G"},
 		{[]machine.Device{device(0, 1, 5)}, "0", "none"},
+		{[]machine.Device{device(0, 10<<30, 0), device(1, 1, 0), device(2, 1, 0)}, "0-2", "10G,none"},
+		{[]machine.Device{device(0, 1, 0), device(1, 10<<30, 0), device(2, 10<<30, 0)}, "0-2", "20G,none"},
+		{[]machine.Device{{Device: 0, Limited: true, Limit: 4 << 30}, {Device: 1}, {Device: 2}}, "any", "4G,none"},
+		{[]machine.Device{{Device: 0, Limited: true, Limit: 4 << 30}, {Device: 1, Limited: true}}, "any", "4G"},
 	} {
 		j := machine.Job{Devices: c.devices}
 		expect.Equal(t, node.GPUText(&j)+" "+jobLimitText(&j), c.gpu+" "+c.limit)

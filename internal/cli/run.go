@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -231,6 +232,10 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	}
 	plan.Sources = launch.Sources{Memory: source(given.Memory.IsSet(), "--mem", limit.EnvMemory),
 		Compute: source(given.Compute.IsSet(), "--compute", limit.EnvCompute), ComputeMax: source(given.ComputeMax.IsSet(), "--compute-max", limit.EnvComputeMax)}
+	if given.Memory.IsSet() {
+		plan.Sources.MemoryText = f.limits.mem
+	}
+	plan.Sources.Misplaced = limitFlagIn(plan.Command)
 	plan.Settings.Limits = given.Or(plan.Settings.Limits)
 	if cmd.Flags().Changed("compute-round") {
 		if plan.Settings.Round, err = limit.ParseRound("--compute-round", f.round); err != nil {
@@ -260,6 +265,16 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 		plan.Warn(text)
 	}
 	return nil
+}
+
+// limitFlagIn returns --mem if it is among the arguments of a command, where it limits nothing. ration create has no command.
+func limitFlagIn(command []string) string {
+	for i, arg := range command {
+		if name, _, _ := strings.Cut(arg, "="); i > 0 && name == "--mem" {
+			return name
+		}
+	}
+	return ""
 }
 
 // rationOn is launch.Plan.RationOn by the policy in force.

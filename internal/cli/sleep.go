@@ -24,6 +24,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
+	"ration/internal/node"
 	"ration/internal/policy"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -169,6 +170,9 @@ func (a *app) eachSleeper(names []string, state string, again []string, most tim
 }
 
 func (a *app) oneSleeper(j job.Job, name string, do func(*region.Region, job.Job) (sleep.Result, error)) (sleep.Result, error) {
+	if s := node.ReadJob(j, node.Options{ReadOnly: true}); s.State == machine.Ended {
+		return sleep.Result{}, errors.New("it has ended")
+	}
 	r, err := region.Open(j.Path, region.Options{NoCreate: true})
 	if err != nil {
 		return sleep.Result{}, err

@@ -321,7 +321,7 @@ func TestSleepMakesRoom(t *testing.T) {
 
 	// The limit was lowered meanwhile.
 	mustRation(t, "sleep", "--wake", "manual", "old")
-	mustRation(t, "limit", "old", "1g")
+	mustRation(t, "limit", "old", "1g", "--yes")
 	out, err = rationOutput(nil, "wake", "old")
 	expect.True(t, err != nil && strings.Contains(out, "raise it: ration limit"), "a wake beyond the limit says", out, err)
 	mustRation(t, "limit", "old", "5g")

@@ -156,7 +156,9 @@ func TestSleepStateIsTrue(t *testing.T) {
 	sleepMachine(t, "0")
 	p := startSleeper(t, 100, "--mem", "1g", "--name", "nb")
 	mustRation(t, "sleep", "--wake", "manual", "nb")
-	mustRation(t, "limit", "nb", "50m")
+	said, err := rationOutput(nil, "limit", "nb", "50m")
+	expect.True(t, err != nil && strings.Contains(said, "nb sleeps, with ") && strings.Contains(said, "device 0 put aside: with a limit of 50 MiB, it cannot wake until the limit is raised (--yes sets it)"), "limit says", said)
+	mustRation(t, "limit", "nb", "50m", "--yes")
 	for _, args := range [][]string{{"why", "nb"}, {"ps", "nb"}} {
 		out := strings.Join(strings.Fields(mustRation(t, args...)), " ")
 		expect.True(t, strings.Contains(out, "cannot wake with a limit of 50 MiB on device 0"), args, "says", out)
@@ -166,6 +168,10 @@ func TestSleepStateIsTrue(t *testing.T) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if j, _ := readSleeper(t, "nb"); j.State == machine.Ended {
 			expect.Equal(t, j.Sleep, "", "a job that has ended is")
+			for _, args := range [][]string{{"sleep", "nb"}, {"wake", "nb"}, {"wake", "--wait=1m", "nb"}} {
+				said, err := rationOutput(nil, args...)
+				expect.True(t, err != nil && said == "ration: nb: it has ended\n", args, "says", said)
+			}
 			break
 		}
 		expect.Must(t, time.Now().Before(end), "it does not end")

@@ -80,7 +80,11 @@ type Plan struct {
 }
 
 // Sources are the flags or variables that limits came from, for messages.
-type Sources struct{ Memory, Compute, ComputeMax string }
+type Sources struct {
+	Memory, Compute, ComputeMax string
+	MemoryText                  string // the value of that flag as the user wrote it; empty if it is not known
+	Misplaced                   string // a flag of ration run that is among the arguments of the command; empty if there is none
+}
 
 // Job is a job that is ready to start.
 type Job struct {
@@ -325,7 +329,7 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 	} else {
 		err = p.makeRegion(j, limits, driver)
 		if !p.Settings.Memory.IsSet() {
-			p.Warn("no limit is set: the job is counted, and refused nothing (--mem 10g would limit it; --mem none is the same without this line)")
+			p.Warn(p.unlimitedText())
 		}
 	}
 	(*environment)(&j.environ).set(EnvCreated, strconv.FormatInt(j.created, 10))

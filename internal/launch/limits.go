@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"ration/internal/abi"
 	"ration/internal/gpu"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/region"
@@ -26,7 +28,7 @@ func hasMIG(d *gpu.Driver) bool {
 func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err error) {
 	for i := range limit.MaxDevices {
 		size, _ := p.Settings.Memory.For(i).Of(0) // 0 for a percentage
-		if err := limit.CheckLeast(size, p.Sources.Memory, p.Settings.Memory.String()); err != nil {
+		if err := limit.CheckLeast(size, p.Sources.Memory, p.memoryText()); err != nil {
 			return out, err
 		}
 	}
@@ -126,7 +128,20 @@ func (p Plan) checkDevices(n int) error {
 
 // memoryError returns an error in the memory limits that says where they came from.
 func (p Plan) memoryError(err error, use string) error {
-	return &limit.InputError{Source: p.Sources.Memory, Value: p.Settings.Memory.String(), Err: err, Use: use}
+	return &limit.InputError{Source: p.Sources.Memory, Value: p.memoryText(), Err: err, Use: use}
+}
+
+// memoryText returns the memory limits in the user's words, if these are known.
+func (p Plan) memoryText() string {
+	return cmp.Or(p.Sources.MemoryText, p.Settings.Memory.String())
+}
+
+// unlimitedText warns that no limit of memory is set.
+func (p Plan) unlimitedText() string {
+	if flag := p.Sources.Misplaced; flag != "" {
+		return fmt.Sprintf("no limit is set: %s after the command is an argument of the command (flags of ration run go before it: ration run --mem 10g -- %s)", flag, p.Command[0])
+	}
+	return "no limit is set: the job is counted, and refused nothing (--mem 10g would limit it; --mem none is the same without this line)"
 }
 
 // warnOfOtherLimits warns if the limits of the joined job differ from the plan's.
@@ -139,6 +154,9 @@ func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 	j.created = r.Created()
 	if theirs := job.InfoOf(j.Lock.Job); p.SleepAfter != 0 && (theirs.SleepAfter != p.SleepAfter || theirs.WakeManual != p.WakeManual) {
 		p.Warn(fmt.Sprintf("job %s was started with another --sleep-after or --wake, which counts", j.Lock.Job.Name))
+	}
+	if err := p.warnOfOtherDevices(j, r); err != nil {
+		return err
 	}
 	devices, err := r.Differences(own)
 	if err != nil || len(devices) == 0 {
@@ -170,6 +188,33 @@ func (p Plan) warnOfOtherLimits(j *Job, own region.Limits) error {
 		return nil
 	}
 	p.Warn(fmt.Sprintf("job %s has other limits, which count: %s (ration limit %s changes them)", j.Lock.Job.Name, strings.Join(jobLimits, ", "), j.Lock.Job.Name))
+	return nil
+}
+
+// warnOfOtherDevices warns if the joined job is on another number of devices than the plan's.
+func (p Plan) warnOfOtherDevices(j *Job, r *region.Region) error {
+	on, machine := 0, 0
+	for d := range limit.MaxDevices {
+		total, err := r.Total(d)
+		hidden, err2 := r.Hidden(d)
+		l, err3 := r.Limit(d)
+		if err := cmp.Or(err, err2, err3); err != nil {
+			return err
+		}
+		if total > 0 {
+			machine++
+			if !hidden && (!l.Limited() || l.Bytes() > 0) {
+				on++
+			}
+		}
+	}
+	asked := int(p.Settings.Devices)
+	if p.Settings.Devices == limit.AllDevices {
+		asked = machine
+	}
+	if asked != 0 && machine > 0 && asked != on { // without a device that is known it cannot be said
+		p.Warn(fmt.Sprintf("job %s is on %s, which counts: --devices %s is for a new job", j.Lock.Job.Name, humanfmt.Plural(on, "device", "devices"), p.Settings.Devices))
+	}
 	return nil
 }
 

@@ -275,7 +275,7 @@ func (p Plan) record(j *Job) (err error) {
 func (p Plan) checkLeast() error {
 	for d := range abi.Devices {
 		if size, err := p.Settings.Memory.For(d).Of(0); err == nil {
-			if err := limit.CheckLeast(size, p.Sources.Memory, p.Settings.Memory.String()); err != nil {
+			if err := limit.CheckLeast(size, p.Sources.Memory, p.memoryText()); err != nil {
 				return err
 			}
 		}

@@ -22,6 +22,7 @@ var (
 	errMode      = errors.New("not a mode")
 	errDevice    = errors.New("not a device index")
 	errNothing   = errors.New("not a limit; none means no limit")
+	errNoSize    = errors.New("a device without a size")
 	errDuplicate = errors.New("limit given twice")
 	errNoDevice  = errors.New("no such device")
 	errTwoWays   = errors.New("two ways to name a device (use one of them)")

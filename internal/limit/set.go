@@ -28,7 +28,26 @@ type Set[L limit] struct {
 // limits by device (0=10g,1=20g), or both (10g,1=20g or 1=20g,others=10g). 0 is an error: a script that
 // computes 0 must not get everything.
 func ParseMemorySet(source, value string) (Set[Memory], error) {
-	return parseSet(source, value, parseSomeMemory, memoryUse)
+	set, err := parseSet(source, value, parseSomeMemory, memoryUse)
+	part := deviceAlone(value)
+	if of := set.Default; part == "" && of.size > 0 && of.size < MaxDevices && set != (Set[Memory]{Default: of}) {
+		part = of.String() // in another spelling
+	}
+	if part != "" {
+		return Set[Memory]{}, &InputError{Source: source, Value: value, Err: fmt.Errorf("%q: %w", part, errNoSize), Use: part + "=10g for device " + part}
+	}
+	return set, err
+}
+
+// deviceAlone returns the first part of a list that is the number of a device without a size, as in 0=10g,1. No program
+// runs with so few bytes.
+func deviceAlone(list string) string {
+	for part := range strings.SplitSeq(list, ",") {
+		if _, err := parseDevice(part); err == nil && part != list {
+			return part
+		}
+	}
+	return ""
 }
 
 // parseSomeMemory is parseMemory without 0.
@@ -108,6 +127,9 @@ func (s Set[L]) For(device int) L {
 	return s.Default
 }
 
+// byDefault reports whether the limit for all devices applies to this one.
+func (s Set[L]) byDefault(device int) bool { return s.Default.IsSet() && !s.Device[device].IsSet() }
+
 // String renders s as [ParseMemorySet] and [ParseComputeSet] read it; a set without limits is
 // "unset".
 func (s Set[L]) String() string {
@@ -179,6 +201,11 @@ func (l Limits) HasDefault() bool {
 // Names reports whether a limit for this device alone is set.
 func (l Limits) Names(device int) bool {
 	return l.Memory.Device[device].IsSet() || l.Compute.Device[device].IsSet() || l.ComputeMax.Device[device].IsSet()
+}
+
+// AppliesByDefault reports whether a limit for all devices applies to this one.
+func (l Limits) AppliesByDefault(device int) bool {
+	return l.Memory.byDefault(device) || l.Compute.byDefault(device) || l.ComputeMax.byDefault(device)
 }
 
 // On converts limits for all devices to limits for one. It returns an error if they name a device.

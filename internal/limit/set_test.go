@@ -37,6 +37,10 @@ func TestParseSetRejects(t *testing.T) {
 		{"=1g", `--mem="=1g": not a device index`, deviceUse},
 		{"0=1=1g", `--mem="0=1=1g": not a size`, memoryUse},
 		{"1=1g,1=2g", `--mem="1=1g,1=2g": "1=2g": limit given twice`, once},
+		{"0=10g,1", `--mem="0=10g,1": "1": a device without a size`, "1=10g for device 1"},
+		{"1,0=10g", `--mem="1,0=10g": "1": a device without a size`, "1=10g for device 1"},
+		{"0=10g,0x1", `--mem="0=10g,0x1": "1": a device without a size`, "1=10g for device 1"},
+		{"0,15", `--mem="0,15": "0": a device without a size`, "0=10g for device 0"},
 		{"1g,none", `--mem="1g,none": "none": limit given twice`, once},
 	} {
 		_, err := ParseMemorySet("--mem", tt.in)
@@ -87,7 +91,7 @@ func FuzzParseLimits(f *testing.F) {
 	for _, s := range badValues {
 		f.Add(s)
 	}
-	for _, s := range []string{"10g", "25%", "12.5%", "none", "0=10g,1=20g", "10g,1=20g", "1=1g,1=2g", "16=1g", "0=,", "30,1=50%"} {
+	for _, s := range []string{"10g", "25%", "12.5%", "none", "0=10g,1=20g", "10g,1=20g", "1=1g,1=2g", "16=1g", "0=,", "30,1=50%", "0x1,0=10g", "others=1,0=10g"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
