@@ -21,7 +21,8 @@ import (
 )
 
 // A job is given as its name, as USER/NAME, or as the path of its region. Names are unique only for
-// each user. A plain name means this user's own job. If there is none, for root it means the only
+// each folder of jobs, and a user may have several. A name that ration ps shows in one line means the
+// job of that line. A plain name means this user's own job. If there is none, for root it means the only
 // running job of that name or, if none runs, the only job. A name is looked up once. After that, a
 // job of another user is handled by its path, with the care that a path needs which other users can
 // change.
@@ -54,6 +55,10 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 			found = append(found, i)
 		}
 	}
+	isShown := func(i int) bool { return ofUser && node.ShownName(&jobs[i]) == argument }
+	if at := slices.IndexFunc(found, isShown); at >= 0 && !slices.ContainsFunc(found[at+1:], isShown) {
+		return found[at], nil
+	}
 	for _, better := range []func(j *machine.Job) bool{
 		func(j *machine.Job) bool { return !ofUser && node.IsOwn(j) },
 		func(j *machine.Job) bool { return j.Name == argument && node.IsOfPolicy(j) }, // a run may have any user's name
@@ -69,10 +74,14 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 	case 1:
 		return found[0], nil
 	}
+	lines := map[string]int{} // of ration ps, by the name in them
+	for _, i := range found {
+		lines[node.ShownName(&jobs[i])]++
+	}
 	var names []string
 	for _, i := range found {
-		text := ownerAndName(&jobs[i])
-		if ofUser { // a user may have two folders, each with a job of this name: show paths
+		text := node.ShownName(&jobs[i])
+		if text == argument || lines[text] > 1 {
 			text = jobs[i].Path
 		}
 		names = append(names, termtext.Printable(text))
@@ -204,6 +213,9 @@ func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err e
 func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (job.Job, error) {
 	user, name, ofUser := splitUser(argument)
 	if ofUser && node.IsUser(user)(os.Geteuid(), proc.UserName(os.Geteuid())) {
+		if j, err := inOtherLogin(argument, name); err != nil || j.Path != "" {
+			return j, err
+		}
 		if j, err := find(name); err == nil {
 			return j, nil
 		}
@@ -232,6 +244,23 @@ func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (
 		return j, withNotAll(noJobOf(argument, err), &m)
 	}
 	return job.Job{Path: m.Jobs[i].Path}, checkAll(&m, &m.Jobs[i], argument)
+}
+
+// inOtherLogin returns the job that ration ps shows as USER/NAME to this user: that of another login, if this login has a
+// job of that name too. It returns none if one login alone has such a job, or if the job is a policy's.
+func inOtherLogin(argument, name string) (job.Job, error) {
+	if job.Reserved(name) || len(job.FoldersNamed(name)) < 2 {
+		return job.Job{}, nil
+	}
+	m, err := node.Jobs()
+	if err != nil {
+		return job.Job{}, err
+	}
+	i, err := chooseJob(m.Jobs, argument)
+	if err != nil || i < 0 || node.IsOwn(&m.Jobs[i]) || node.IsOfPolicy(&m.Jobs[i]) {
+		return job.Job{}, err
+	}
+	return job.Job{Path: m.Jobs[i].Path}, nil
 }
 
 // nameOf returns the name by which ration ps shows a job that an argument names; "" for a region at a path.

@@ -144,26 +144,38 @@ const (
 func (j Job) Title() string { return cmp.Or(ShownName(j.Name, j.Path), j.Path) }
 
 // FindFolder is like Find, and also finds a job that has a folder but no region: it has none yet, or it is the record
-// of a command whose region is root's, under a policy.
+// of a command whose region is root's, under a policy. This login's own job comes first, as in Find: it is the one that
+// ration ps shows by this name.
 func FindFolder(nameOrPath string) (Job, error) {
-	var found []Job
-	if path, err := RegionPath(nameOrPath); err == nil && !Reserved(nameOrPath) {
-		if checkTrusted(Folder()) == nil && safepath.Exists(filepath.Dir(path)) {
-			found = append(found, Job{nameOrPath, path})
+	if folders := FoldersNamed(nameOrPath); len(folders) > 0 {
+		own := Job{nameOrPath, filepath.Join(Folder(), nameOrPath, RegionName)}
+		if filepath.Dir(own.Path) == folders[0] {
+			return own, nil
 		}
-		for _, folder := range OtherFolders() {
-			if path := filepath.Join(folder, nameOrPath, RegionName); safepath.Exists(filepath.Dir(path)) {
-				found = append(found, Job{Path: path})
+		for _, folder := range folders {
+			if j := (Job{Path: filepath.Join(folder, RegionName)}); Running(j) {
+				return j, nil
 			}
 		}
-	}
-	for _, j := range found {
-		if Running(j) {
-			return j, nil
-		}
-	}
-	if len(found) > 0 {
-		return found[0], nil
+		return Job{Path: filepath.Join(folders[0], RegionName)}, nil
 	}
 	return Find(nameOrPath)
+}
+
+// FoldersNamed returns the folders of this user's jobs of a name, which may have no region: at most one of each login,
+// this login's first.
+func FoldersNamed(name string) (out []string) {
+	if limit.CheckName("job", name) != nil || Reserved(name) {
+		return nil
+	}
+	all := OtherFolders()
+	if checkTrusted(Folder()) == nil {
+		all = append([]string{Folder()}, all...)
+	}
+	for _, folder := range all {
+		if folder = filepath.Join(folder, name); safepath.Exists(folder) {
+			out = append(out, folder)
+		}
+	}
+	return out
 }
