@@ -184,7 +184,7 @@ func lookUpJobs(names []string, find func(nameOrPath string) (job.Job, error)) (
 }
 
 // lookUpStarting finds jobs as lookUpJobs does. A job that a command in a queue will make comes before an earlier
-// one of that name; queued has these commands, by index.
+// one of that name; queued has these commands, by index. With an error, jobs are those before the one that it is about.
 func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err error) {
 	for _, name := range names {
 		q := lookUpQueued(name)
@@ -197,11 +197,11 @@ func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err e
 				j, is = job.WaitingFor(name)
 			}
 			if !is {
-				return nil, nil, err
+				return jobs, queued, err
 			}
 			err = nil
 		} else if err != nil {
-			return nil, nil, err
+			return jobs, queued, err
 		}
 		jobs, queued = append(jobs, j), append(queued, q)
 	}
