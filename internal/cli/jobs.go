@@ -163,11 +163,23 @@ func noJobOf(argument string, err error) error {
 		if uid, userErr := proc.UID(argument); userErr == nil && uid != os.Getuid() && !job.AllUsers() && job.PolicyInForce() {
 			return fmt.Errorf("%s: %w (only root sees other users' jobs)", argument, job.ErrNoJob)
 		}
-		return err
+		return suggestJob(err)
 	case !job.AllUsers() && user != proc.UserName(os.Geteuid()):
 		return fmt.Errorf("%s: %w (only root sees other users' jobs)", argument, job.ErrNoJob)
 	}
 	return fmt.Errorf("%s: %w (user %s has no job %s, and there is no region at that path)", argument, job.ErrNoJob, user, name)
+}
+
+// suggestJob adds to an error about a mistyped name the job that may be meant.
+func suggestJob(err error) error {
+	var missing *job.NoJobError
+	if !errors.As(err, &missing) {
+		return err
+	}
+	if found := similarNames(missing.Name, missing.Others); len(found) > 0 {
+		return fmt.Errorf("%s: %w (did you mean %s?)", missing.Name, job.ErrNoJob, strings.Join(found[:min(len(found), 3)], " or "))
+	}
+	return err
 }
 
 // lookUpJobs finds all jobs that arguments name, or returns an error, before anything is done to one of them. find is

@@ -32,13 +32,9 @@ func Find(nameOrPath string) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
-	var names []string
 	for _, j := range jobs {
 		if j.Name == nameOrPath {
 			return j, nil
-		}
-		if name := ShownName(j.Name, j.Path); name != "" {
-			names = append(names, name)
 		}
 	}
 	if j, is := OfPolicy(nameOrPath); is {
@@ -52,11 +48,44 @@ func Find(nameOrPath string) (Job, error) {
 			return Job{Path: path}, nil
 		}
 	}
+	return Job{}, &NoJobError{Name: nameOrPath, Others: namesOf(jobs)}
+}
+
+// NoJobError is returned by Find if this user has no job of a name. It is an ErrNoJob.
+type NoJobError struct {
+	Name   string
+	Others []string // names of the jobs that there are, those that run first
+}
+
+// Unwrap returns ErrNoJob.
+func (e *NoJobError) Unwrap() error { return ErrNoJob }
+
+// maxOthers bounds the names in an error.
+const maxOthers = 5
+
+func (e *NoJobError) Error() string {
 	hint := "there is none in " + Folder()
-	if len(names) > 0 {
-		hint = "there are: " + strings.Join(names, ", ")
+	if n := len(e.Others); n > maxOthers {
+		hint = fmt.Sprintf("there are: %s and %d more; ration ps -a shows them", strings.Join(e.Others[:maxOthers], ", "), n-maxOthers)
+	} else if n > 0 {
+		hint = "there are: " + strings.Join(e.Others, ", ")
 	}
-	return Job{}, fmt.Errorf("%s: %w (%s)", nameOrPath, ErrNoJob, hint)
+	return fmt.Sprintf("%s: %v (%s)", e.Name, ErrNoJob, hint)
+}
+
+// namesOf returns the names of jobs, those that run first.
+func namesOf(jobs []Job) []string {
+	var running, others []string
+	for _, j := range jobs {
+		switch name := ShownName(j.Name, j.Path); {
+		case name == "":
+		case Running(j):
+			running = append(running, name)
+		default:
+			others = append(others, name)
+		}
+	}
+	return append(running, others...)
 }
 
 // InUsersJob returns the record of a command of this name that runs, or ran, in this user's job, which exists: under a
