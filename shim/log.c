@@ -141,13 +141,16 @@ static bool log_path(char path[LOG_PATH])
 }
 
 /* log_write_file writes to RATION_LOG_FILE, which may be a pipe, without blocking. It opens the
- * file each time: the program might close a descriptor that is kept open, and use its number. */
+ * file each time: the program might close a descriptor that is kept open, and use its number. A
+ * line goes to stderr if the file cannot be opened, except a pipe without a reader (ENXIO). */
 static ssize_t log_write_file(const char *line, size_t n)
 {
 	char path[LOG_PATH];
-	int fd = log_path(path) ? region_open_fd(path, O_WRONLY | O_APPEND | O_CREAT | O_NOCTTY | O_NONBLOCK, 0644) : -1;
+	if (!log_path(path))
+		return log_write_stderr(line, n);
+	int fd = region_open_fd(path, O_WRONLY | O_APPEND | O_CREAT | O_NOCTTY | O_NONBLOCK, 0644);
 	if (fd < 0)
-		return -1;
+		return errno == ENXIO ? -1 : log_write_stderr(line, n);
 	ssize_t wrote = write(fd, line, n);
 	int error = errno;
 	close(fd);

@@ -1,10 +1,11 @@
 /* Log lines. The level is RATION_LOG=error|warn|info|debug (warn by default), or HAMi-core's
  * LIBCUDA_LOG_LEVEL, or LOG_LEVEL. All three take words in any case, or HAMi-core's numbers: 0
  * errors, 1 and 2 also warnings, 3 also information, 4 and more everything. Lines go to stderr,
- * or to the end of the file in RATION_LOG_FILE, where %p is the PID and %j the job. Each line
- * begins with PID, time (UTC) and job. It is one write, which never blocks: if the output is
- * full the line is lost, and the next line that can be written tells how many were lost. If the
- * program has closed stderr and opened a file of its own with that number, nothing is logged. */
+ * or to the end of the file in RATION_LOG_FILE, where %p is the PID and %j the job. If that file
+ * cannot be opened, they go to stderr. Each line begins with PID, time (UTC) and job. It is one
+ * write, which never blocks: if the output is full the line is lost, and the next line that can be
+ * written tells how many were lost. If the program has closed stderr and opened a file of its own
+ * with that number, nothing is logged. */
 #ifndef RATION_LOG_H
 #define RATION_LOG_H
 

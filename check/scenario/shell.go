@@ -68,6 +68,12 @@ func (s *shell) run(line string) error {
 	if err := cmd.Run(); err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
+			if status := exit.Sys().(syscall.WaitStatus); status.Signaled() {
+				if s.controlled {
+					fmt.Fprintln(s.screen.Out) // the terminal has shown ^C, and no end of a line
+				}
+				return fmt.Errorf("%w by signal %d (%v)", errStatus, status.Signal(), status.Signal())
+			}
 			return fmt.Errorf("%w with status %d", errStatus, exit.ExitCode())
 		}
 		return fmt.Errorf("running %s: %w", line, err)

@@ -21,7 +21,8 @@ import (
 )
 
 // A job is given as its name, as USER/NAME, or as the path of its region. Names are unique only for
-// each user. A plain name means this user's own job. If there is none, for root it means the only
+// each folder of jobs, and a user may have several. A name that ration ps shows in one line means the
+// job of that line. A plain name means this user's own job. If there is none, for root it means the only
 // running job of that name or, if none runs, the only job. A name is looked up once. After that, a
 // job of another user is handled by its path, with the care that a path needs which other users can
 // change.
@@ -54,6 +55,10 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 			found = append(found, i)
 		}
 	}
+	isShown := func(i int) bool { return ofUser && node.ShownName(&jobs[i]) == argument }
+	if at := slices.IndexFunc(found, isShown); at >= 0 && !slices.ContainsFunc(found[at+1:], isShown) {
+		return found[at], nil
+	}
 	for _, better := range []func(j *machine.Job) bool{
 		func(j *machine.Job) bool { return !ofUser && node.IsOwn(j) },
 		func(j *machine.Job) bool { return j.Name == argument && node.IsOfPolicy(j) }, // a run may have any user's name
@@ -69,10 +74,14 @@ func chooseJob(jobs []machine.Job, argument string) (int, error) {
 	case 1:
 		return found[0], nil
 	}
+	lines := map[string]int{} // of ration ps, by the name in them
+	for _, i := range found {
+		lines[node.ShownName(&jobs[i])]++
+	}
 	var names []string
 	for _, i := range found {
-		text := ownerAndName(&jobs[i])
-		if ofUser { // a user may have two folders, each with a job of this name: show paths
+		text := node.ShownName(&jobs[i])
+		if text == argument || lines[text] > 1 {
 			text = jobs[i].Path
 		}
 		names = append(names, termtext.Printable(text))
@@ -154,11 +163,23 @@ func noJobOf(argument string, err error) error {
 		if uid, userErr := proc.UID(argument); userErr == nil && uid != os.Getuid() && !job.AllUsers() && job.PolicyInForce() {
 			return fmt.Errorf("%s: %w (only root sees other users' jobs)", argument, job.ErrNoJob)
 		}
-		return err
+		return suggestJob(err)
 	case !job.AllUsers() && user != proc.UserName(os.Geteuid()):
 		return fmt.Errorf("%s: %w (only root sees other users' jobs)", argument, job.ErrNoJob)
 	}
 	return fmt.Errorf("%s: %w (user %s has no job %s, and there is no region at that path)", argument, job.ErrNoJob, user, name)
+}
+
+// suggestJob adds to an error about a mistyped name the job that may be meant.
+func suggestJob(err error) error {
+	var missing *job.NoJobError
+	if !errors.As(err, &missing) {
+		return err
+	}
+	if found := similarNames(missing.Name, missing.Others); len(found) > 0 {
+		return fmt.Errorf("%s: %w (did you mean %s?)", missing.Name, job.ErrNoJob, strings.Join(found[:min(len(found), 3)], " or "))
+	}
+	return err
 }
 
 // lookUpJobs finds all jobs that arguments name, or returns an error, before anything is done to one of them. find is
@@ -175,7 +196,7 @@ func lookUpJobs(names []string, find func(nameOrPath string) (job.Job, error)) (
 }
 
 // lookUpStarting finds jobs as lookUpJobs does. A job that a command in a queue will make comes before an earlier
-// one of that name; queued has these commands, by index.
+// one of that name; queued has these commands, by index. With an error, jobs are those before the one that it is about.
 func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err error) {
 	for _, name := range names {
 		q := lookUpQueued(name)
@@ -188,11 +209,11 @@ func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err e
 				j, is = job.WaitingFor(name)
 			}
 			if !is {
-				return nil, nil, err
+				return jobs, queued, err
 			}
 			err = nil
 		} else if err != nil {
-			return nil, nil, err
+			return jobs, queued, err
 		}
 		jobs, queued = append(jobs, j), append(queued, q)
 	}
@@ -204,6 +225,9 @@ func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err e
 func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (job.Job, error) {
 	user, name, ofUser := splitUser(argument)
 	if ofUser && node.IsUser(user)(os.Geteuid(), proc.UserName(os.Geteuid())) {
+		if j, err := inOtherLogin(argument, name); err != nil || j.Path != "" {
+			return j, err
+		}
 		if j, err := find(name); err == nil {
 			return j, nil
 		}
@@ -232,6 +256,23 @@ func lookUpJob(argument string, find func(nameOrPath string) (job.Job, error)) (
 		return j, withNotAll(noJobOf(argument, err), &m)
 	}
 	return job.Job{Path: m.Jobs[i].Path}, checkAll(&m, &m.Jobs[i], argument)
+}
+
+// inOtherLogin returns the job that ration ps shows as USER/NAME to this user: that of another login, if this login has a
+// job of that name too. It returns none if one login alone has such a job, or if the job is a policy's.
+func inOtherLogin(argument, name string) (job.Job, error) {
+	if job.Reserved(name) || len(job.FoldersNamed(name)) < 2 {
+		return job.Job{}, nil
+	}
+	m, err := node.Jobs()
+	if err != nil {
+		return job.Job{}, err
+	}
+	i, err := chooseJob(m.Jobs, argument)
+	if err != nil || i < 0 || node.IsOwn(&m.Jobs[i]) || node.IsOfPolicy(&m.Jobs[i]) {
+		return job.Job{}, err
+	}
+	return job.Job{Path: m.Jobs[i].Path}, nil
 }
 
 // nameOf returns the name by which ration ps shows a job that an argument names; "" for a region at a path.

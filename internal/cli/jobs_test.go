@@ -34,18 +34,25 @@ func TestChooseJob(t *testing.T) {
 		{Path: "/odd", UID: 1, Owner: "alice"}, // 13
 		{Name: "alice/bob", Path: "/run/ration/user-1-bob/region", UID: 1, Owner: "alice", State: machine.Running},
 		{Name: "bob", Path: "/run/ration/user-2/region", UID: 2, Owner: "bob", State: machine.Idle}, // 15
+		of(0, "root", "/own", "twin", machine.Running),
+		of(0, "root", "/other", "twin", machine.Ended), // 17
+		of(0, "root", "/own", "three", machine.Running),
+		of(0, "root", "/other", "three", machine.Running), // 19
+		of(0, "root", "/third", "three", machine.Running),
 	}
 	for argument, want := range map[string]int{
 		"mine": 0, "root/mine": 0, "alice/mine": 1, "1/mine": 1, "alice/train": 2, "bob/train": 3, "2/train": 3, "old": 5, "alice/old": 4,
 		"alice/gone": 6, "bob/gone": 7, "only": 8, "3/only": 8, "/run/user/2/ration/train/region": 9, "/odd": 13, "bob": 15, "alice/bob": 14,
+		"twin": 16, "root/twin": 17, "three": 18, // as ration ps shows them
 		"": -1, "none": -1, "alice/none": -1, "carol/train": -1, "/train": -1, "./train": -1, "-1/train": -1, "alice/": -1, "alice/train/region": -1,
 	} {
 		got, err := chooseJob(jobs, argument)
 		expect.True(t, got == want && err == nil, argument, got, err, want)
 	}
 	for argument, want := range map[string]string{
-		"gone":      "several users have a job of that name (name one of them: alice/gone, bob/gone)",
-		"bob/twice": "that user has several jobs of that name (name one of them: /run/user/2/ration/twice/region, /tmp/ration-2/twice/region)",
+		"gone":       "several users have a job of that name (name one of them: alice/gone, bob/gone)",
+		"root/three": "that user has several jobs of that name (name one of them: three, /other/three/region, /third/three/region)",
+		"bob/twice":  "that user has several jobs of that name (name one of them: /run/user/2/ration/twice/region, /tmp/ration-2/twice/region)",
 	} {
 		got, err := chooseJob(jobs, argument)
 		status := statusError{}

@@ -75,7 +75,7 @@ func (a *app) runLearn(tasks, quick bool) error {
 		{"ration doctor", "check that it works there"},
 		{"ration run --mem 10g -- python train.py", "your program, with 10 GiB"},
 		{"ration top", "see what runs"},
-		{"ration run --help", "more: shares of time, limits by device"},
+		{"ration run --help", "more: shares of time, devices"},
 	} {
 		a.out.printf("  %-42s%s\n", step[0], a.out.style(dim, "# "+step[1]))
 	}

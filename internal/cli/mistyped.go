@@ -30,6 +30,15 @@ func similar(cmd *cobra.Command, name string) []string {
 	return slices.Compact(found)
 }
 
+// similarNames returns the names that are close to a mistyped one, by the same measure.
+func similarNames(name string, of []string) []string {
+	all := &cobra.Command{} // a command for each, because cobra compares only commands
+	for _, n := range of {
+		all.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
+	}
+	return similar(all, name)
+}
+
 // swapped reports whether two neighbouring letters of a name are exchanged. By cobra's measure that is two mistakes.
 func swapped(name, of string) bool {
 	for i := 1; i < len(of) && len(name) == len(of); i++ {

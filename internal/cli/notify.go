@@ -66,8 +66,9 @@ environment, for at most 30 seconds. It needs a running agent (ration agent).
 A change of the file is taken over within seconds. On a machine with systemd,
 ration-notify.service runs it.
 
-Exit status: 0 when it was asked to end; 1 if it could not start, or with --test
-if a section failed; 2 if the file is wrong.`,
+Exit status: 0 when it was asked to end; 1 if it could not start, with --test if
+a section failed, or with --check if its program or url_file is not there; 2 if
+the file is wrong.`,
 		Example: "  ration notify --check\n  ration notify --test\n  systemctl enable --now ration-notify",
 		Args:    noArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.runNotify(f) },
@@ -105,7 +106,7 @@ type NotifySection struct {
 	To     string   `json:"to"`              // the way: a program, a host or addresses
 	Events []string `json:"events"`          // kinds that it sends
 	Sent   *bool    `json:"sent,omitempty"`  // for --test: whether that worked
-	Error  string   `json:"error,omitempty"` // why not
+	Error  string   `json:"error,omitempty"` // why not; for --check: what is not there
 }
 
 func (a *app) runNotify(f notifyFlags) error {
@@ -168,11 +169,19 @@ func (a *app) testNotify(ctx context.Context, f notifyFlags, rules []notify.Rule
 				failed++
 			}
 		}
+		if f.check {
+			if err := r.Check(); err != nil {
+				s.Error, out.Right = err.Error(), false
+				failed++
+			}
+		}
 		out.Sections = append(out.Sections, s)
 	}
 	err := a.print(out, func() {
 		for _, s := range out.Sections {
 			switch {
+			case s.Sent == nil && s.Error != "":
+				a.out.printf("%s: does not work: %s\n", s.To, s.Error)
 			case s.Sent == nil:
 				a.out.printf("%s: %s\n", s.To, strings.Join(s.Events, ", "))
 			case *s.Sent:

@@ -63,7 +63,7 @@ var variablesOfLibrary = []Entry{
 	{"RATION_REGION, CUDA_DEVICE_MEMORY_SHARED_CACHE", "The path of the job's region. ration run sets the first, which comes first. The second is HAMi-core's; ps, why and top show the region that it names as well."},
 	{"RATION_LOG", "What the library writes to standard error: error, warn, info or debug, or 0 to 4 as in HAMi-core. Without it LIBCUDA_LOG_LEVEL, then LOG_LEVEL."},
 	{"LIBCUDA_LOG_LEVEL, LOG_LEVEL", "HAMi-core's names for RATION_LOG, with the same values."},
-	{"RATION_LOG_FILE", "A file to write the log to instead. %p is the PID, %j the job."},
+	{"RATION_LOG_FILE", "A file to write the log to instead. %p is the PID, %j the job. While it cannot be opened, lines go to standard error."},
 	{"RATION_FAIL", "open: a program whose job cannot be used runs without limits. Otherwise CUDA is refused to it."},
 	{"CUDA_DISABLE_CONTROL", "true: no limits for this program, unless ration run started it."},
 	{"CUDA_OVERSUBSCRIBE, ACTIVE_OOM_KILLER", "HAMi-core's. They have no effect here, and a warning says so."},

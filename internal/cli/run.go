@@ -264,6 +264,9 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	for _, text := range limit.Meaningless(os.Environ()) {
 		plan.Warn(text)
 	}
+	if err := launch.CheckLogFile(); err != nil {
+		plan.Warn(err.Error())
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,7 +23,14 @@ type Waited struct {
 	Exit    *machine.Exit `json:"exit,omitempty"`    // nil if the job has no command, or if it is unknown
 	Unknown bool          `json:"unknown,omitempty"` // its ration run was killed, so how the command ended is not known
 	Ended   time.Time     `json:"ended_at,omitzero"`
+	Reason  string        `json:"reason,omitempty"` // why the wait is over without the job's end: timeout, or no-such-job
 }
+
+// Values of Waited.Reason.
+const (
+	reasonTimeout = "timeout"
+	reasonNoJob   = "no-such-job"
+)
 
 type waitFlags struct {
 	timeout time.Duration // 0 for none
@@ -54,8 +62,9 @@ command: wait returns when no process is in it, prints nothing and ends with 0.
 Exit status: that of the job's command, 128 and the signal's number if a signal
 ended it; ` + fmt.Sprint(exitTimeout) + ` if the time of --timeout has passed; ` + fmt.Sprint(exitUnknown) + ` if ration run was killed,
 so that nothing knows how the command ended; 3 if there is no such job, or if
-its command left the queue without starting. With --json the reason is in the
-output.`,
+its command left the queue without starting. With --json each job that has ended
+is a value. So is each that has not after --timeout, with the reason timeout,
+and the JOB that does not exist, with the reason no-such-job.`,
 		Example: `  ration wait train
   ration wait train && ration run --mem 10g -- python evaluate.py
   ration wait --timeout 1h fold1 fold2 fold3
@@ -80,6 +89,9 @@ func (a *app) runWait(f waitFlags, names []string) error {
 		return usageError("--timeout: %v has passed already (use a time, as 90s or 2h)", f.timeout)
 	}
 	jobs, queued, err := lookUpStarting(names)
+	if errors.Is(err, job.ErrNoJob) {
+		err = errors.Join(a.printNotEnded(Waited{Job: names[len(jobs)], Reason: reasonNoJob}), err)
+	}
 	if err != nil {
 		return err
 	}
@@ -89,12 +101,15 @@ func (a *app) runWait(f waitFlags, names []string) error {
 		err error
 	}
 	results := make(chan result, len(jobs))
+	left := map[int]Waited{} // jobs that have not ended
 	for i, j := range jobs {
 		if record, is := recorded(names[i]); is && queued[i] == nil {
 			j = record
 		}
+		waited := Waited{Job: nameOf(names[i], j), Path: j.Path}
+		left[i] = waited
 		report := func(end *job.End, launched bool, err error) {
-			r := result{i: i, Waited: Waited{Job: nameOf(names[i], j), Path: j.Path}}
+			r := result{i: i, Waited: waited}
 			if errors.Is(err, fs.ErrNotExist) {
 				err = fmt.Errorf("%s: %w (its command was not started)", names[i], job.ErrNoJob)
 			}
@@ -119,7 +134,7 @@ func (a *app) runWait(f waitFlags, names []string) error {
 		expired = time.After(f.timeout)
 	}
 	ends := make([]error, len(jobs))
-	for left := len(jobs); left > 0; left-- {
+	for len(left) > 0 {
 		var r result
 		select {
 		case r = <-results: // a job that has ended counts, even if the time is over
@@ -127,8 +142,19 @@ func (a *app) runWait(f waitFlags, names []string) error {
 			select {
 			case r = <-results:
 			case <-expired:
-				return statusError{fmt.Errorf("waiting: %d of %d not ended after %s", left, len(jobs), f.timeout), exitTimeout}
+				for i := range jobs {
+					if w, is := left[i]; is {
+						w.Reason = reasonTimeout
+						err = errors.Join(err, a.printNotEnded(w))
+					}
+				}
+				return cmp.Or(err, error(statusError{fmt.Errorf("waiting: %d of %d not ended after %s", len(left), len(jobs), f.timeout), exitTimeout}))
 			}
+		}
+		delete(left, r.i)
+		if errors.Is(r.err, job.ErrNoJob) {
+			r.Reason = reasonNoJob
+			r.err = errors.Join(a.printNotEnded(r.Waited), r.err)
 		}
 		if r.err == nil {
 			r.err = a.printWaited(names[r.i], r.Waited, len(jobs) > 1)
@@ -187,6 +213,9 @@ func waitGranted(name string, uid int, j job.Job) (end *job.End, launched bool, 
 	}
 	return end, launched, err
 }
+
+// printNotEnded prints a job that has not ended, with --json only.
+func (a *app) printNotEnded(w Waited) error { return a.print(w, func() {}) }
 
 // printWaited prints how a job ended, with its name if there are several. The error has its status.
 func (a *app) printWaited(name string, w Waited, named bool) error {

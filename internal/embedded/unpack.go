@@ -62,6 +62,9 @@ func (b Bundle) Unpack() (string, error) {
 		if err == nil {
 			return dir, nil
 		}
+		if errors.Is(err, job.ErrFolder) {
+			return "", err // no job can be made in it either, so another folder for the library is no help
+		}
 		errs = append(errs, fmt.Errorf("unpacking %s: %w", b.Name, err))
 		if errors.Is(err, ErrFolder) {
 			break // it may be an attack, so the user must see it
@@ -242,6 +245,11 @@ func prepareFolder(folder string) (string, error) {
 			err = os.Chmod(dir, mode) // whatever the umask, and also if it was made for jobs
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	if filepath.Clean(job.Folder()) == parent {
+		if err := job.CheckFolder(); err != nil {
 			return "", err
 		}
 	}

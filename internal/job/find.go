@@ -32,13 +32,9 @@ func Find(nameOrPath string) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
-	var names []string
 	for _, j := range jobs {
 		if j.Name == nameOrPath {
 			return j, nil
-		}
-		if name := ShownName(j.Name, j.Path); name != "" {
-			names = append(names, name)
 		}
 	}
 	if j, is := OfPolicy(nameOrPath); is {
@@ -52,11 +48,44 @@ func Find(nameOrPath string) (Job, error) {
 			return Job{Path: path}, nil
 		}
 	}
+	return Job{}, &NoJobError{Name: nameOrPath, Others: namesOf(jobs)}
+}
+
+// NoJobError is returned by Find if this user has no job of a name. It is an ErrNoJob.
+type NoJobError struct {
+	Name   string
+	Others []string // names of the jobs that there are, those that run first
+}
+
+// Unwrap returns ErrNoJob.
+func (e *NoJobError) Unwrap() error { return ErrNoJob }
+
+// maxOthers bounds the names in an error.
+const maxOthers = 5
+
+func (e *NoJobError) Error() string {
 	hint := "there is none in " + Folder()
-	if len(names) > 0 {
-		hint = "there are: " + strings.Join(names, ", ")
+	if n := len(e.Others); n > maxOthers {
+		hint = fmt.Sprintf("there are: %s and %d more; ration ps -a shows them", strings.Join(e.Others[:maxOthers], ", "), n-maxOthers)
+	} else if n > 0 {
+		hint = "there are: " + strings.Join(e.Others, ", ")
 	}
-	return Job{}, fmt.Errorf("%s: %w (%s)", nameOrPath, ErrNoJob, hint)
+	return fmt.Sprintf("%s: %v (%s)", e.Name, ErrNoJob, hint)
+}
+
+// namesOf returns the names of jobs, those that run first.
+func namesOf(jobs []Job) []string {
+	var running, others []string
+	for _, j := range jobs {
+		switch name := ShownName(j.Name, j.Path); {
+		case name == "":
+		case Running(j):
+			running = append(running, name)
+		default:
+			others = append(others, name)
+		}
+	}
+	return append(running, others...)
 }
 
 // InUsersJob returns the record of a command of this name that runs, or ran, in this user's job, which exists: under a
@@ -144,26 +173,38 @@ const (
 func (j Job) Title() string { return cmp.Or(ShownName(j.Name, j.Path), j.Path) }
 
 // FindFolder is like Find, and also finds a job that has a folder but no region: it has none yet, or it is the record
-// of a command whose region is root's, under a policy.
+// of a command whose region is root's, under a policy. This login's own job comes first, as in Find: it is the one that
+// ration ps shows by this name.
 func FindFolder(nameOrPath string) (Job, error) {
-	var found []Job
-	if path, err := RegionPath(nameOrPath); err == nil && !Reserved(nameOrPath) {
-		if checkTrusted(Folder()) == nil && safepath.Exists(filepath.Dir(path)) {
-			found = append(found, Job{nameOrPath, path})
+	if folders := FoldersNamed(nameOrPath); len(folders) > 0 {
+		own := Job{nameOrPath, filepath.Join(Folder(), nameOrPath, RegionName)}
+		if filepath.Dir(own.Path) == folders[0] {
+			return own, nil
 		}
-		for _, folder := range OtherFolders() {
-			if path := filepath.Join(folder, nameOrPath, RegionName); safepath.Exists(filepath.Dir(path)) {
-				found = append(found, Job{Path: path})
+		for _, folder := range folders {
+			if j := (Job{Path: filepath.Join(folder, RegionName)}); Running(j) {
+				return j, nil
 			}
 		}
-	}
-	for _, j := range found {
-		if Running(j) {
-			return j, nil
-		}
-	}
-	if len(found) > 0 {
-		return found[0], nil
+		return Job{Path: filepath.Join(folders[0], RegionName)}, nil
 	}
 	return Find(nameOrPath)
+}
+
+// FoldersNamed returns the folders of this user's jobs of a name, which may have no region: at most one of each login,
+// this login's first.
+func FoldersNamed(name string) (out []string) {
+	if limit.CheckName("job", name) != nil || Reserved(name) {
+		return nil
+	}
+	all := OtherFolders()
+	if checkTrusted(Folder()) == nil {
+		all = append([]string{Folder()}, all...)
+	}
+	for _, folder := range all {
+		if folder = filepath.Join(folder, name); safepath.Exists(folder) {
+			out = append(out, folder)
+		}
+	}
+	return out
 }

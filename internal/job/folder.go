@@ -156,6 +156,9 @@ func makeTrusted(dir string) error {
 	return checkTrusted(dir)
 }
 
+// CheckFolder returns ErrFolder, wrapped, if the folder of this user's jobs, which exists, cannot be trusted.
+func CheckFolder() error { return checkTrusted(Folder()) }
+
 func checkTrusted(dir string) error { return untrusted(dir, UntrustedReason) }
 
 // untrusted returns an error if reasonOf returns a reason for a folder.

@@ -2,10 +2,12 @@ package notify
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -68,6 +70,10 @@ func deliverPost(stdin io.Reader) (status int, err error) {
 		var with *url.Error
 		if errors.As(err, &with) {
 			err = with.Err // without the URL
+		}
+		var dial *net.OpError
+		if errors.As(err, &dial) && dial.Op == "dial" {
+			err = fmt.Errorf("connecting to %s: %w", host(p.URL), cmp.Or(errors.Unwrap(dial.Err), dial.Err))
 		}
 		return exitPasses, err
 	}

@@ -2,6 +2,7 @@ package notify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,7 +26,7 @@ var sendTimeout = 30 * time.Second
 const maxURL = 8 << 10
 
 // errPasses is returned if sending may succeed later.
-var errPasses = errors.New("it may pass")
+var errPasses = errors.New("it may work later")
 
 // Send delivers a notification and waits for the result.
 func (r *Rule) Send(ctx context.Context, n *Notification) error {
@@ -51,7 +52,40 @@ func (r *Rule) Send(ctx context.Context, n *Notification) error {
 	if err != nil {
 		return err
 	}
-	return run(ctx, deliverCommand([]string{postCommand}, proxies()), request)
+	return ofDeliver(run(ctx, deliverCommand([]string{postCommand}, proxies()), request))
+}
+
+// ofDeliver returns the error of a process of Deliver without what is about the process: how it ended, and its name.
+func ofDeliver(err error) error {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	_, text, _ := strings.Cut(err.Error(), exit.Error()+": ")
+	text = strings.TrimPrefix(text, "ration: ")
+	switch {
+	case text == "":
+		return err
+	case errors.Is(err, errPasses):
+		return fmt.Errorf("%s (%w)", text, errPasses)
+	}
+	return errors.New(text)
+}
+
+// Check returns an error if what the rule uses on this machine does not exist: a program, or the file with a URL.
+func (r *Rule) Check() error {
+	program := r.Sendmail
+	switch {
+	case len(r.Command) > 0:
+		program = r.Command[0]
+	case r.Format != Email:
+		_, err := r.address()
+		return err
+	}
+	if _, err := exec.LookPath(program); err != nil {
+		return fmt.Errorf("finding the program %s: %w", program, cmp.Or(errors.Unwrap(errors.Unwrap(err)), errors.Unwrap(err)))
+	}
+	return nil
 }
 
 // address returns the URL. It reads the file each time, so that a new URL needs no restart.

@@ -75,9 +75,9 @@ func (r *reader) notifyRule(path string, t *notifyText) notify.Rule {
 			r.problem(at("events"), "events: %q is not a kind of notification (use some of %s, or leave events out for all)", kind, strings.Join(notify.Kinds, ", "))
 		}
 	}
-	if !slices.Contains([]string{notify.JSON, notify.Slack, notify.Email}, out.Format) {
+	known := slices.Contains([]string{notify.JSON, notify.Slack, notify.Email}, out.Format)
+	if !known {
 		r.problem(at("format"), "format = %q: there are json, slack and email", out.Format)
-		return out
 	}
 	ways := 0
 	for _, has := range []bool{t.Command != nil, t.URL != nil, t.URLFile != nil, t.To != nil} {
@@ -89,7 +89,9 @@ func (r *reader) notifyRule(path string, t *notifyText) notify.Rule {
 	case ways == 0 && r.incomplete[path]: // its problem is known
 	case out.Format == notify.Email && t.To == nil:
 		r.problem(path, `notify: no address (as to = ["admin@example.com"])`)
-	case ways != 1:
+	case ways > 1:
+		r.problem(path, "notify: only one of command, url, url_file and to may be given (write a section for each)")
+	case ways == 0:
 		r.problem(path, `notify: one of command, url, url_file and to is needed (as command = ["/usr/local/bin/page"])`)
 	case out.Format == notify.Slack && t.Command != nil:
 		r.problem(at("format"), "format = %q: a command reads json", out.Format)
@@ -98,7 +100,7 @@ func (r *reader) notifyRule(path string, t *notifyText) notify.Rule {
 		switch {
 		case set && out.Format == notify.JSON && t.Format == nil && t.To != nil:
 			r.problem(at(key), `%s: is for e-mail (add format = "email")`, key)
-		case set && out.Format != notify.Email:
+		case set && known && out.Format != notify.Email:
 			r.problem(at(key), `%s: is for e-mail, and format is %q (use format = "email", or leave it out)`, key, out.Format)
 		}
 	}

@@ -346,6 +346,11 @@ has "$(cat "$file")" "ration[$(basename "$file" .log | sed 's/.*-//')] "
 is "$(grep -vc "\] \($day\|$(date -u +%F)\)T[0-9:]*\.[0-9]*Z " "$file")" 0
 RATION_LOG=info RATION_LOG_FILE="$dir/%p" job fork init exit:0 end init exit:0
 is "$(ls "$dir" | grep -c '^[0-9]*$')" 2
+where="a log file that cannot be opened"
+RATION_LOG=info RATION_LOG_FILE=$dir/none/log job init exit:0
+has "$err" "on the fast path"
+RATION_LOG=info RATION_LOG_FILE=$dir job init exit:0
+has "$err" "on the fast path"
 where="log levels by number"
 LOG_LEVEL=3 job init exit:0
 has "$err" "on the fast path"
