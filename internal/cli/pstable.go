@@ -29,6 +29,9 @@ func jobLimitText(j *machine.Job) string {
 	if j.RationLent {
 		return "lent"
 	}
+	if uid, is := job.PolicyUser(j.Path); is && j.Path == job.OfUserPath(uid) && job.Exempt(uid) {
+		return "exempt"
+	}
 	devices := node.DevicesOf(j)
 	if len(devices) == 0 && len(j.Devices) > 0 {
 		devices = j.Devices[:1]
