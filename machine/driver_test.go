@@ -266,6 +266,11 @@ func TestFindings(t *testing.T) {
 		}
 	}
 	m := base()
+	defer func(was func(int) bool) { exempt = was }(exempt)
+	exempt = func(uid int) bool { return uid == 1001 }
+	m.Outside = []Outside{{PID: 9, UID: 1001, Used: gib}, {PID: 9, UID: -1, Used: gib}, {PID: 8, UID: 1002, Used: gib}}
+	expect.Equal(t, len(findingsOf(&m)), 2, "findings about users who are not exempt")
+	m = base()
 	for i := range 1000 {
 		m.Outside = append(m.Outside, Outside{PID: i, Used: gib})
 	}

@@ -60,7 +60,7 @@ func findingsOf(m *Machine) (out []Finding) {
 		jobFindings(&m.Jobs[i], addOf(m.Jobs[i].UID))
 	}
 	for _, o := range m.Outside {
-		if o.Used >= minOutside {
+		if o.Used >= minOutside && !exempt(o.UID) {
 			addOf(o.UID)(Finding{Kind: OutsideJobs, Device: o.Device, PID: o.PID,
 				Text:   fmt.Sprintf("%s holds %s of device %d, and belongs to no job", outsideName(o), humanfmt.Bytes(o.Used), o.Device),
 				Remedy: "start it with ration run, so that it has a limit"})
@@ -78,6 +78,9 @@ func (f Finding) printable() Finding {
 
 // accountOf is a variable for tests.
 var accountOf = proc.Account
+
+// exempt is a variable for tests.
+var exempt = job.Exempt
 
 // knownTotal returns the size of a device as recorded by jobs, or 0. Under a policy, the driver
 // tells an ordinary user's programs, and so this one, their job's limit instead of the device's

@@ -28,6 +28,7 @@ type ShownLimits struct {
 	Path      string       `json:"path"`                    // of the region
 	Priority  string       `json:"priority,omitempty"`      // high or low; empty for normal
 	WaitAlloc uint64       `json:"wait_alloc_ms,omitempty"` // milliseconds that a request waits for memory of the job at most; 0 if it does not wait
+	Lent      bool         `json:"ration_lent,omitempty"`   // the job sleeps, and its ration is lent: the limits are 0 until it wakes
 	Devices   []ShownLimit `json:"devices"`                 // devices with a limit and devices ever used; after a change, the changed ones
 }
 
@@ -307,7 +308,7 @@ func (a *app) noteEnded(s *machine.Job) {
 }
 
 func (a *app) printLimits(s machine.Job, device int) error {
-	out := ShownLimits{Job: s.Name, Path: s.Path, Priority: s.Priority, WaitAlloc: s.WaitAlloc, Devices: []ShownLimit{}}
+	out := ShownLimits{Job: s.Name, Path: s.Path, Priority: s.Priority, WaitAlloc: s.WaitAlloc, Lent: s.RationLent, Devices: []ShownLimit{}}
 	for _, d := range s.Devices {
 		if device == allDevices || d.Device == device {
 			out.Devices = append(out.Devices, ShownLimit{Device: d, Over: overLimit(d)})
@@ -324,7 +325,7 @@ func (a *app) printLimits(s machine.Job, device int) error {
 			a.out.printf("%s: no limits, and nothing was ever used\n", termtext.Printable(s.Title()))
 		}
 		for _, d := range out.Devices {
-			a.out.printf("%s, %s\n", a.out.style(bold, termtext.Printable(s.Title())), a.deviceLine(d.Device))
+			a.out.printf("%s, %s\n", a.out.style(bold, termtext.Printable(s.Title())), a.deviceLine(d.Device, s.RationLent))
 			if d.Compute != nil {
 				a.out.paragraph(plain, 2, "%s", d.Compute.Sentence())
 			}

@@ -64,7 +64,10 @@ not sent.
 Run as root, it runs commands, requests and sendmail as user nobody, without an
 environment, for at most 30 seconds. It needs a running agent (ration agent).
 A change of the file is taken over within seconds. On a machine with systemd,
-ration-notify.service runs it.
+ration-notify.service runs it. There a command sees a read-only file system. It
+can write in /tmp and /var/tmp, which are the service's own: other programs do
+not see these files, and they are gone when the service ends. Another folder
+takes ReadWritePaths= (systemctl edit ration-notify).
 
 Exit status: 0 when it was asked to end; 1 if it could not start, with --test if
 a section failed, or with --check if its program or url_file is not there; 2 if

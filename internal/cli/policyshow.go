@@ -121,7 +121,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 			text:   placeText,
 			needed: func(u policy.Standing) bool { return len(u.GPUs) > 0 }},
 		column[policy.Standing]{title: "JOB", text: func(u policy.Standing) string {
-			if u.Job == "" && u.Exempt {
+			if u.Exempt {
 				return "-"
 			}
 			if u.Job == "" && u.Room != nil && len(*u.Room) == 0 {
@@ -133,7 +133,7 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 			if u.RationLent {
 				return "lent"
 			}
-			return limitsText(u.Limits)
+			return limitsText(u)
 		}})
 	printTable(a.out, append(columns, terms[ration:]...), s.Users)
 	for _, u := range s.Users {
@@ -200,21 +200,43 @@ func partText(part fmt.Stringer) string {
 // placeText formats which GPUs a user's job is on.
 func placeText(u policy.Standing) string {
 	switch {
-	case u.Job == "":
+	case u.Job == "" || u.Exempt:
 		return "-"
-	case len(u.GPUs) == 0:
-		return "all"
+	case len(u.GPUs) > 0:
+		return strings.TrimLeft(gpusText(u.GPUs), "GPUs ")
+	case rationOf(u).Memory.OnlyNamed():
+		var on []int
+		for _, l := range namedOnly(u) {
+			on = append(on, l.Device)
+		}
+		return strings.TrimLeft(gpusText(on), "GPUs ")
 	}
-	return strings.TrimLeft(gpusText(u.GPUs), "GPUs ")
+	return "all"
+}
+
+// rationOf returns the ration that a user has.
+func rationOf(u policy.Standing) limit.Limits {
+	if u.Asked != nil {
+		return *u.Asked
+	}
+	return u.Ration
+}
+
+// namedOnly returns the limits of a user's job on the devices that the ration names, if it names any: those on the others are
+// 0, and only say that the user cannot use them.
+func namedOnly(u policy.Standing) []policy.DeviceLimit {
+	memory := rationOf(u).Memory
+	return slices.DeleteFunc(slices.Clone(u.Limits), func(l policy.DeviceLimit) bool { return memory.OnlyNamed() && !memory.For(l.Device).IsSet() })
 }
 
 // limitsText formats the memory limits of a job: one size if all devices have the same.
-func limitsText(limits []policy.DeviceLimit) string {
+func limitsText(u policy.Standing) string {
+	limits := namedOnly(u)
 	if len(limits) == 0 {
 		return "no limit"
 	}
 	var each []string
-	same := true
+	same := !rationOf(u).Memory.OnlyNamed()
 	for _, l := range limits {
 		each = append(each, fmt.Sprintf("%d=%s", l.Device, memoryText(l)))
 		same = same && memoryText(l) == memoryText(limits[0])
@@ -264,11 +286,7 @@ rations of others.`,
 				return err
 			}
 			return a.printStanding(func(s policy.Standing) {
-				has := s.Ration
-				if s.Asked != nil {
-					has = *s.Asked
-				}
-				a.out.printf("Your ration is %s.\n", has.Words())
+				a.out.printf("Your ration is %s.\n", rationOf(s).Words())
 				a.noteHeld()
 			})
 		},

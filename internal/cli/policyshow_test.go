@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"ration/check/expect"
+	"ration/internal/limit"
 	"ration/internal/policy"
 )
 
@@ -21,8 +22,22 @@ func TestLimitsOfUsersJob(t *testing.T) {
 		{[]policy.DeviceLimit{on(0, 2<<30), on(1, 1<<30), on(2, 2<<30)}, "0=2g,1=1g,2=2g"},
 		{[]policy.DeviceLimit{on(0, 0), {Device: 1}}, "0=0,1=none"},
 	} {
-		expect.Equal(t, limitsText(c.limits), c.want)
+		expect.Equal(t, limitsText(policy.Standing{Limits: c.limits}), c.want)
 	}
+}
+
+// A ration that names devices is shown without the zeros of the others, as ration ps shows it.
+func TestNamedLimitsOfUsersJob(t *testing.T) {
+	memory, err := limit.ParseMemorySet("", "0=50g")
+	expect.OK(t, err)
+	u := policy.Standing{Job: "/r", Terms: policy.Terms{Ration: limit.Limits{Memory: memory}}}
+	for d, bytes := range []uint64{50 << 30, 0, 0, 0} {
+		u.Limits = append(u.Limits, policy.DeviceLimit{Device: d, Limited: true, Memory: bytes})
+	}
+	expect.Equal(t, limitsText(u), "0=50g")
+	expect.Equal(t, placeText(u), "0")
+	u.Limits[0].Memory = 0 // runs have it all
+	expect.Equal(t, limitsText(u), "0=0")
 }
 
 // It says of each job which GPUs it is on.

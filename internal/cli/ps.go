@@ -368,8 +368,11 @@ func (a *app) printJob(s machine.Job) {
 }
 
 // deviceLine formats a device in one line, with a bar on a terminal.
-func (a *app) deviceLine(d machine.Device) string {
+func (a *app) deviceLine(d machine.Device, lent bool) string {
 	line := fmt.Sprintf("device %d  ", d.Device)
+	if lent {
+		return line + "the ration is lent, peak " + humanfmt.Bytes(d.Peak)
+	}
 	if d.Limited {
 		share := 0.0
 		if d.Limit > 0 {

@@ -30,6 +30,9 @@ func jobLimitText(j *machine.Job) string {
 	if j.RationLent {
 		return "lent"
 	}
+	if uid, is := job.PolicyUser(j.Path); is && j.Path == job.OfUserPath(uid) && job.Exempt(uid) {
+		return "exempt"
+	}
 	devices := node.DevicesOf(j)
 	if len(devices) == 0 && len(j.Devices) > 0 {
 		devices = slices.CompactFunc(slices.Clone(j.Devices), func(a, b machine.Device) bool { return a.Limited == b.Limited && a.Limit == b.Limit })

@@ -152,10 +152,7 @@ func (a *app) printTitle(s machine.Job) {
 func (a *app) printDevices(devices []machine.Device, lent bool) {
 	ranges := node.DeviceRanges(devices)
 	for _, d := range ranges {
-		line := a.deviceLine(d.Device)
-		if lent {
-			line = fmt.Sprintf("device %d  the ration is lent, peak %s", d.Device.Device, humanfmt.Bytes(d.Peak))
-		}
+		line := a.deviceLine(d.Device, lent)
 		if d.Last > d.Device.Device {
 			line = strings.Replace(line, fmt.Sprintf("device %d ", d.Device.Device), fmt.Sprintf("devices %v ", d), 1)
 		}

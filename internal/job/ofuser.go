@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"ration/internal/proc"
 	"ration/internal/safepath"
 )
@@ -21,6 +23,18 @@ const RootFolder = "/run/ration"
 // policy. Its target does not exist. A link is used because its owner can be checked in any user
 // namespace, and because the user, who owns it, cannot write into it.
 const ExemptName = "exempt"
+
+// Exempt reports whether the policy in force exempts a user: root has made the link ExemptName of that user, in a folder that
+// only root can write.
+func Exempt(uid int) bool {
+	if uid <= 0 || !PolicyInForce() {
+		return false
+	}
+	var folder, link unix.Stat_t
+	path := filepath.Join(RootFolder, OfUser(uid))
+	return unix.Lstat(path, &folder) == nil && folder.Uid == 0 && folder.Mode&0o022 == 0 &&
+		unix.Lstat(filepath.Join(path, ExemptName), &link) == nil && link.Uid == uint32(uid)
+}
 
 const ofUserPrefix = "user-"
 

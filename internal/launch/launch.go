@@ -56,6 +56,7 @@ type Plan struct {
 	Sources  Sources
 	FakeGPU  string         // a stand-in machine, such as h200x2; empty for the driver
 	Present  map[string]int // numbers in the job of the devices that exist where programs run, by UUID; nil for all, by the machine's numbers
+	Within   region.Limits  // limits that bound these, instead of the size of the device: those of a ration
 	Driver   *gpu.Driver    // driver with its devices, if the caller has it; nil to open it
 	Record   bool           // record how the command ends, also in a job of all programs of a user
 	Keep     bool           // limits stay in force if a program loses its environment

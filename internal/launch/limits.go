@@ -59,7 +59,7 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 		switch {
 		case known && err != nil:
 			return out, p.memoryError(fmt.Errorf("memory limit of device %d: %w", i, err), useListed)
-		case known && size > total:
+		case known && size > total && !p.Within.Memory[i].Limited():
 			return out, p.memoryError(fmt.Errorf("device %d (%s) has %v", i, driver.Devices[i].Name, total), fmt.Sprintf("at most %s, or a percentage", total.Exact()))
 		case errors.Is(err, limit.ErrNoMemory) && driver != nil && !p.standing:
 			// The processes resolve a percentage of a MIG instance, from their environment

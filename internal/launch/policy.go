@@ -188,6 +188,9 @@ func (p Plan) runWaiter() (*waiter, error) {
 // in which they came.
 func (p Plan) startWhenRoom(j *Job) error {
 	w, err := p.runWaiter()
+	if wrong := (*limit.InputError)(nil); errors.As(err, &wrong) { // no wait helps: the service refuses it, and knows the ration
+		return p.startByRule(j)
+	}
 	if err != nil {
 		return err
 	}

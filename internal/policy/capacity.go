@@ -37,6 +37,10 @@ func (r *rations) fits(uid int, l region.Limits) error {
 		}
 		lose, err := fewest(r.yielding(keep), check)
 		if err != nil {
+			var room *noRoom
+			if errors.As(err, &room) {
+				room.has = heldBy(uid, room.device)
+			}
 			return err
 		}
 		for _, other := range lose {
@@ -110,11 +114,22 @@ func bookedByOthers(uid int) (out []booked) {
 	return out
 }
 
+// heldBy returns how much of a device the rations of a user's job and runs have.
+func heldBy(uid, device int) (sum limit.Size) {
+	for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
+		if l, err := readLimits(j.Path); err == nil {
+			sum += limit.Size(l.Memory[device].Bytes())
+		}
+	}
+	return sum
+}
+
 // noRoom is the error for memory that does not fit beside the rations of other users. It matches
 // ErrOverbooked.
 type noRoom struct {
 	device             int
 	asked, held, total limit.Size
+	has                limit.Size         // what the user has there now
 	holders            []job.DeniedHolder // largest first
 	among              int                // number of devices of which the ration could be on any; 1 if it names its devices
 }
@@ -129,7 +144,9 @@ func (e *noRoom) Error() string {
 		if free >= 4<<30 {
 			round = 30
 		}
-		less = ", or ask for less: ration policy ask --mem " + (free >> round << round).Exact()
+		if free = free >> round << round; free > e.has {
+			less = ", or ask for less: ration policy ask --mem " + free.Exact()
+		}
 	}
 	where := fmt.Sprintf("on GPU %d: the rations", e.device)
 	if e.among > 1 {
@@ -178,7 +195,7 @@ func (r *rations) checkBeside(l region.Limits, others []booked, without []int) e
 			continue // what others have there is not in the way
 		}
 		if all.Memory[d] > uint64(total) {
-			return &noRoom{d, limit.Size(l.Memory[d].Bytes()), limit.Size(held.Memory[d]), total, holdersOf(d, others, without), 1}
+			return &noRoom{device: d, asked: limit.Size(l.Memory[d].Bytes()), held: limit.Size(held.Memory[d]), total: total, holders: holdersOf(d, others, without), among: 1}
 		}
 		if all.Share[d] > 100 {
 			return fmt.Errorf("%w for a share of %d %% of GPU %d: other users have %d %% (try again later, or ask for less: ration policy ask --compute)",

@@ -17,6 +17,14 @@ import (
 // ErrDisabled is returned if no policy is in force.
 var ErrDisabled = errors.New("no policy is in force")
 
+// disabled returns ErrDisabled, and tells root what to do about it.
+func disabled() error {
+	if os.Geteuid() != 0 {
+		return ErrDisabled
+	}
+	return fmt.Errorf("%w (ration policy enable puts %s in force)", ErrDisabled, ConfigFile)
+}
+
 // firstLine is the first line of InForceFile, which the library reads (shim/userjob.c).
 func (p *Policy) firstLine() string { return "# missing: " + p.Missing + "\n" }
 
@@ -24,7 +32,7 @@ func (p *Policy) firstLine() string { return "# missing: " + p.Missing + "\n" }
 func InForce() (*Policy, error) {
 	text, err := os.ReadFile(InForceFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w (ration policy enable puts %s in force)", ErrDisabled, ConfigFile)
+		return nil, disabled()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the policy in force: %w", err)
@@ -106,8 +114,9 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 		return Result{}, err
 	}
 	todo := append(Users(), more...)
-	if uid, is := agentUser(); is {
-		todo = append(todo, uid) // it may need the exemption before the service starts
+	agent, hasAgent := agentUser()
+	if hasAgent {
+		todo = append(todo, agent) // it may need the exemption before the service starts
 	}
 	for name := range p.Users {
 		if uid, err := names.uid(name); err == nil {
@@ -141,6 +150,7 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 		}
 	}
 	slices.Sort(out.Users)
+	out.Users = slices.DeleteFunc(out.Users, func(uid int) bool { return hasAgent && uid == agent }) // no user of the operator's
 	return out, nil
 }
 
@@ -207,7 +217,7 @@ func (p *Policy) enable(more []int, warn func(string)) (Result, error) {
 // caller holds the lock.
 func checkInForce() error {
 	if _, err := os.Lstat(InForceFile); err != nil {
-		return fmt.Errorf("%w (ration policy enable puts one in force)", ErrDisabled)
+		return disabled()
 	}
 	return nil
 }

@@ -133,6 +133,18 @@ func (r *rations) limitsOf(ration limit.Limits) (region.Limits, error) {
 	return planFor(ration, func(string) {}).Limits(r.driver, r.missing)
 }
 
+// partOf is limitsOf for a run in a ration. A size beyond the device's is no error where the ration has a limit: checkRun says
+// what that is.
+func (r *rations) partOf(asked limit.Limits, ration region.Limits) (region.Limits, error) {
+	plan := planFor(asked, func(string) {})
+	plan.Within = ration
+	limits, err := plan.Limits(r.driver, r.missing)
+	if err != nil {
+		return limits, fmt.Errorf("%w: %w", ErrRun, err)
+	}
+	return limits, nil
+}
+
 // ensure creates the job of a user, or changes its limits, or exempts the user, as the policy says.
 func (r *rations) ensure(uid int) error { return r.ensureAt(uid, 0) }
 
@@ -148,7 +160,7 @@ func (r *rations) ensureAt(uid int, at region.Place) error {
 	if rule.Exempt {
 		return r.exempt(uid)
 	}
-	if err := r.give(uid, ration, rule, at); !errors.Is(err, ErrFailed) {
+	if err := r.give(uid, ration, rule, at, "a program that had begun there asked for "+at.String()); !errors.Is(err, ErrFailed) {
 		return err
 	}
 	return nil // the limits stay until the GPU answers, or the programs there have ended
@@ -173,8 +185,8 @@ func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error)
 }
 
 // give sets a user's job to a ration, less the limits of the user's runs. It creates the job if
-// necessary, on the devices of at; if at is empty, it chooses them.
-func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place) error {
+// necessary, on the devices of at, for the reason atWhy; if at is empty, it chooses them.
+func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place, atWhy string) error {
 	if now, is := placed(uid); is && r.failed(now) && !idle(uid) { // its size is not known, so neither are limits there
 		return fmt.Errorf("%w: %v (end your programs there, and the next gets another GPU)", ErrFailed, now)
 	}
@@ -186,7 +198,7 @@ func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place
 		return err
 	}
 	asked, _ := os.ReadFile(askedPath(uid))
-	limits, why, err := r.place(uid, ration, limits, at)
+	limits, why, err := r.place(uid, ration, limits, at, atWhy)
 	if err == nil {
 		limits, err = r.divide(uid, rule, limits)
 	}
@@ -270,6 +282,9 @@ func (rule *Rule) labels() map[string]string {
 
 // exempt lets a user's programs run without a job, and removes the limits of a job that exists.
 func (r *rations) exempt(uid int) error {
+	if usable(uid) {
+		vacate(uid) // if no process uses it; nothing would be in it any more
+	}
 	folder := folderOf(uid)
 	err := os.Mkdir(folder, 0o755)
 	if errors.Is(err, fs.ErrExist) {
@@ -449,7 +464,7 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 	if err := r.checkTurn(uid, r.grows(uid, ration)); err != nil {
 		return err
 	}
-	if err := r.give(uid, ration, rule, 0); err != nil {
+	if err := r.give(uid, ration, rule, 0, ""); err != nil {
 		return err
 	}
 	return keepAsked(uid, []byte(asked.String()+"\n"))

@@ -105,8 +105,8 @@ func placed(uid int) (at region.Place, is bool) {
 // place restricts the limits of a ration to the devices of the user's job, or of at, or to those that it
 // chooses. If necessary it takes back the jobs of idle users. A job stays on its devices as long as it
 // exists. If the rule now wants another number of them, or more than there is room for, an idle job is taken back and
-// made again.
-func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at region.Place) (_ region.Limits, why string, err error) {
+// made again. atWhy says why it is on the devices of at.
+func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at region.Place, atWhy string) (_ region.Limits, why string, err error) {
 	want := r.wanted(ration)
 	if now, is := placed(uid); is {
 		if err := sees(now, at); err != nil {
@@ -133,7 +133,7 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 		return limits, "", fmt.Errorf("%w: %v is not %s of this machine that your ration may use", ErrPlaced, at, humanfmt.Plural(want, "GPU", "GPUs"))
 	}
 	limits = limits.Restrict(at)
-	return limits, "ration policy move, or a program that had begun there, asked for " + at.String(), r.fits(uid, limits)
+	return limits, atWhy, r.fits(uid, limits)
 }
 
 // sees returns an error if a job at now does not see all devices of at.
@@ -223,6 +223,19 @@ func vacate(uid int) bool { return len(job.RunsOf(uid)) == 0 && evict(uid) == ni
 // ErrMove is returned for a ration that cannot be moved.
 var ErrMove = errors.New("your ration cannot be moved")
 
+// whyFixed says why a ration has no other place.
+func (r *rations) whyFixed(ration limit.Limits, rule *Rule) string {
+	switch n := len(r.totals()); {
+	case rule.Exempt:
+		return "you have none: " + rule.Source + " is exempt"
+	case n == 1:
+		return "this machine has one GPU"
+	case ration.Devices != limit.AllDevices && int(ration.Devices) < n && ration.Memory.OnlyNamed():
+		return fmt.Sprintf("%s names the GPUs that it is on (memory = %q)", rule.Source, ration.Memory)
+	}
+	return "your programs see every GPU of this machine (CUDA_VISIBLE_DEVICES selects among them)"
+}
+
 // relocate takes back a user's job and makes it again on the devices of at, or on others than now if at is
 // empty. It returns the new place. A job in use stays where it is.
 func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
@@ -232,13 +245,14 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 	}
 	want := r.wanted(ration)
 	if rule.Exempt || want == 0 {
-		return 0, fmt.Errorf("%w: your programs see every GPU of this machine (CUDA_VISIBLE_DEVICES selects among them)", ErrMove)
+		return 0, fmt.Errorf("%w: %s", ErrMove, r.whyFixed(ration, rule))
 	}
 	limits, err := r.limitsOf(ration)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", rule.Source, err)
 	}
 	now, is := placed(uid)
+	why := "ration policy move asked for " + at.String()
 	switch {
 	case at != 0 && !r.suits(at, want, limits):
 		return 0, fmt.Errorf("%w: it needs %s that this machine has and your rule allows, not %v (ration ps lists the GPUs)", ErrMove, humanfmt.Plural(want, "GPU", "GPUs"), at)
@@ -248,7 +262,8 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 		if len(all) < want {
 			return 0, fmt.Errorf("%w: there is no other GPU that it may use", ErrMove)
 		}
-		at, _ = launch.Choose(want, all, inNoRation)
+		at, why = launch.Choose(want, all, inNoRation)
+		why = "ration policy move: " + why
 	}
 	if is && now == at {
 		return at, nil
@@ -267,7 +282,7 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 			return 0, busy
 		}
 	}
-	if err := r.give(uid, ration, rule, at); err != nil {
+	if err := r.give(uid, ration, rule, at, why); err != nil {
 		return 0, err
 	}
 	return at, keepAsked(uid, asked)

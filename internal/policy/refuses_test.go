@@ -39,6 +39,15 @@ func TestRefusalSuggestsUsefulRation(t *testing.T) {
 	}
 }
 
+// It does not tell a user to ask for no more than the user has.
+func TestRefusalSuggestsMoreThanNow(t *testing.T) {
+	for has, want := range map[limit.Size]string{39 << 30: "--mem 40g)", 40 << 30: "(try again later)", 100 << 30: "(try again later)"} {
+		if text := (&noRoom{asked: 110 << 30, held: 100 << 30, total: 140<<30 + 5, has: has, among: 1}).Error(); !strings.HasSuffix(text, want) {
+			t.Errorf("with %v now: %s", has, text)
+		}
+	}
+}
+
 // What the user of a refused run can do is in the last parentheses, which machine.Denied tells from the rest.
 func TestRefusedRunAdvises(t *testing.T) {
 	for _, c := range []struct {

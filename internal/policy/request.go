@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -44,6 +45,9 @@ func Room() ([]int, error) {
 // request sends a request of this user. It returns the answer without its ok.
 func request(words string) (string, error) {
 	c, err := connlimit.Dial(Socket, requestTimeout)
+	if _, none := os.Lstat(InForceFile); err != nil && errors.Is(none, fs.ErrNotExist) {
+		return "", disabled()
+	}
 	if err != nil {
 		return "", fmt.Errorf("asking for a ration: %w", launch.ServiceError(err))
 	}

@@ -214,10 +214,13 @@ func (r *rations) couldCarve(uid int, words []string) error {
 	if err != nil {
 		return err
 	}
-	limits, err := r.limitsOf(asked)
-	whole, err2 := r.limitsOf(ration)
-	if err := errors.Join(err, err2); err != nil {
+	whole, err := r.limitsOf(ration)
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRun, err)
+	}
+	limits, err := r.partOf(asked, whole)
+	if err != nil {
+		return err
 	}
 	leaveOut(&limits, asked, whole)
 	name := gpuName
@@ -262,21 +265,21 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if len(job.RunsOf(uid)) >= maxRunsOfUser || len(job.RunsOf(-1)) >= maxRuns {
 		return nil, 0, fmt.Errorf("%w: there are too many already (%d of a user, %d of all)", ErrRun, maxRunsOfUser, maxRuns)
 	}
-	limits, err := r.limitsOf(asked)
+	whole, err := r.limitsOf(ration)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
+		return nil, 0, err
+	}
+	limits, err := r.partOf(asked, whole)
+	if err != nil {
+		return nil, 0, err
 	}
 	if err := r.checkTurn(uid, false); err != nil {
 		return nil, 0, err
 	}
-	if err := r.give(uid, ration, rule, 0); err != nil { // creates the user's job, or corrects its limits
+	if err := r.give(uid, ration, rule, 0, ""); err != nil { // creates the user's job, or corrects its limits
 		return nil, 0, err
 	}
 	before, err := readLimits(job.OfUserPath(uid))
-	if err != nil {
-		return nil, 0, err
-	}
-	whole, err := r.limitsOf(ration)
 	if err != nil {
 		return nil, 0, err
 	}

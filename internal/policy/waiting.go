@@ -129,16 +129,17 @@ func whyFull(err error) string {
 	return why + " (" + strings.Join(holders, ", ") + ")"
 }
 
-// ensureNow is ensureAt for a client that cannot wait. If programs of the user wait, it is no refusal to be recorded.
+// ensureNow is ensureAt for a program that has not started CUDA: one that does says that it can wait (shim/attach.c). To look
+// at the GPU needs no ration, so it is no refusal to be recorded: the error is none of those that record knows.
 func (r *rations) ensureNow(uid int, at region.Place) error {
 	err := r.checkTurn(uid, false)
 	if err == nil {
 		err = r.ensureAt(uid, at)
 	}
-	if errors.Is(err, ErrOverbooked) && r.waits(uid) {
+	if err != nil {
 		return errors.New(err.Error())
 	}
-	return err
+	return nil
 }
 
 // checkTurn returns an error if a user who could wait asks for room without that, and others wait for it: a user who asks
