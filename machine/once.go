@@ -19,7 +19,7 @@ func (u *userScan) readOnce() userResult {
 	p := budgetForAll()
 	var records []Job
 	add := func(name string, j Job, err error) {
-		if u.uid == ownUser || j.UID == u.uid { // another user's job must not get the name of a link to it
+		if u.locked == nil && (u.uid == ownUser || j.UID == u.uid) { // another user's job must not get the name of a link to it
 			j.setName(name)
 		}
 		if name == "" || j.State == Running || !job.EndedOrNotBegun(err) {
@@ -41,7 +41,7 @@ func (u *userScan) readOnce() userResult {
 	case u.locked != nil:
 		if u.quota.isSpent() {
 			out.cut = true
-		} else if j, shown := readLocked(*u.locked); shown {
+		} else if j, shown := u.readLocked(); shown {
 			add("", j, nil)
 		}
 	case u.uid == ownUser:
@@ -82,7 +82,8 @@ func (u *userScan) readFolders(folders []string, p safepath.Budget, add func(nam
 }
 
 // readLocked reads a region that was found by its lock. shown is false if the file is not a region.
-func readLocked(f job.LockedFile) (j Job, shown bool) {
+func (u *userScan) readLocked() (j Job, shown bool) {
+	f := *u.locked
 	dir, name, path, err := f.OpenFolder()
 	if err != nil {
 		if path == "" {
@@ -100,5 +101,7 @@ func readLocked(f job.LockedFile) (j Job, shown bool) {
 	}
 	defer unix.Close(dir)
 	j, err = readRegionAt(dir, name, path, budgetForAll(), true)
+	folder, _ := u.placeOf(dir, name, path)
+	j.setName(folder)
 	return j, !job.EndedOrNotBegun(err) || j.State == Running
 }

@@ -482,13 +482,31 @@ func (u *userScan) openLocked() (changed bool) {
 	}
 	dir, name, path, err := u.locked.OpenFolder()
 	if err != nil {
-		if j, shown := readLocked(*u.locked); shown { // its file was removed: show the job once more, and do not check it again
+		if j, shown := u.readLocked(); shown { // its file was removed: show the job once more, and do not check it again
 			u.state.jobs[path] = &tracked{path: j.Path, folder: filepath.Dir(j.Path), dir: -1, job: j, known: true, shown: true, fixed: true}
 		}
 		return true
 	}
-	t := track("", path, u.uid, u.quota)
+	folder, owner := u.placeOf(dir, name, path)
+	t := track(folder, path, owner, u.quota)
 	t.region, t.dir, t.vitals = name, dir, job.OpenVitals(dir, name)
 	u.state.jobs[path] = t
 	return true
+}
+
+// placeOf returns what the scan of the folder of jobs that a path is in knows of the job there: the name of its folder, and
+// whose folder it is. So a region that was found by its lock, because it was made after that scan, has the same name.
+// dir is the folder of the region, whose file name there is region.
+func (u *userScan) placeOf(dir int, region, path string) (name string, owner int) {
+	var st unix.Stat_t
+	if err := safepath.StatAt(dir, region, &st); err != nil {
+		return "", u.uid
+	}
+	switch name, own := job.SystemPaths.NameAt(int(st.Uid), path); {
+	case own:
+		return name, ownUser
+	case name != "":
+		return name, int(st.Uid)
+	}
+	return "", u.uid
 }
