@@ -105,3 +105,20 @@ func (u *userScan) readLocked() (j Job, shown bool) {
 	j.setName(folder)
 	return j, !job.EndedOrNotBegun(err) || j.State == Running
 }
+
+// placeOf returns what the scan of the folder of jobs that a path is in knows of the job there: the name of its folder, and
+// whose folder it is. So a region that was found by its lock, because it was made after that scan, has the same name.
+// dir is the folder of the region, whose file name there is region.
+func (u *userScan) placeOf(dir int, region, path string) (name string, owner int) {
+	var st unix.Stat_t
+	if err := safepath.StatAt(dir, region, &st); err != nil {
+		return "", u.uid
+	}
+	switch name, own := job.SystemPaths.NameAt(int(st.Uid), path); {
+	case own:
+		return name, ownUser
+	case name != "":
+		return name, int(st.Uid)
+	}
+	return "", u.uid
+}
