@@ -19,7 +19,7 @@ func (u *userScan) readOnce() userResult {
 	p := budgetForAll()
 	var records []Job
 	add := func(name string, j Job, err error) {
-		if u.uid == ownUser || j.UID == u.uid { // another user's job must not get the name of a link to it
+		if u.locked == nil && (u.uid == ownUser || j.UID == u.uid) { // another user's job must not get the name of a link to it
 			j.setName(name)
 		}
 		if name == "" || j.State == Running || !job.EndedOrNotBegun(err) {
@@ -41,7 +41,7 @@ func (u *userScan) readOnce() userResult {
 	case u.locked != nil:
 		if u.quota.isSpent() {
 			out.cut = true
-		} else if j, shown := readLocked(*u.locked); shown {
+		} else if j, shown := u.readLocked(); shown {
 			add("", j, nil)
 		}
 	case u.uid == ownUser:
@@ -82,7 +82,8 @@ func (u *userScan) readFolders(folders []string, p safepath.Budget, add func(nam
 }
 
 // readLocked reads a region that was found by its lock. shown is false if the file is not a region.
-func readLocked(f job.LockedFile) (j Job, shown bool) {
+func (u *userScan) readLocked() (j Job, shown bool) {
+	f := *u.locked
 	dir, name, path, err := f.OpenFolder()
 	if err != nil {
 		if path == "" {
@@ -100,5 +101,24 @@ func readLocked(f job.LockedFile) (j Job, shown bool) {
 	}
 	defer unix.Close(dir)
 	j, err = readRegionAt(dir, name, path, budgetForAll(), true)
+	folder, _ := u.placeOf(dir, name, path)
+	j.setName(folder)
 	return j, !job.EndedOrNotBegun(err) || j.State == Running
+}
+
+// placeOf returns what the scan of the folder of jobs that a path is in knows of the job there: the name of its folder, and
+// whose folder it is. So a region that was found by its lock, because it was made after that scan, has the same name.
+// dir is the folder of the region, whose file name there is region.
+func (u *userScan) placeOf(dir int, region, path string) (name string, owner int) {
+	var st unix.Stat_t
+	if err := safepath.StatAt(dir, region, &st); err != nil {
+		return "", u.uid
+	}
+	switch name, own := job.SystemPaths.NameAt(int(st.Uid), path); {
+	case own:
+		return name, ownUser
+	case name != "":
+		return name, int(st.Uid)
+	}
+	return "", u.uid
 }

@@ -482,12 +482,13 @@ func (u *userScan) openLocked() (changed bool) {
 	}
 	dir, name, path, err := u.locked.OpenFolder()
 	if err != nil {
-		if j, shown := readLocked(*u.locked); shown { // its file was removed: show the job once more, and do not check it again
+		if j, shown := u.readLocked(); shown { // its file was removed: show the job once more, and do not check it again
 			u.state.jobs[path] = &tracked{path: j.Path, folder: filepath.Dir(j.Path), dir: -1, job: j, known: true, shown: true, fixed: true}
 		}
 		return true
 	}
-	t := track("", path, u.uid, u.quota)
+	folder, owner := u.placeOf(dir, name, path)
+	t := track(folder, path, owner, u.quota)
 	t.region, t.dir, t.vitals = name, dir, job.OpenVitals(dir, name)
 	u.state.jobs[path] = t
 	return true

@@ -10,6 +10,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/safepath"
 )
@@ -102,6 +103,9 @@ func (w *Waiting) served() bool {
 
 // waitingAt returns what is shown of a command in the queue of a user's folder.
 func waitingAt(place int, q job.Waiting, folder string, uid int) Waiting {
+	if limit.CheckName("job", q.Job) != nil { // its owner could name another user's job, by the path that comes of it
+		q.Job = ""
+	}
 	w := Waiting{Place: place, Job: q.Job, UID: uid, Wants: []Wanted{}, Wakes: q.Wakes}
 	if q.Job != "" {
 		w.Path = filepath.Join(folder, q.Job, job.RegionName)

@@ -42,9 +42,18 @@ func parseJobTemplate(text string) (*template.Template, error) {
 			Refusals:   []machine.Refusal{{Top: []machine.Holder{{}}}}, Deaths: []machine.Death{{Held: []machine.DeathHeld{{}}}}})
 	}
 	if err != nil {
-		return nil, usageError("%v (see ration ps --help)", err)
+		return nil, usageError("%s (see ration ps --help)", templateText(err))
 	}
 	return t, nil
+}
+
+// templateText says what is wrong with a template, without Go's names for it.
+func templateText(err error) string {
+	_, field, is := strings.Cut(err.Error(), "can't evaluate field ")
+	if field, _, cut := strings.Cut(field, " "); is && cut {
+		return "--format: no field " + field + " there"
+	}
+	return strings.TrimPrefix(err.Error(), "template: ")
 }
 
 // goNames returns the Go names of a type's fields by their JSON names, with those of the types that

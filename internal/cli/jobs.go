@@ -199,7 +199,10 @@ func lookUpJobs(names []string, find func(nameOrPath string) (job.Job, error)) (
 // one of that name; queued has these commands, by index. With an error, jobs are those before the one that it is about.
 func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err error) {
 	for _, name := range names {
-		q := lookUpQueued(name)
+		q, err := lookUpWaiting(name)
+		if err != nil {
+			return jobs, queued, err
+		}
 		var j job.Job
 		if q != nil {
 			j = q.Job()
@@ -293,6 +296,30 @@ func nameOf(argument string, j job.Job) string {
 		return proc.UserName(of) + "/" + name
 	}
 	return name
+}
+
+// lookUpWaiting is lookUpQueued, and for root it also finds a plain name in the queues of other users, if root has no such
+// job. A command that waits counts like a job that runs: the error says if several users have one of that name.
+func lookUpWaiting(argument string) (*job.Queued, error) {
+	if q := lookUpQueued(argument); q != nil || !job.AllUsers() || strings.Contains(argument, "/") {
+		return q, nil
+	}
+	if _, err := job.FindFolder(argument); err == nil {
+		return nil, nil
+	}
+	m, err := node.Jobs()
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Concat(m.Jobs, node.WaitingJobs(m.Waiting))
+	i, err := chooseJob(all, argument)
+	if err != nil || i < len(m.Jobs) || all[i].Path == job.OfUserPath(all[i].UID) { // the latter waits in root's queue
+		return nil, err
+	}
+	if err := checkAll(&m, &all[i], argument); err != nil {
+		return nil, err
+	}
+	return lookUpQueued(ownerAndName(&all[i])), nil
 }
 
 // lookUpQueued returns the command in a queue that will make the job which an argument names, or nil. For root the

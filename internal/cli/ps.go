@@ -56,12 +56,12 @@ is every job that may use GPU 0. Several filters must all match.
 
 A job is waiting while its command is in the queue (ration run --wait); NOTE
 has its place. It is starting until a process has joined it. It is running
-while one of those lives, and idle while its command runs without any. --all
-also shows jobs that have ended. This comes from locks in the kernel: a job's
-processes, and its command with everything that it starts, hold locks on its
-files. How a job ended is unknown only if its ration run was killed. If an
-agent runs, a job is idle as well while its processes hold memory and do
-nothing on the GPU; NOTE says for how long.
+while one of those lives, stopped while all of them are (by a signal), and idle
+while its command runs without any. --all also shows jobs that have ended. This
+comes from locks in the kernel: a job's processes, and its command with
+everything that it starts, hold locks on its files. How a job ended is unknown
+only if its ration run was killed. If an agent runs, a job is idle as well while
+its processes hold memory and do nothing on the GPU; NOTE says for how long.
 
 The columns of a block: SLOT is the number of a process's account in the region.
 HOLDS is the sum of CONTEXT, DATA and the others. DRIFT is how much more the
@@ -220,7 +220,11 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	case a.json:
 		return errors.Join(a.out.printJSON(m), err)
 	case f.quiet || format != nil:
-		return errors.Join(a.printEach(m.Jobs, format), err)
+		shown := slices.Concat(m.Jobs, node.WaitingJobs(m.Waiting))
+		if len(names) == 0 {
+			shown = f.Apply(shown)
+		}
+		return errors.Join(a.printEach(shown, format), err)
 	}
 	if len(names) == 0 {
 		a.printGPUs(m.Devices)

@@ -68,7 +68,7 @@ func stateText(j *machine.Job) string {
 	case j.Exit != nil:
 		return fmt.Sprintf("exit %d", j.Exit.Status)
 	}
-	return cmp.Or(j.Sleep, j.State)
+	return node.StateWord(j)
 }
 
 // dead returns how many processes of a job are dead and still count in its ledger, and with how much.

@@ -61,7 +61,9 @@ func hideEnded(m *machine.Machine) {
 func (a *app) printEach(jobs []machine.Job, format *template.Template) error {
 	for i := range jobs {
 		if format == nil {
-			a.out.printf("%s\n", oneWord(argumentOf(&jobs[i])))
+			if argument := argumentOf(&jobs[i]); argument != "" {
+				a.out.printf("%s\n", oneWord(argument))
+			}
 			continue
 		}
 		// Another user chose the path, which must not look like several lines.
@@ -100,8 +102,14 @@ func mapStrings(all []string, f func(string) string) []string {
 }
 
 // argumentOf returns the form in which other commands accept a job: its name or, for another user's
-// job, the path of its region, which that user cannot change.
+// job, the path of its region, which that user cannot change. Another user's job that waits has no region yet: it has
+// USER/NAME, or "" if its name is unknown.
 func argumentOf(j *machine.Job) string {
+	if j.State == node.Waiting && j.Name == "" {
+		return ""
+	} else if j.State == node.Waiting {
+		return node.ShownName(j)
+	}
 	if j.Name != "" && (node.IsOwn(j) || node.IsOfPolicy(j)) {
 		return j.Name
 	}

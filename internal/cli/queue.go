@@ -32,7 +32,9 @@ stop JOB.
 
 Under a policy the users that wait for a ration are shown as well, and jobs that
 wait to wake; they have one queue together. A command of a user without a ration
-is in both: the ration comes first.
+is in both: the ration comes first. QUEUE then says which queue a place is in:
+that of the rations, or the user's own. In JSON, what is in the former has the
+path of the job of all programs of its user, /run/ration/user-UID/region.
 
 Exit status: 0, also if none waits.`,
 		Example: "  ration queue\n  ration queue --json",
@@ -64,8 +66,12 @@ func (a *app) runQueue() error {
 	})
 }
 
+// isForRation reports whether a user waits for a ration of the policy, or to get it back, in the queue that all users share.
+func isForRation(w machine.Waiting) bool { return w.Path == job.OfUserPath(w.UID) }
+
 var queueColumns = []column[machine.Waiting]{
 	{"USER", false, func(w machine.Waiting) string { return w.Owner }, func(w machine.Waiting) bool { return w.UID != job.User() }},
+	{"QUEUE", false, func(w machine.Waiting) string { return map[bool]string{false: "own", true: "rations"}[isForRation(w)] }, isForRation},
 	{"PLACE", true, func(w machine.Waiting) string { return strconv.Itoa(w.Place) }, nil},
 	{"JOB", false, func(w machine.Waiting) string { return cmp.Or(w.Job, "-") }, nil},
 	{"PID", true, func(w machine.Waiting) string {

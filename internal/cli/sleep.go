@@ -108,8 +108,8 @@ of ration run --wait; --wait=10m for no longer than that.
 If a process that put the job to sleep or woke it was killed in the middle, this
 finishes its work.
 
-Exit status: 0 if all jobs are awake; 1 if one is not; 3 if there is no such
-job.`,
+Exit status: 0 if all jobs are awake; 1 if one is not; ` + fmt.Sprint(exitTimeout) + ` if the time of --wait
+has passed; 3 if there is no such job.`,
 		Example:           "  ration wake notebook\n  ration wake --wait=10m fold1",
 		Args:              argCount(1, -1, "a job"),
 		ValidArgsFunction: completeJobs(1 << 10),
@@ -124,7 +124,12 @@ job.`,
 				}
 			}
 			return a.eachSleeper(args, "awake", again, most, func(r *region.Region, j job.Job) (sleep.Result, error) {
-				return sleep.WakeInTurn(r, j, how)
+				began := time.Now()
+				out, err := sleep.WakeInTurn(r, j, how)
+				if err != nil && how.Most > 0 && (errors.Is(err, launch.ErrNoRoom) || time.Since(began) > how.Most) {
+					err = statusError{err, exitTimeout}
+				}
+				return out, err
 			})
 		},
 	}

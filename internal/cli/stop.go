@@ -49,10 +49,11 @@ func newStopCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"kill", "end", "terminate"},
 		Short:      "End all processes of jobs",
 		Long: `End jobs: send SIGTERM to all processes of each, and SIGKILL to those that are
-left after the grace period. These are the processes that hold memory in the
-job, and those of its command, with everything that it has started; ration run
-then ends as the command does. A command that waits for room leaves the queue,
-and so does a program that waits for its user's ration (of several the first).
+left after the grace period. SIGCONT follows SIGTERM, so that a stopped process
+can clean up, too. These are the processes that hold memory in the job, and
+those of its command, with everything that it has started; ration run then ends
+as the command does. A command that waits for room leaves the queue, and so does
+a program that waits for its user's ration (of several the first).
 The kernel says which processes they are, by the locks that they hold, and a
 signal cannot reach another process that has got such a PID.
 
@@ -85,10 +86,11 @@ func newSignalCommand(a *app) *cobra.Command {
 		Use:   "signal SIGNAL JOB...",
 		Short: "Send a signal to all processes of jobs",
 		Long: `Send a signal, as USR1, SIGUSR1 or 10, to all processes of jobs. Which processes
-they are, and how a JOB is named, is as for ration stop.
+they are, and how a JOB is named, is as for ration stop. SIGCONT follows HUP,
+INT, QUIT and TERM, so that a stopped process gets them at once.
 
-Exit status: 0; 1 if a process may not get a signal from you; 3 if there is no
-such job.`,
+Exit status: 0 if a process of each job got the signal; 1 if a job has none any
+more, or a process may not get a signal from you; 3 if there is no such job.`,
 		Example:           "  ration signal USR1 train\n  ration signal STOP fold1 fold2",
 		Args:              argCount(2, -1, "a signal and a job"),
 		ValidArgsFunction: completeJobs(1 << 10),
@@ -97,7 +99,7 @@ such job.`,
 			if err != nil {
 				return err
 			}
-			return a.eachStopped(args[1:], yes, "Send "+unix.SignalName(s)+" to", func(_ string, j job.Job) (job.Stopped, error) { return signalJob(j, s) })
+			return a.eachStopped(args[1:], yes, "Send "+unix.SignalName(s)+" to", func(name string, j job.Job) (job.Stopped, error) { return signalJob(name, j, s) })
 		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, also for a job of another user")
@@ -138,7 +140,11 @@ func (a *app) eachStopped(names []string, yes bool, verb string, stop func(name 
 	for i, j := range jobs {
 		done, err := stop(names[i], j)
 		out := Stopped{Job: nameOf(names[i], j), Path: j.Path, Signalled: pidsOf(done.Asked), Killed: done.Killed, Left: pidsOf(done.Left)}
-		printErr := a.print(out, func() { a.out.printf("%s\n", stoppedText(names[i], done)) })
+		printErr := a.print(out, func() {
+			if err == nil || len(done.Asked) > 0 {
+				a.out.printf("%s\n", stoppedText(names[i], done))
+			}
+		})
 		errs = append(errs, printErr, cmp.Or(err, leftError(names[i], done)))
 	}
 	return errors.Join(errs...)
@@ -183,10 +189,13 @@ func leftError(name string, done job.Stopped) error {
 		humanfmt.Plural(len(done.Left), "process is", "processes are"), done.Left[0].PID, done.Left[0].Name)
 }
 
-// signalJob sends a signal to all processes of a job.
-func signalJob(j job.Job, s syscall.Signal) (out job.Stopped, err error) {
+// signalJob sends a signal to all processes of a job. It returns an error if there is none.
+func signalJob(name string, j job.Job, s syscall.Signal) (out job.Stopped, err error) {
 	out.Asked = job.Members(j)
 	defer job.CloseMembers(out.Asked)
+	if len(out.Asked) == 0 {
+		return out, fmt.Errorf("%s: no process got the signal: none of the job is left (ration ps %s)", name, name)
+	}
 	for _, m := range out.Asked {
 		err = errors.Join(err, m.Signal(s))
 	}
@@ -196,11 +205,13 @@ func signalJob(j job.Job, s syscall.Signal) (out job.Stopped, err error) {
 // askBefore asks before a signal goes to processes of another user.
 func (a *app) askBefore(verb, name string, j job.Job) error {
 	var st unix.Stat_t
-	uid := os.Getuid() // if it has no region yet, only an own job is found, or one that a user waits for
+	uid := os.Getuid()
 	if err := unix.Lstat(j.Path, &st); err == nil {
 		uid = int(st.Uid)
-	} else if of, is := job.UserOf(filepath.Base(filepath.Dir(j.Path))); is {
+	} else if of, is := job.UserOf(filepath.Base(filepath.Dir(j.Path))); is { // it has no region yet: the user waits for it
 		uid = of
+	} else if unix.Lstat(filepath.Dir(filepath.Dir(j.Path)), &st) == nil { // its command is in the queue of this folder
+		uid = int(st.Uid)
 	}
 	if uid == os.Getuid() {
 		return nil

@@ -50,7 +50,8 @@ func (topActions) Stop(j machine.Job) (string, error) {
 
 // Signal sends a signal to all processes of a job as ration signal does.
 func (topActions) Signal(j machine.Job, s syscall.Signal) (string, error) {
-	return onJob(j, func(j job.Job) (job.Stopped, error) { return signalJob(j, s) })
+	name := node.ShownName(&j)
+	return onJob(j, func(j job.Job) (job.Stopped, error) { return signalJob(name, j, s) })
 }
 
 // onJob finds the job of a row as ration stop does, unless it is another one now, and calls do.

@@ -28,9 +28,17 @@ type Member struct {
 	handle *proc.Handle
 }
 
-// Signal sends a signal. It is no error if the process has ended.
+// Signal sends a signal. SIGCONT follows one that asks the process to end: a process that is stopped could not handle it.
+// It is no error if the process has ended.
 func (m Member) Signal(s syscall.Signal) error {
-	if err := m.handle.Signal(s); err != nil && !errors.Is(err, proc.ErrEnded) {
+	err := m.handle.Signal(s)
+	switch s {
+	case unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM:
+		if err == nil {
+			_ = m.handle.Signal(unix.SIGCONT) // it may have ended, or have another user by now
+		}
+	}
+	if err != nil && !errors.Is(err, proc.ErrEnded) {
 		return fmt.Errorf("sending %s to pid %d (%s): %w", unix.SignalName(s), m.PID, m.Name, err)
 	}
 	return nil
@@ -227,7 +235,7 @@ type Stopped struct {
 // memory.
 const killTimeout = 10 * time.Second
 
-// Stop ends all processes of a job: it sends SIGTERM to each, and after the grace period SIGKILL to those that are
+// Stop ends all processes of a job: it sends SIGTERM to each, with SIGCONT, and after the grace period SIGKILL to those that are
 // left. Processes that are started meanwhile get the same.
 func Stop(j Job, grace time.Duration) (out Stopped, err error) {
 	type identity struct {

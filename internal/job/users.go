@@ -184,6 +184,24 @@ func (p Paths) NamedInQueue(uid int, name string) *Queued {
 	return nil
 }
 
+// NameAt returns the name of the job at a path, as the list of the folder that it is in has it: a folder of root's or of
+// this user's jobs, or one of those of uid, who owns the region. own reports whether it is one of the former. The name is
+// empty if it is in none of them. It may query a directory service for the user's home.
+func (p Paths) NameAt(uid int, path string) (name string, own bool) {
+	folder, name := filepath.Split(filepath.Dir(path))
+	folder = filepath.Clean(folder)
+	if filepath.Base(path) != RegionName {
+		return "", false
+	}
+	if folder == RootFolder || folder == Folder() {
+		return name, true
+	}
+	if !isJobName(name) || !slices.Contains(p.foldersOf(uid), folder) {
+		return "", false
+	}
+	return name, false
+}
+
 // foldersOf returns the folders in which a user may have jobs.
 func (p Paths) foldersOf(uid int) []string {
 	f := Folders{UID: uid, paths: []string{filepath.Join(p.Runtime, strconv.Itoa(uid), "ration")}, withProcesses: true, home: p.Home}

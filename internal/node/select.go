@@ -88,7 +88,7 @@ var jobFilters = map[string]func(j *machine.Job, value string) bool{
 		return matches(value, ShownName(j)) || matches(value, j.Name) || name != "" && matches(value, name)
 	},
 	"user":    func(j *machine.Job, value string) bool { return IsUser(value)(j.UID, j.Owner) },
-	"state":   func(j *machine.Job, value string) bool { return cmp.Or(j.Sleep, j.State) == value },
+	"state":   func(j *machine.Job, value string) bool { return StateWord(j) == value },
 	"command": func(j *machine.Job, value string) bool { return strings.Contains(strings.Join(j.Command, " "), value) },
 	"gpu": func(j *machine.Job, value string) bool {
 		return slices.ContainsFunc(gpusOf(j), func(d int) bool { return strconv.Itoa(d) == value })
@@ -117,7 +117,7 @@ func (s Selection) Check() error {
 func CheckFilter(filter string) error {
 	key, value, is := strings.Cut(filter, "=")
 	states := slices.DeleteFunc(slices.Clone(jobStates), func(s string) bool { return s == "" })
-	states = append(states, machine.FallingAsleep, machine.Asleep, machine.Waking)
+	states = append(states, machine.FallingAsleep, machine.Asleep, machine.Waking, machine.Stopped)
 	_, pattern := path.Match(value, "")
 	switch {
 	case !is || jobFilters[key] == nil:

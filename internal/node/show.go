@@ -100,6 +100,20 @@ func StateWords(j *machine.Job) string {
 	if j.RationLent {
 		return j.Sleep + ", ration lent"
 	}
+	return StateWord(j)
+}
+
+// StateWord returns a job's state as people know it: whether it sleeps, or is stopped, comes before that it runs.
+func StateWord(j *machine.Job) string {
+	stopped := 0
+	for i := range j.Processes {
+		if j.Processes[i].State == machine.Stopped {
+			stopped++
+		}
+	}
+	if j.State == machine.Running && j.Sleep == "" && stopped > 0 && stopped == j.LivingCount() {
+		return machine.Stopped
+	}
 	return cmp.Or(j.Sleep, j.State)
 }
 
@@ -114,7 +128,7 @@ func StateText(s machine.Job, now time.Time) string {
 		return text
 	}
 	if s.State != machine.Ended {
-		if !s.Started.IsZero() && s.Sleep != "" {
+		if !s.Started.IsZero() && text != s.State {
 			text += ", started " + Ago(now.Sub(s.Started)) + " ago"
 		} else if !s.Started.IsZero() {
 			text += " " + Ago(now.Sub(s.Started))

@@ -84,9 +84,14 @@ func (r *rations) ensureOrWait(m *mustWait) error {
 	}
 	all, err := job.Queue(job.Folder())
 	if err != nil || len(all) == 0 {
-		return r.ensureIfRoom(m)
+		err := r.ensureIfRoom(m)
+		var first *mustWait
+		if errors.As(err, &first) {
+			first.why = placeText(1) + "; " + first.why
+		}
+		return err
 	}
-	why := fmt.Sprintf("place %d in the queue (ration queue)", placeOf(all, m.uid))
+	why := placeText(placeOf(all, m.uid))
 	if l, want, err := r.wholeRation(m.uid); err == nil && want == 0 && !r.policy.Overbook {
 		if full := r.checkBeside(l, bookedByOthers(m.uid), nil); full != nil {
 			why += "; " + whyFull(full)
@@ -94,6 +99,8 @@ func (r *rations) ensureOrWait(m *mustWait) error {
 	}
 	return r.mustWait(m, why)
 }
+
+func placeText(place int) string { return fmt.Sprintf("place %d in the queue (ration queue)", place) }
 
 // placeOf returns the place of a user in the queue: the clients of a user share a ticket.
 func placeOf(all []job.Waiting, uid int) int {
