@@ -18,7 +18,7 @@ type GPU struct {
 }
 
 // Outside is a process that the driver lists as a user of device memory, and that belongs to no
-// job. Its identity comes from the kernel.
+// job that was read. Its identity comes from the kernel.
 type Outside struct {
 	Device    int       `json:"device"`
 	PID       int       `json:"pid"` // as seen from here; on the host, the host's
@@ -28,6 +28,7 @@ type Outside struct {
 	Cgroup    string    `json:"cgroup,omitempty"`
 	Container string    `json:"container,omitempty"` // as Process.Container
 	Used      uint64    `json:"used"`                // bytes, as the driver counts them
+	Region    string    `json:"region,omitempty"`    // path of a region that the process has locked, of a job that was not read; only of an own process
 	Local     ProcessID `json:"-"`                   // by the kernel; zero if this process cannot see it, and if it was decoded from JSON
 }
 

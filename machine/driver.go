@@ -153,6 +153,7 @@ func (s *scanner) addDriver(m *Machine) {
 		return
 	}
 	m.addDriver(a, s.lockers)
+	m.nameUnread()
 	if s.opts.Only != "" {
 		m.Outside = []Outside{} // they may belong to jobs that were not read
 		m.Findings = slices.DeleteFunc(m.Findings, func(f Finding) bool { return f.Kind == OutsideJobs })

@@ -60,11 +60,18 @@ func findingsOf(m *Machine) (out []Finding) {
 		jobFindings(&m.Jobs[i], addOf(m.Jobs[i].UID))
 	}
 	for _, o := range m.Outside {
-		if o.Used >= minOutside && !exempt(o.UID) {
-			addOf(o.UID)(Finding{Kind: OutsideJobs, Device: o.Device, PID: o.PID,
-				Text:   fmt.Sprintf("%s holds %s of device %d, and belongs to no job", outsideName(o), humanfmt.Bytes(o.Used), o.Device),
-				Remedy: "start it with ration run, so that it has a limit"})
+		if !o.isReported() || exempt(o.UID) {
+			continue
 		}
+		f := Finding{Kind: OutsideJobs, Device: o.Device, PID: o.PID, Text: fmt.Sprintf("%s holds %s of device %d, and ", outsideName(o), humanfmt.Bytes(o.Used), o.Device)}
+		if o.Region != "" { // it may have a limit, which is not compared with anything here
+			f.Text += "is in a job of a folder that is not read here: " + o.Region
+			f.Remedy = "ration ps " + o.Region + " shows it; " + job.EnvFolder + " names the folder that is read"
+		} else {
+			f.Text += "belongs to no job"
+			f.Remedy = "start it with ration run, so that it has a limit"
+		}
+		addOf(o.UID)(f)
 	}
 	return out
 }

@@ -225,9 +225,13 @@ var outsideColumns = []column[machine.Outside]{
 
 // printOutside prints the processes that belong to no job.
 func (a *app) printOutside(all []machine.Outside) {
-	if len(all) > 0 {
-		a.out.printf("\n%s\n", a.out.style(bold, "in no job"))
-		printTable(a.out, outsideColumns, all)
+	for _, unread := range []bool{false, true} {
+		some := slices.DeleteFunc(slices.Clone(all), func(o machine.Outside) bool { return (o.Region != "") != unread })
+		if len(some) > 0 {
+			title := map[bool]string{false: "in no job", true: "in a job that was not read"}[unread]
+			a.out.printf("\n%s\n", a.out.style(bold, title))
+			printTable(a.out, outsideColumns, some)
+		}
 	}
 }
 

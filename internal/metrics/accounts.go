@@ -34,7 +34,8 @@ var (
 )
 
 // jobTotals exports the totals of the jobs with series. Without accounts, or if their file cannot be read, there
-// are none: a counter must not begin at 0 again.
+// are none: a counter must not begin at 0 again. A device that no job of a name has used has none; both a total and the
+// most that a job held stay, so a counter that was there stays as well.
 func (e emitter) jobTotals(a Accounts, all []series) {
 	var subjects []usage.Subject
 	for i := range all {
@@ -49,12 +50,14 @@ func (e emitter) jobTotals(a Accounts, all []series) {
 	for i := range all {
 		s := &all[i]
 		for device, d := range s.devices {
-			if len(d.subjects) == 0 {
-				continue
-			}
 			var sum usage.Sums
+			used := d.peak > 0
 			for _, subject := range d.subjects {
-				sum = sum.Plus(totals[subject])
+				total, known := totals[subject]
+				sum, used = sum.Plus(total), used || known
+			}
+			if len(d.subjects) == 0 || !used {
+				continue
 			}
 			labels := []string{s.user, s.name, strconv.Itoa(device)}
 			e.totals(jobHeld, jobHeldIdle, jobAsleep, jobTime, sum, labels...)

@@ -3,6 +3,7 @@ package metrics
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,30 @@ func TestNoAccounts(t *testing.T) {
 	expect.True(t, !strings.Contains(got, "byte_seconds") && !strings.Contains(got, "gpu_seconds") && strings.Contains(got, "ration_job_processes"), got)
 	got = scrape(t, example(), Options{Accounts: exampleAccounts()})
 	expect.True(t, !strings.Contains(got, "byte_seconds"), "with the series of jobs turned off", got)
+}
+
+// A job has counters of the accounts for the devices that it has used, or that an earlier job of its name has used.
+func TestUsedDevices(t *testing.T) {
+	m := example()
+	devices := []machine.Device{{Device: 0, UUID: "GPU-a", Limited: true}, {Device: 1, UUID: "GPU-b", Limited: true, Limit: gib}}
+	m.Jobs = []machine.Job{{Name: "train", Owner: "lovelace", State: machine.Running, Created: m.Jobs[0].Created, Path: m.Jobs[0].Path, Devices: devices}}
+	for _, tt := range []struct {
+		peak uint64 // of device 0
+		jobs map[usage.Subject]usage.Sums
+		want []string
+	}{
+		{want: nil},
+		{peak: 1, want: []string{"0"}},
+		{jobs: exampleAccounts().jobs, want: []string{"1"}},
+		{peak: 1, jobs: exampleAccounts().jobs, want: []string{"0", "1"}},
+	} {
+		devices[0].Peak = tt.peak
+		got := scrape(t, m, Options{Jobs: true, Accounts: totals{jobs: tt.jobs}})
+		for _, device := range []string{"0", "1"} {
+			there := strings.Contains(got, `ration_job_memory_byte_seconds_total{device="`+device+`"`)
+			expect.Equal(t, there, slices.Contains(tt.want, device), tt.want, got)
+		}
+	}
 }
 
 // A user sees only that user's totals at the socket.

@@ -206,6 +206,31 @@ func TestHostileSubordinates(t *testing.T) {
 	expect.Equal(t, sums[Subject{UID: first + maxSubjects, Owner: fmt.Sprint(first + maxSubjects), Job: OtherJobs, Device: train.Device}].Held, (users-maxSubjects)*gib)
 }
 
+// Only devices that a job has used take one of its user's accounts, however many the machine has.
+func TestMeterUnusedDevices(t *testing.T) {
+	const jobs, devices = maxSubjects - 1, 16
+	m := NewMeter()
+	for n := range jobs {
+		mc := machineWith(gib, 0, 0, fmt.Sprint("fold", n))
+		mc.Devices = []machine.GPU{{UUID: "GPU-0", Total: 80 * gib}}
+		for d := 1; d < devices; d++ {
+			uuid := fmt.Sprint("GPU-", d)
+			mc.Devices = append(mc.Devices, machine.GPU{Device: d, UUID: uuid, Total: 80 * gib})
+			mc.Jobs[0].Devices = append(mc.Jobs[0].Devices, machine.Device{Device: d, UUID: uuid, Limited: true})
+		}
+		now := monday.Add(time.Duration(2*n) * time.Second)
+		m.Times(mc, time.Second, now)
+		m.Look(mc, now)
+		m.Look(mc, now.Add(time.Second))
+		m.Times(mc, time.Second, now)
+	}
+	sums := m.Take().Sums
+	expect.Equal(t, len(sums), jobs, "an account for each job")
+	for s, got := range sums {
+		expect.True(t, s.Device == "GPU-0" && s.Job != OtherJobs && got.Idle == got.Held, s, got)
+	}
+}
+
 // What users name their jobs and projects is one line in every report, and no character of it is for a terminal.
 func TestHostileNames(t *testing.T) {
 	s := Subject{Owner: "eve", UID: 6666, Project: "a\u202eb\u009b2J", Job: "x\nroot,,slurm-7\x1b[2J"}

@@ -17,8 +17,8 @@ const (
 	// maxGap is the longest time between two looks that counts as watched. After a longer one, as after the
 	// machine was suspended, nobody knows what was held.
 	maxGap = 15 * time.Second
-	// maxSubjects is how many accounts for jobs and devices one user gets in a day, together with its subordinate
-	// users. The user's other jobs share one for each device, and those of all its subordinate users another: the
+	// maxSubjects is how many accounts one user gets in a day, together with its subordinate users: one for each job and
+	// device that the job has used. The user's other jobs share one for each device, and those of all its subordinate users another: the
 	// file has a bound, and no user may fill it.
 	maxSubjects = 512
 	// maxCount bounds how far a job's own counters advance between two looks: the job can write them.
@@ -276,8 +276,8 @@ func jobOfDenied(mc *machine.Machine, d *machine.Denied) (j machine.Job, on mach
 	return j, on
 }
 
-// subject returns the account for a job on a device.
-func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, now time.Time) Subject {
+// subjectOf returns the account that a job on a device has, or would have if the user had fewer.
+func subjectOf(mc *machine.Machine, j *machine.Job, d *machine.Device) Subject {
 	s := Subject{UID: j.UID, Owner: j.Owner, Job: j.Title(), Device: d.UUID}
 	if _, there := capacityOf(mc, d); !there {
 		s.Device = UnknownDevice
@@ -291,15 +291,32 @@ func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, 
 	if j.Kubernetes != nil { // which the user cannot choose
 		s.Project = j.Kubernetes.Namespace
 	}
+	return s
+}
+
+// membersOf returns the subjects that have accounts of this day, of a user and its subordinate users.
+func (m *Meter) membersOf(uid int, now time.Time) (account int, known map[Subject]bool) {
 	if day := now.Truncate(24 * time.Hour); !day.Equal(m.day) {
 		m.day, m.members, m.others = day, map[int]map[Subject]bool{}, map[int]Subject{}
 	}
-	account := m.user(s.UID)
-	known := m.members[account]
-	if known == nil {
+	account = m.user(uid)
+	if known = m.members[account]; known == nil {
 		known = map[Subject]bool{}
 		m.members[account] = known
 	}
+	return account, known
+}
+
+// hasAccount reports whether there is an account for a job on a device, which may be that of the user's other jobs.
+func (m *Meter) hasAccount(mc *machine.Machine, j *machine.Job, d *machine.Device, now time.Time) bool {
+	_, known := m.membersOf(j.UID, now)
+	return len(known) >= maxSubjects || known[subjectOf(mc, j, d)]
+}
+
+// subject returns the account for a job on a device, and takes one if it has none.
+func (m *Meter) subject(mc *machine.Machine, j *machine.Job, d *machine.Device, now time.Time) Subject {
+	s := subjectOf(mc, j, d)
+	account, known := m.membersOf(s.UID, now)
 	if !known[s] && len(known) >= maxSubjects {
 		s.Job, s.Project = OtherJobs, ""
 		if s.UID != account {
@@ -377,6 +394,9 @@ func (m *Meter) Times(mc *machine.Machine, span time.Duration, now time.Time) {
 			if late := m.unpaid[key] + uint64(unmeasured*float64(span)); late > 0 {
 				unpaid[key] = min(late, maxLate)
 				had += late - unpaid[key]
+			}
+			if had == 0 && !worked && !m.hasAccount(mc, j, d, now) {
+				continue // a device that the job has not used takes no account
 			}
 			s := m.subject(mc, j, d, now)
 			m.worked[s] = m.worked[s] || worked
