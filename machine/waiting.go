@@ -186,6 +186,9 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 		})
 		started = started || w.served()
 		waited := humanfmt.Waited(now.Sub(w.Since))
+		if before.Folder == "" { // no scan has seen how long it waited
+			waited = "at most " + waited
+		}
 		switch {
 		case w.Path == "":
 		case started:
