@@ -92,7 +92,7 @@ func (e *Event) ID() EventID {
 	case e.Kind == JobIdle:
 		id.Time = e.Idle
 	case e.Waits != nil:
-		id.Time, id.PID = e.Waits.Since, e.Waits.PID
+		id.Time = e.Waits.Since // not its PID: of several programs that wait for one ration any may be named
 	case e.Kind == JobSlept || e.Kind == JobWoke || e.Kind == JobCannotSleep:
 		id.Slot = int(e.Sleeps)
 	case e.Device != nil:

@@ -165,10 +165,9 @@ func (s *userState) readQueues(paths []string) (changed bool) {
 func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 	type key struct {
 		path string
-		pid  int
 		at   int64
 	}
-	id := func(w *Waiting) key { return key{w.Path, w.PID, w.Since.UnixNano()} }
+	id := func(w *Waiting) key { return key{w.Path, w.Since.UnixNano()} }
 	was := map[key]*Waiting{}
 	for i := range before.Waiting {
 		was[id(&before.Waiting[i])] = &before.Waiting[i]
@@ -190,7 +189,10 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 			return j.ID().Path == w.Path && (j.Created.After(w.Since) || w.Wakes && j.Sleep != Asleep && j.State != Ended)
 		})
 		started = started || w.served()
-		waited := humanfmt.Span(now.Sub(w.Since).Truncate(time.Second))
+		waited := humanfmt.Waited(now.Sub(w.Since))
+		if before.Folder == "" { // no scan has seen how long it waited
+			waited = "at most " + waited
+		}
 		switch {
 		case w.Path == "":
 		case started:

@@ -104,7 +104,7 @@ func TestWaitingProcessOfAnother(t *testing.T) {
 // A job that sleeps waits for room, too. It is admitted when it sleeps no more.
 func TestWaitingToWake(t *testing.T) {
 	at := func(sleep string, waiting ...Waiting) *Machine {
-		return &Machine{Waiting: waiting, Jobs: []Job{{Name: "nb", Path: "/jobs/nb/region", Created: time.Unix(1, 0), Sleep: sleep}}}
+		return &Machine{Folder: "/jobs", Waiting: waiting, Jobs: []Job{{Name: "nb", Path: "/jobs/nb/region", Created: time.Unix(1, 0), Sleep: sleep}}}
 	}
 	waits := Waiting{Place: 1, Job: "nb", Path: "/jobs/nb/region", Owner: "anna", PID: 7, Since: time.Unix(2, 0), Wants: []Wanted{{0, 20 << 30}}, Wakes: true}
 	for _, c := range []struct{ sleep, kind, text string }{
@@ -142,5 +142,18 @@ func TestWaitingToWakeForRation(t *testing.T) {
 		events := waitingSince(&Machine{Waiting: []Waiting{waits}, Jobs: []Job{asleep}}, &Machine{Jobs: []Job{asleep}}, time.Unix(10, 0))
 		expect.Must(t, len(events) == 1, events)
 		expect.Equal(t, events[0].Kind, kind, size)
+	}
+}
+
+// One wait is one event, whichever of the programs that wait for one ration is named.
+func TestWaitingOnce(t *testing.T) {
+	at := func(pid int) *Machine {
+		return &Machine{Folder: "/jobs", Waiting: []Waiting{{Place: 1, Job: "anna", Path: job.OfUserPath(4001), Owner: "anna", UID: 4001, PID: pid, Since: time.Unix(2, 0), Wants: []Wanted{{2, 100 << 30}}}}}
+	}
+	for _, pid := range []int{0, 8} { // the first program has ended, and another of the user goes on
+		events := waitingSince(at(7), at(pid), time.Unix(10, 0))
+		expect.Equal(t, len(events), 0, events)
+		first, later := waitingSince(&Machine{}, at(7), time.Unix(10, 0)), waitingSince(&Machine{}, at(pid), time.Unix(10, 0))
+		expect.True(t, first[0].ID() == later[0].ID(), first[0].ID(), later[0].ID())
 	}
 }

@@ -48,6 +48,8 @@ type journal struct {
 	// orphans are jobs that ran when an earlier agent logged their start. The journal does not have
 	// their end, and this agent has not seen them yet.
 	orphans []machine.Job
+	// waits are those that an earlier agent logged, whose end the journal does not have, and that this agent has not seen yet.
+	waits []machine.Waiting
 	// earlier are events of earlier agents that no region shows.
 	earlier []machine.Event
 }
@@ -122,6 +124,7 @@ func openJournal(folder string) (*journal, error) {
 			l.earlier = append(l.earlier, *e)
 		}
 	}
+	l.waits = waitingAfter(l.earlier)
 	for key := range l.running() {
 		was := l.entries[l.known[key]]
 		l.orphans = append(l.orphans, machine.Job{Name: was.Ran.Name, Path: was.Ran.Path, Owner: was.Ran.Owner, UID: was.UID, Created: was.Ran.Created, State: machine.Running})
@@ -158,10 +161,24 @@ func (l *journal) running() map[uint64]bool {
 	return out
 }
 
+// waitingAfter returns the waits that have begun and not ended after those events.
+func waitingAfter(events []machine.Event) (out []machine.Waiting) {
+	for _, e := range events {
+		switch is := func(w machine.Waiting) bool { return w.Path == e.Path && w.Since.Equal(e.Waits.Since) }; {
+		case e.Waits == nil:
+		case e.Kind == machine.JobWaits:
+			out = append(out, *e.Waits)
+		default:
+			out = slices.DeleteFunc(out, is)
+		}
+	}
+	return out
+}
+
 // ends returns an event for each orphan that does not run any more. No region shows that end,
-// unless a launcher saw it. A job that is missing from an incomplete scan may still run.
+// unless a launcher saw it. A job that is missing from an incomplete scan may still run. It does the same for waits.
 func (l *journal) ends(m *machine.Machine, now time.Time) (out []machine.Event) {
-	if len(l.orphans) == 0 {
+	if len(l.orphans) == 0 && len(l.waits) == 0 {
 		return nil
 	}
 	partial := slices.ContainsFunc(m.Findings, func(f machine.Finding) bool { return f.Kind == machine.Unanswering })
@@ -178,8 +195,11 @@ func (l *journal) ends(m *machine.Machine, now time.Time) (out []machine.Event) 
 		before.Jobs = append(before.Jobs, was)
 		return true
 	})
+	if !partial {
+		before.Waiting, l.waits = l.waits, nil
+	}
 	for _, e := range machine.Events(&before, m, now) {
-		if e.Kind == machine.JobEnded {
+		if e.Kind == machine.JobEnded || e.Kind == machine.JobAdmitted || e.Kind == machine.JobGaveUp {
 			out = append(out, e)
 		}
 	}

@@ -337,3 +337,33 @@ func TestToldEvents(t *testing.T) {
 	expect.True(t, kept == maxKept && l.entries[len(l.entries)-1].Event != nil && len(l.entries) == 8+2*maxKept, kept, len(l.entries))
 	l.close()
 }
+
+// A wait that an earlier agent has logged, and that is over by now, has an end. One that goes on has none, nor one of a folder
+// that could not be read.
+func TestToldWaits(t *testing.T) {
+	list := reopen(t, t.TempDir())
+	folder := filepath.Dir(list.path)
+	since := time.Unix(100, 0).UTC()
+	event := func(kind, name string, pid int) machine.Event {
+		return machine.Event{Kind: kind, Path: name, Waits: &machine.Waiting{Job: name, Path: name, Owner: "anna", PID: pid, Since: since}, Time: since}
+	}
+	for _, e := range []machine.Event{event(machine.JobWaits, "gone", 1), event(machine.JobWaits, "served", 2), event(machine.JobWaits, "waits", 3),
+		event(machine.JobWaits, "told", 4), event(machine.JobGaveUp, "told", 0)} {
+		list.put(entryOf(&e, nil))
+	}
+	expect.OK(t, list.save(&machine.Machine{}))
+	list = reopen(t, folder)
+	ends := func(m machine.Machine) (out []string) {
+		m.Waiting = []machine.Waiting{{Job: "waits", Path: "waits", Since: since}}
+		m.Jobs = []machine.Job{{Path: "served", Created: since.Add(time.Second), State: machine.Running}}
+		for _, e := range list.ends(&m, time.Unix(109, 0)) {
+			out = append(out, e.Text)
+		}
+		slices.Sort(out)
+		return out
+	}
+	expect.Equal(t, len(ends(machine.Machine{Findings: []machine.Finding{{Kind: machine.Unanswering}}})), 0)
+	expect.Equal(t, fmt.Sprintf("%q", ends(machine.Machine{})),
+		`["job gone of anna left the queue after at most 9 s without starting" "job served of anna has room for  after at most 9 s"]`)
+	expect.Equal(t, len(ends(machine.Machine{})), 0, "they are said once")
+}

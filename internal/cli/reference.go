@@ -83,7 +83,7 @@ var variablesOfAll = []Entry{
 
 var files = []Entry{
 	{"/run/ration/JOB/region", "A job of root: its limits, and what each process holds. Beside it: info (how it was started), and region.limits (limits that only the file's owner can change)."},
-	{"$XDG_RUNTIME_DIR/ration/JOB/region, /tmp/ration-UID/JOB/region", "A job of another user. ~/.local/state/ration/JOB where another user has made that folder."},
+	{"$XDG_RUNTIME_DIR/ration/JOB/region, /tmp/ration-UID/JOB/region", "A job of another user. ~/.local/state/ration/JOB where another user has made that folder. Under a policy /tmp/ration-UID/JOB is the record of a run. A logout removes what is in XDG_RUNTIME_DIR."},
 	{"/run/ration/lib, /var/lib/ration/lib, ~/.cache/ration/lib", "The unpacked library, in a folder named by its content."},
 	{"/usr/lib/ration/libration.so", "The library, where a package installed it."},
 	{"/etc/ld.so.preload", "What ration run --keep mounts over, for its job only. A policy has a line in it."},

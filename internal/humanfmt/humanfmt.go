@@ -56,6 +56,9 @@ func Span(d time.Duration) string {
 	return trim(Three(float64(d)/scale(float64(d)))) + " " + unit(float64(d))
 }
 
+// Waited renders how long something waited, in whole seconds that have passed, as all that tell of one wait.
+func Waited(d time.Duration) string { return Span(d.Truncate(time.Second)) }
+
 // Range renders two times, with one unit where they share it: 239–416 ns.
 func Range(low, high float64) string {
 	if unit(low) == unit(high) {

@@ -151,7 +151,7 @@ func TestNamed(t *testing.T) {
 		name string
 		want []string
 	}{
-		{alice, "a", []string{run, temp}}, {alice, "b", []string{home}}, {alice, "c", nil}, {alice, "linked", nil}, {bob, "a", nil}, {bob, "c", nil},
+		{alice, "a", []string{temp, run}}, {alice, "b", []string{home}}, {alice, "c", nil}, {alice, "linked", nil}, {bob, "a", nil}, {bob, "c", nil},
 		{61013, "d", nil}, {alice, "../" + fmt.Sprint(alice), nil}, {alice, "none", nil},
 	} {
 		var got []string

@@ -7,6 +7,7 @@
 //	$XDG_RUNTIME_DIR/ration/JOB/region        a user's
 //	${TMPDIR:-/tmp}/ration-UID/JOB/region     a user's, without XDG_RUNTIME_DIR
 //	$HOME/.local/state/ration/JOB/region      a user's, if another user has made that folder
+//	/tmp/ration-UID/JOB/region                the record of a user's run, under a policy
 //
 // RATION_DIR names another folder of jobs. A folder that another user can write is refused, because
 // regions hold the limits.
@@ -48,6 +49,9 @@ func Folder() string {
 	if uid == 0 {
 		return RootFolder
 	}
+	if dir, is := lastingFolder(uid); is {
+		return dir
+	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "ration")
 	}
@@ -59,6 +63,18 @@ func Folder() string {
 		}
 	}
 	return dir
+}
+
+// lastingFolder returns the folder of a user whose programs a policy rules. Its region is root's, and this folder has only how
+// runs have ended: it must outlast the user's logout, which removes XDG_RUNTIME_DIR, and root must find it, which does not know
+// the user's TMPDIR. is is false if there is no such policy, or another user has made a folder of that name.
+func lastingFolder(uid int) (dir string, is bool) {
+	if !Ruled() {
+		return "", false
+	}
+	dir = filepath.Join(SystemPaths.Temp, tempPrefix+strconv.Itoa(uid))
+	reason, err := UntrustedReason(dir)
+	return dir, err == nil && reason == "" || errors.Is(err, fs.ErrNotExist)
 }
 
 // OtherFolders returns further folders with jobs of this user: a login sets XDG_RUNTIME_DIR, and cron and su do not. Jobs

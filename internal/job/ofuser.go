@@ -1,6 +1,8 @@
 package job
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -68,6 +70,19 @@ const InForceFile = "/etc/ration/in-force.toml"
 
 // PolicyInForce reports whether a policy is in force.
 func PolicyInForce() bool { return safepath.Exists(InForceFile) }
+
+// Ruled reports whether a policy puts all programs of this user into one job. userjob_ruled in the
+// library does the same.
+func Ruled() bool {
+	inForce := unix.Stat_t{Uid: ^uint32(0)} // no owner, in case it cannot be read
+	if err := unix.Lstat(InForceFile, &inForce); errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	uid := os.Getuid()
+	var exempt unix.Stat_t
+	err := unix.Lstat(filepath.Join(RootFolder, OfUser(uid), ExemptName), &exempt)
+	return uid != 0 && (err != nil || int(exempt.Uid) != uid || exempt.Uid == inForce.Uid)
+}
 
 // PolicyUser returns the user that a job or run of a policy is for, by the path of its region.
 func PolicyUser(path string) (uid int, is bool) {

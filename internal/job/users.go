@@ -204,10 +204,11 @@ func (p Paths) NameAt(uid int, path string) (name string, own bool) {
 
 // foldersOf returns the folders in which a user may have jobs.
 func (p Paths) foldersOf(uid int) []string {
-	f := Folders{UID: uid, paths: []string{filepath.Join(p.Runtime, strconv.Itoa(uid), "ration")}, withProcesses: true, home: p.Home}
+	f := Folders{UID: uid, withProcesses: true, home: p.Home}
 	if temp := filepath.Join(p.Temp, tempPrefix+strconv.Itoa(uid)); ownedBy(temp, uid) {
-		f.paths = append(f.paths, temp)
+		f.paths = append(f.paths, temp) // first, since records are made there
 	}
+	f.paths = append(f.paths, filepath.Join(p.Runtime, strconv.Itoa(uid), "ration"))
 	return f.Paths()
 }
 

@@ -27,18 +27,8 @@ import (
 // InForceFile exists while a policy is in force.
 const InForceFile = job.InForceFile
 
-// Ruled reports whether a policy puts all programs of this user into one job. userjob_ruled in the
-// library does the same.
-func Ruled() bool {
-	inForce := unix.Stat_t{Uid: ^uint32(0)} // no owner, in case it cannot be read
-	if err := unix.Lstat(InForceFile, &inForce); errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	uid := os.Getuid()
-	var exempt unix.Stat_t
-	err := unix.Lstat(filepath.Join(job.RootFolder, job.OfUser(uid), job.ExemptName), &exempt)
-	return uid != 0 && (err != nil || int(exempt.Uid) != uid || exempt.Uid == inForce.Uid)
-}
+// Ruled is job.Ruled.
+func Ruled() bool { return job.Ruled() }
 
 // RunRequest is the word with which a user requests a run: UID run NAME RATION [project=PROJECT]. With waitAnswer at its end,
 // it waits in root's queue while there is no room for the user's ration, if the user's rule lets programs wait.

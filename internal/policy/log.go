@@ -62,7 +62,7 @@ func (k *keeper) noteWaits(m *mustWait) {
 
 // noteWaited says how a user's wait ended.
 func (k *keeper) noteWaited(m *mustWait, since int64, err error) {
-	waited := humanfmt.Span(time.Since(time.Unix(0, since)).Round(time.Second))
+	waited := humanfmt.Waited(time.Since(time.Unix(0, since)))
 	switch {
 	case err == nil:
 		k.note(m.uid, fmt.Sprintf("%s has a ration after %s in the queue", proc.UserName(m.uid), waited))

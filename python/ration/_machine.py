@@ -126,7 +126,14 @@ def agent_sockets() -> list[str]:
         return [root]
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/"):
-        return [root, runtime + "/ration/agent.sock"]
+        sockets = [root, runtime + "/ration/agent.sock"]
+    else:
+        sockets = _sockets_without_login(root)
+    policys = f"/tmp/ration-{os.geteuid()}/agent.sock"  # that of a user under a policy
+    return sockets if policys in sockets else [*sockets, policys]
+
+
+def _sockets_without_login(root: str) -> list[str]:
     folder = f"{os.environ.get('TMPDIR') or '/tmp'}/ration-{os.geteuid()}"
     home = os.environ.get("HOME", "")
     return [root, folder + "/agent.sock"] + ([home + "/.local/state/ration/agent.sock"] if home.startswith("/") else [])

@@ -1,7 +1,7 @@
 # usage: unshare -mpf --kill-child --mount-proc sh -eu policy.sh SCRIPT
 # Runs a script as root on a machine of its own, as far as a policy sees it: /run is empty; /etc has
-# the users anna, ben and carl, of whom ben is in the group students, and what is written to it and
-# to /usr/lib is gone afterwards; the stand-in driver is where the dynamic linker looks by itself.
+# the users anna, ben and carl, of whom ben is in the group students, and what is written to it,
+# to /tmp and to /usr/lib is gone afterwards; the stand-in driver is where the dynamic linker looks by itself.
 dir=$(mktemp -d -p /tmp)
 trap 'umount -l "$dir"; rmdir "$dir"' EXIT
 mount -t tmpfs -o mode=755 tmpfs "$dir"
@@ -12,9 +12,24 @@ mount -t overlay -o "lowerdir=/usr/lib,upperdir=$dir/lib,workdir=$dir/lib.work" 
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /var/lib
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-for jobs in /tmp/ration-[0-9]*; do # of users on the machine around it
-	[ ! -d "$jobs" ] || mount -t tmpfs -o "mode=700,uid=${jobs##*-}" tmpfs "$jobs"
+# /tmp has the folders of the machine around it, but not those of its users' jobs.
+mkdir "$dir/around"
+mount -t tmpfs -o mode=1777 tmpfs "$dir/around"
+for path in /tmp/*/; do
+	path=${path%/}
+	case $path in /tmp/ration-*) continue ;; esac
+	mkdir "$dir/around${path#/tmp}"
+	mount --rbind "$path" "$dir/around${path#/tmp}" 2>/dev/null || [ ! -d "$path" ] # another test may have removed it
 done
+mount --rbind "$dir/around" /tmp
+cd "$PWD"
+clean() {
+	cd /
+	umount -l /tmp
+	umount -l "$dir"
+	rmdir "$dir"
+}
+trap clean EXIT
 rm -f /etc/ld.so.preload
 cp -L "$DRIVER/libcuda.so.1" "$DRIVER/libnvidia-ml.so.1" /usr/lib
 cat >>/etc/passwd <<END
