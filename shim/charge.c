@@ -172,8 +172,10 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 		const struct region *r = attach_region();
 		/* Runs may have all of the ration for now. */
 		bool users = r && r->limits_beside && r->path && userjob_ruled() && !userjob_is_run(r->path);
-		log_warn(users ? "out of memory: your ration has nothing of device %u that no run has (wait until a run has ended: ration ps)%s"
-			       : "out of memory: device %u is not for this job, which has no memory of it (use another device: ration inspect "
+		log_warn(users ? "out of memory: your ration has nothing of device %u that no run has (wait until a run has ended: ration "
+				 "ps)%s"
+			       : "out of memory: device %u is not for this job, which has no memory of it (use another device: ration "
+				 "inspect "
 				 "lists the job's)%s",
 			 device, more);
 		return;
