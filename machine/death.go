@@ -18,9 +18,10 @@ type Death struct {
 	HostPID int         `json:"host_pid"`
 	Name    string      `json:"name"` // name of its program
 	Joined  time.Time   `json:"joined_at,omitzero"`
-	Reaper  int         `json:"reaper"`  // PID of the process that noticed the death, in that process's PID namespace
-	Noticed string      `json:"noticed"` // how the death was noticed
-	Held    []DeathHeld `json:"held"`    // for each device of which it held memory
+	Reaper  int         `json:"reaper"`           // PID of the process that noticed the death, in that process's PID namespace
+	Noticed string      `json:"noticed"`          // how the death was noticed
+	Asleep  bool        `json:"asleep,omitempty"` // the job slept: Held was in host memory, and no memory went back to the job
+	Held    []DeathHeld `json:"held"`             // for each device of which it held memory, or had it put aside if Asleep
 }
 
 // DeathHeld is the memory of one device that a dead process held.
@@ -43,7 +44,11 @@ func (d *Death) since() time.Time { return cmp.Or(d.Joined, d.Time) }
 // Sentence says which process died, how much it held, and how the death was noticed. The name
 // and the PID are claims of the job: the kernel can no longer confirm them.
 func (d *Death) Sentence() string {
-	return fmt.Sprintf("%s died holding %s, which went back to the job; %s", nameAndPID(d.Name, d.PID, true), humanfmt.Bytes(d.Total()), d.Noticed)
+	how := fmt.Sprintf("holding %s, which went back to the job", humanfmt.Bytes(d.Total()))
+	if d.Asleep {
+		how = fmt.Sprintf("asleep, with %s put aside in host memory", humanfmt.Bytes(d.Total()))
+	}
+	return fmt.Sprintf("%s died %s; %s", nameAndPID(d.Name, d.PID, true), how, d.Noticed)
 }
 
 func readDeaths(r *region.Region) ([]Death, error) {
@@ -59,7 +64,7 @@ func readDeaths(r *region.Region) ([]Death, error) {
 				held = append(held, DeathHeld{device, bytes})
 			}
 		}
-		out = append(out, Death{timeOf(d.Time), d.Slot, d.PID, d.HostPID, d.Name, timeOf(d.Joined), d.Reaper, d.Noticed(), held})
+		out = append(out, Death{timeOf(d.Time), d.Slot, d.PID, d.HostPID, d.Name, timeOf(d.Joined), d.Reaper, d.Noticed(), d.Asleep, held})
 	}
 	return out, nil
 }

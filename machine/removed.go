@@ -22,13 +22,13 @@ func (j *Job) AddDeaths(now time.Time, noticed string) {
 		if p.State != Dead || p.Lent { // the death of one that has lent memory is recorded
 			continue
 		}
-		held := []DeathHeld{}
+		held, asleep := []DeathHeld{}, false
 		for _, h := range p.Holdings {
-			if h.Total > 0 {
-				held = append(held, DeathHeld{h.Device, h.Total})
+			if bytes := h.Total + h.Aside; bytes > 0 { // one of them is 0
+				held, asleep = append(held, DeathHeld{h.Device, bytes}), asleep || h.Aside > 0
 			}
 		}
-		j.Deaths = append([]Death{{now.UTC(), p.Slot, p.PID, p.HostPID, p.Name, p.Joined, os.Getpid(), noticed, held}}, j.Deaths...)
+		j.Deaths = append([]Death{{now.UTC(), p.Slot, p.PID, p.HostPID, p.Name, p.Joined, os.Getpid(), noticed, asleep, held}}, j.Deaths...)
 		j.Died++
 	}
 	j.Processes = []Process{}

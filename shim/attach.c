@@ -180,10 +180,11 @@ static void attach_log_damage(unsigned slot, unsigned device)
 		  attach_job_config.path, slot, device);
 }
 
+/* attach_death_bytes returns what the job has back: nothing if it slept. */
 static uint64_t attach_death_bytes(const struct ration_death *death)
 {
 	uint64_t held = 0;
-	for (unsigned d = 0; d < RATION_DEVICES; d++)
+	for (unsigned d = 0; d < RATION_DEVICES && !(death->cause & RATION_CAUSE_ASLEEP); d++)
 		held += death->held[d];
 	return held;
 }

@@ -272,7 +272,8 @@ def deaths(f, c):
             "time": e["Time"], "slot": e["Slot"], "pid": e["PID"],
             "hostpid": f.page.unpack("HostPID", e["HostPID"])["PID"],
             "name": e["Name"].split(b"\0")[0].decode(errors="replace"),
-            "joined": e["Joined"], "reaper": e["Reaper"], "cause": e["Cause"], "held": e["Held"],
+            "joined": e["Joined"], "reaper": e["Reaper"], "held": e["Held"],
+            "cause": e["Cause"] & ~c["CauseAsleep"], "asleep": e["Cause"] & c["CauseAsleep"] != 0,
         }
 
 

@@ -319,6 +319,8 @@ const (
 	CauseZombie   = 5 // it is a zombie
 	CauseUnmapped = 6 // it does not map the region any more: it executed another program
 	CauseJoining  = 7 // it died while it joined
+
+	CauseAsleep = 1 << 8 // is added to the cause if the job slept: Held had been put aside into host memory, and was not returned
 )
 
 // Tail ends the file. A file that was ever cut short has lost it, even if it was extended again.

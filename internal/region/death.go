@@ -18,6 +18,7 @@ type Death struct {
 	Joined  int64 // Unix nanoseconds
 	Reaper  int   // PID of the process that noticed it, in its own PID namespace
 	Cause   int   // one of abi's constants from CauseUnknown
+	Asleep  bool  // Held had been put aside into host memory, because the job slept
 	Held    [abi.Devices]uint64
 }
 
@@ -48,6 +49,9 @@ func (r *Region) describe(slot int, st abi.Status, cause int) abi.Death {
 	d := abi.Death{
 		Time: uint64(time.Now().UnixNano()), Slot: uint32(slot), Cause: uint32(cause), PID: atomic.LoadUint64(&e.PID),
 		HostPID: atomic.LoadUint64(&e.HostPID), Joined: atomic.LoadUint64(&e.Joined), Reaper: uint64(self().pid),
+	}
+	if abi.Sleep(atomic.LoadUint64(&r.m.Header.Sleep)).State() == abi.Asleep {
+		d.Cause |= abi.CauseAsleep
 	}
 	copy(d.Name[:], loadName(e))
 	for i := range d.Held {
@@ -83,7 +87,7 @@ func (r *Region) Deaths() (out []Death, err error) {
 		}
 		out = append(out, Death{
 			Time: timeOf(e.Time), Slot: int(e.Slot), PID: pidOf(e.PID), HostPID: pidOf(uint64(abi.HostPID(e.HostPID).PID())),
-			Name: printable(e.Name[:]), Joined: timeOf(e.Joined), Reaper: pidOf(e.Reaper), Cause: int(e.Cause), Held: e.Held,
+			Name: printable(e.Name[:]), Joined: timeOf(e.Joined), Reaper: pidOf(e.Reaper), Cause: int(e.Cause &^ abi.CauseAsleep), Asleep: e.Cause >= abi.CauseAsleep && e.Cause < abi.CauseAsleep+uint32(len(causes)), Held: e.Held,
 		})
 	}
 	return out, r.whole()

@@ -51,6 +51,11 @@ func TestSleepMovesBytes(t *testing.T) {
 	h, err := r.Holdings(0, nil)
 	expect.True(t, err == nil && len(h) == 1 && h[0].Total == 0 && h[0].Aside == 60*MiB, "asleep it shows", h, err)
 
+	// What it has put aside does not go back to the job if it dies now.
+	r.record(r.describe(all[0].Slot, all[0].status, abi.CauseEnded))
+	deaths, err := r.Deaths()
+	expect.True(t, err == nil && len(deaths) == 1 && deaths[0].Asleep && deaths[0].Held[0] == 60*MiB && deaths[0].Noticed() == causes[abi.CauseEnded], deaths, err)
+
 	// A process that had the lock died after it had announced a part of the charge.
 	expect.OK(t, r.SetSleep(abi.Waking, false))
 	owner := Slot{r: r, index: all[0].Slot, status: all[0].status}
@@ -67,6 +72,9 @@ func TestSleepMovesBytes(t *testing.T) {
 	unlock()
 	expect.OK(t, <-charged)
 	expect.Equal(t, r.Used(0), 61*MiB, "after the charge that waited")
+	r.record(r.describe(all[0].Slot, all[0].status, abi.CauseEnded))
+	deaths, err = r.Deaths()
+	expect.True(t, err == nil && !deaths[0].Asleep && deaths[0].Held[0] == 61*MiB, deaths, err)
 	expect.OK(t, s.Leave())
 	expect.Equal(t, r.Used(0), 0, "after the end")
 }

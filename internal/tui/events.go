@@ -97,6 +97,9 @@ func (m *Model) eventsOf(j *machine.Job, named bool) (out []event) {
 			name = d.Name + " (" + name + ")"
 		}
 		text := fmt.Sprintf("%s died holding %s, now free", name, humanfmt.Bytes(d.Total()))
+		if d.Asleep {
+			text = fmt.Sprintf("%s died asleep, with %s in host memory", name, humanfmt.Bytes(d.Total()))
+		}
 		if named {
 			text = m.shortTitle(j, maxSubject) + ": " + text
 		}

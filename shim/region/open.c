@@ -262,6 +262,7 @@ const char *region_cause_text(unsigned cause)
 		[RATION_CAUSE_UNMAPPED] = "it no longer maps the region",
 		[RATION_CAUSE_JOINING] = "it died while it joined",
 	};
+	cause &= ~RATION_CAUSE_ASLEEP;
 	return cause < sizeof text / sizeof *text ? text[cause] : "unknown";
 }
 

@@ -123,6 +123,8 @@ static void reap_describe(struct region *r, unsigned slot, uint64_t status, unsi
 	d->time = now_ns(CLOCK_REALTIME);
 	d->slot = slot;
 	d->cause = cause;
+	if (sleep_state(load_acquire(&r->m->header.sleep)) == RATION_ASLEEP)
+		d->cause |= RATION_CAUSE_ASLEEP;
 	d->pid = load_acquire(&s->pid);
 	d->host_pid = load_acquire(&s->host_pid);
 	d->joined = load_acquire(&s->joined);
