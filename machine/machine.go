@@ -132,7 +132,9 @@ type Job struct {
 	ReadOnly bool      `json:"read_only"`              // the job could not be read, or has dead processes whose memory was not returned to it
 	Created  time.Time `json:"created_at,omitzero"`
 	Started  time.Time `json:"started_at,omitzero"` // when its command was started; zero if unknown
-	Ended    time.Time `json:"ended_at,omitzero"`   // zero if unknown
+	Ended    time.Time `json:"ended_at,omitzero"`   // when the last process ended; zero if unknown
+	// CommandEnded is when the job's command ended, if processes of the job outlived it: then Ended is unknown.
+	CommandEnded time.Time `json:"command_ended_at,omitzero"`
 	// IdleSince is since when the job's processes hold memory and have done nothing on any device; zero if they
 	// work, or if that is unknown. Only an agent knows it, and says so after ten minutes, or what its operator chose.
 	IdleSince time.Time         `json:"idle_since,omitzero"`

@@ -51,6 +51,9 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 		j.NoExit = len(l.Info.Command) > 0
 	default:
 		j.Exit, j.Ended = &Exit{Status: l.End.Status, Signal: l.End.Signal}, timeOf(l.End.Ended)
+		if l.End.Left {
+			j.Ended, j.CommandEnded = time.Time{}, j.Ended
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ type Waited struct {
 	Path    string        `json:"path"`
 	Exit    *machine.Exit `json:"exit,omitempty"`    // nil if the job has no command, or if it is unknown
 	Unknown bool          `json:"unknown,omitempty"` // its ration run was killed, so how the command ended is not known
-	Ended   time.Time     `json:"ended_at,omitzero"`
+	Ended   time.Time     `json:"ended_at,omitzero"` // of the job; zero if processes outlived its command, and nobody waited for them
 }
 
 type waitFlags struct {
@@ -100,7 +100,9 @@ func (a *app) runWait(f waitFlags, names []string) error {
 			}
 			r.err, r.Unknown = err, err == nil && launched && end == nil
 			if end != nil {
-				r.Exit, r.Ended = &machine.Exit{Status: end.Status, Signal: end.Signal}, time.Unix(0, end.Ended).UTC()
+				if r.Exit = (&machine.Exit{Status: end.Status, Signal: end.Signal}); end.Ended != 0 {
+					r.Ended = time.Unix(0, end.Ended).UTC()
+				}
 			}
 			results <- r
 		}

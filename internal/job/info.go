@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ration/internal/region"
 	"ration/internal/safepath"
 	"ration/internal/termtext"
 )
@@ -60,9 +61,10 @@ type Info struct {
 
 // End is how a job's command ended.
 type End struct {
-	Status int   `json:"status"` // exit status; 128 and the signal's number if one ended it
-	Signal int   `json:"signal"` // the signal that ended it, or 0
-	Ended  int64 `json:"ended"`  // Unix nanoseconds
+	Status int   `json:"status"`         // exit status; 128 and the signal's number if one ended it
+	Signal int   `json:"signal"`         // the signal that ended it, or 0
+	Ended  int64 `json:"ended"`          // when the command ended, in Unix nanoseconds; from Wait when the job ended, 0 if that is unknown
+	Left   bool  `json:"left,omitempty"` // other processes of the job lived then, so the job ended later
 }
 
 // WriteInfo records what is launched. The lock must be exclusive. It sets the PID and the time of the info, and cuts
@@ -74,7 +76,16 @@ func (l *Lock) WriteInfo(info Info) error {
 
 // WriteEnd records how the command ended.
 func (l *Lock) WriteEnd(status, signal int) error {
-	return l.writeInfo(unix.O_WRONLY|unix.O_APPEND, End{status, signal, time.Now().UnixNano()})
+	return l.writeInfo(unix.O_WRONLY|unix.O_APPEND, End{status, signal, time.Now().UnixNano(), l.isLeft()})
+}
+
+// isLeft reports whether other processes use the job: they have joined it, or were launched in it.
+func (l *Lock) isLeft() bool {
+	path := l.Job.Path
+	if run := InfoOf(l.Job).Region; IsRun(run) {
+		path = run
+	}
+	return inUseBy(int(l.file.Fd())) || region.Locked(path)
 }
 
 // Relabel replaces the labels of a standing job, which has no command and no end to lose. Its folder is this user's.

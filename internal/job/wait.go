@@ -80,6 +80,12 @@ func wait(j Job, block bool) (end *End, launched bool, err error) {
 		var started Info
 		_, started, end = readInfo(info)
 		launched = len(started.Command) > 0
+		if end != nil && end.Left { // the job has ended just now, if this process has waited for that
+			end.Ended = 0
+			if block {
+				end.Ended = time.Now().UnixNano()
+			}
+		}
 	} else if err == nil {
 		launched = alive >= 0 && !standing // by a launcher that could not record it
 	}

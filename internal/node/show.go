@@ -123,6 +123,8 @@ func StateText(s machine.Job, now time.Time) string {
 	}
 	if !s.Ended.IsZero() {
 		text += " " + Ago(now.Sub(s.Ended)) + " ago"
+	} else if !s.CommandEnded.IsZero() {
+		text += ", its command " + Ago(now.Sub(s.CommandEnded)) + " ago"
 	}
 	if s.Exit != nil && s.Exit.Signal != 0 {
 		text += fmt.Sprintf(" by signal %d (%v)", s.Exit.Signal, syscall.Signal(s.Exit.Signal))

@@ -73,7 +73,8 @@ func TestStateText(t *testing.T) {
 		"ended 2d ago with exit status 0":   job(machine.Ended, 48*time.Hour, &machine.Exit{}),
 		"ended 5s ago by signal 9 (killed)": job(machine.Ended, 5*time.Second, &machine.Exit{Status: 137, Signal: 9}),
 		"ended":                             {State: machine.Ended},
-		"running":                           {State: machine.Running},
+		"ended, its command 13s ago with exit status 4": {State: machine.Ended, CommandEnded: now.Add(-13 * time.Second), Exit: &machine.Exit{Status: 4}},
+		"running": {State: machine.Running},
 	} {
 		expect.Equal(t, StateText(j, now), want)
 	}

@@ -114,7 +114,7 @@ func (h *hub) drawJobs(m *machine.Machine, fragments map[string]string, lists ma
 	}
 	slices.SortStableFunc(jobs, func(a, b *machine.Job) int {
 		if a.State == machine.Ended && b.State == machine.Ended {
-			return cmp.Or(b.Ended.Compare(a.Ended), b.Created.Compare(a.Created))
+			return cmp.Or(endOf(b).Compare(endOf(a)), b.Created.Compare(a.Created))
 		}
 		return cmp.Or(cmp.Compare(jobOrder[a.State], jobOrder[b.State]), cmp.Compare(bits.Len64(b.Held()), bits.Len64(a.Held())), cmp.Compare(a.Title(), b.Title()), cmp.Compare(a.Path, b.Path))
 	})
@@ -178,6 +178,9 @@ func (h *hub) mayChange(j *machine.Job) bool {
 	return h.opts.MayChange != nil && j.State != machine.Ended && h.opts.MayChange(j)
 }
 
+// endOf returns when a job ended, or at least its command.
+func endOf(j *machine.Job) time.Time { return cmp.Or(j.Ended, j.CommandEnded) }
+
 func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) jobView {
 	v := jobView{ID: elementID(j.ID()), Holder: h.holder(j), Class: of.Class(), Pattern: of.Pattern(), Name: jobName(j), State: j.State, StateWord: node.StateWords(j),
 		Error: termtext.Printable(j.Error), Command: termtext.Printable(strings.Join(j.Command, " ")), Path: termtext.Printable(j.Path),
@@ -188,7 +191,7 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) 
 	v.Searchable = strings.ToLower(strings.Join([]string{v.Name, j.Owner, v.Holder, v.Command}, " "))
 	begin := cmp.Or(j.IdleSince, j.Started, j.Created)
 	if j.State == machine.Ended {
-		begin = j.Ended
+		begin = endOf(j)
 		v.Ending = endingOf(j.Exit)
 	}
 	if j.Sleep != "" {
