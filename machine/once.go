@@ -1,9 +1,11 @@
 package machine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -60,6 +62,9 @@ func (u *userScan) readOnce() userResult {
 		out.cut = u.readFolders(job.OtherFolders(), p, add)
 	default:
 		out.cut = u.readFolders(u.paths(), p, add)
+	}
+	if u.uid != ownUser { // whose folders are listed by name; those of others are read in the order of their file systems
+		slices.SortStableFunc(u.partial, func(a, b Job) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Path, b.Path)) })
 	}
 	out.jobs, out.records = u.partial, records
 	return out

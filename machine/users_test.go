@@ -152,6 +152,34 @@ func TestAllUsers(t *testing.T) {
 	expect.True(t, len(p) == 1 && p[0].Verified && p[0].PID == holder.Process.Pid && p[0].UID == alice && p[0].Cgroup != "", p)
 }
 
+// Jobs are listed by user, and those of a user by name, in whatever order the file system has them.
+func TestAllUsersInOrder(t *testing.T) {
+	testenv.NeedsRoot(t, "only root sees the jobs of all users")
+	dir, _ := shared(t)
+	places := job.Paths{Runtime: filepath.Join(dir, "run"), Temp: filepath.Join(dir, "tmp"), Proc: filepath.Join(dir, "proc"), Home: func(int) string { return "" }}
+	var want []string
+	for _, uid := range []int{61001, 61002} {
+		for _, path := range []string{places.Runtime, filepath.Join(places.Runtime, fmt.Sprint(uid))} {
+			expect.OK(t, os.MkdirAll(path, 0o755))
+		}
+		jobs := makeDir(t, uid, filepath.Join(places.Runtime, fmt.Sprint(uid), "ration"))
+		for _, name := range []string{"c", "a", "e", "b", "d"} {
+			path := makeRegionAt(t, filepath.Join(makeDir(t, uid, filepath.Join(jobs, name)), "region"))
+			expect.OK(t, os.Chown(path, uid, uid))
+			want = append(want, path)
+		}
+	}
+	slices.Sort(want)
+	m := readUsers(t, places, time.Minute)
+	var got []string
+	for i := range m.Jobs {
+		if strings.Contains(m.Jobs[i].Path, dir) { // the others are of other programs on this machine
+			got = append(got, m.Jobs[i].Path)
+		}
+	}
+	expect.True(t, slices.Equal(got, want), got)
+}
+
 func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }
 
 func makeRegionAt(t *testing.T, path string) string {
