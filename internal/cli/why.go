@@ -55,7 +55,8 @@ type WhyDeath struct {
 	Job  string `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path string `json:"path"`
 	machine.Death
-	Text string `json:"text"`
+	Earlier bool   `json:"earlier,omitempty"` // as WhyRefusal.Earlier
+	Text    string `json:"text"`
 }
 
 // WhyRefusal is a refusal with the names of its job and processes. Sizes are bytes.
@@ -63,10 +64,11 @@ type WhyRefusal struct {
 	Job  string `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path string `json:"path"`
 	machine.Refusal
-	Name string      `json:"name"` // name of the refused process; empty if it has ended
-	Free uint64      `json:"free"`
-	Top  []WhyHolder `json:"top"` // the processes that held most, largest first
-	Text string      `json:"text"`
+	Earlier bool        `json:"earlier,omitempty"` // of an earlier job of this name, which was removed
+	Name    string      `json:"name"`              // name of the refused process; empty if it has ended
+	Free    uint64      `json:"free"`
+	Top     []WhyHolder `json:"top"` // the processes that held most, largest first
+	Text    string      `json:"text"`
 }
 
 // WhyHolder is a process that held much memory at that time.
@@ -96,7 +98,8 @@ JOB is a name that ration ps shows, the path of a region, with a slash in it,
 or for root USER/NAME, a job of another user. Without it, all jobs are shown. A
 region keeps its latest 256 refusals. A process that has ended is shown by its
 PID. A repeated request is shown once, with the number of times. If an agent
-runs (ration agent), events of removed jobs are shown as well.
+runs (ration agent), events of removed jobs are shown as well, and marked if a
+later job has the name.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
 region could not be read.`,
@@ -152,7 +155,7 @@ func (a *app) runWhy(names []string, count int) error {
 		if i == 0 {
 			a.out.printf("\n")
 		}
-		a.printAt(d.Time, cmp.Or(d.Job, d.Path)+": "+d.Text)
+		a.printAt(d.Time, cmp.Or(d.Job, d.Path)+earlierText(d.Earlier)+": "+d.Text)
 	}
 	for i, c := range out.Compute {
 		if i == 0 {
@@ -237,6 +240,21 @@ func removedJobs(there []machine.Job, names []string) (out []machine.Job, err er
 	return out, err
 }
 
+// isEarlier reports whether a later one of the jobs has the name of this one, which was removed before.
+func isEarlier(jobs []machine.Job, j *machine.Job) bool {
+	return slices.ContainsFunc(jobs, func(later machine.Job) bool {
+		return later.ID().Path == j.ID().Path && later.Created.After(j.Created)
+	})
+}
+
+// earlierText follows the name of a job.
+func earlierText(earlier bool) string {
+	if earlier {
+		return " (an earlier job of this name)"
+	}
+	return ""
+}
+
 // isNamed reports whether an event belongs to a job with that name.
 func isNamed(e *machine.Event, argument string) bool {
 	return argument == e.Path || isName(argument, e.Job, e.Owner)
@@ -294,7 +312,7 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 		return
 	}
 	for _, f := range refusals[:min(count, len(refusals))] {
-		text := fmt.Sprintf("%s, device %d: %s", f.job.Title(), f.Device, f.Sentence(f.job.Processes))
+		text := fmt.Sprintf("%s%s, device %d: %s", f.job.Title(), earlierText(isEarlier(jobs, f.job)), f.Device, f.Sentence(f.job.Processes))
 		if f.Times > 1 {
 			text += fmt.Sprintf("; %s times in %s", humanfmt.Count(f.Times), humanfmt.Duration(f.Time.Sub(f.First)))
 		}
@@ -348,11 +366,12 @@ func explain(jobs []machine.Job, count int) Why {
 			out.Places = append(out.Places, place)
 		}
 		out.Compute = append(out.Compute, whyCompute(s)...)
+		earlier := isEarlier(jobs, &s)
 		for _, d := range s.Deaths {
-			out.Deaths = append(out.Deaths, WhyDeath{s.Name, s.Path, d, d.Sentence()})
+			out.Deaths = append(out.Deaths, WhyDeath{s.Name, s.Path, d, earlier, d.Sentence()})
 		}
 		for _, f := range s.Refusals {
-			r := WhyRefusal{s.Name, s.Path, f, f.RequesterName(s.Processes), f.Free(), []WhyHolder{}, f.Sentence(s.Processes)}
+			r := WhyRefusal{s.Name, s.Path, f, earlier, f.RequesterName(s.Processes), f.Free(), []WhyHolder{}, f.Sentence(s.Processes)}
 			for i, h := range f.Top {
 				r.Top = append(r.Top, WhyHolder{h, f.HolderName(i, s.Processes)})
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"ration/check/expect"
 	"ration/internal/limit"
@@ -19,4 +20,25 @@ func TestWhyNamesWhatHelps(t *testing.T) {
 			Refusals: []machine.Refusal{{Asked: uint64(2 * limit.GiB), Held: uint64(limit.GiB), Limit: uint64(2 * limit.GiB)}}}}, 1)
 		expect.True(t, strings.HasSuffix(text.String(), "The newest would have been granted with: "+want+"\n"), text.String())
 	}
+}
+
+// What happened to a removed job is not mistaken for what happened to a later job of its name.
+func TestWhyMarksEarlierJobs(t *testing.T) {
+	now := time.Now()
+	of := func(age time.Duration, state string, pid int) machine.Job {
+		return machine.Job{Name: "train", Path: "/jobs/train/region", Created: now.Add(-age), State: state,
+			Refusals: []machine.Refusal{{Time: now.Add(-age), PID: pid}}, Deaths: []machine.Death{{Time: now.Add(-age), PID: pid}}}
+	}
+	jobs := []machine.Job{of(time.Minute, machine.Running, 7), of(time.Hour, machine.Ended, 8)}
+	out := explain(jobs, 9)
+	for i, earlier := range []bool{false, true} {
+		expect.Equal(t, out.Refusals[i].Earlier, earlier, "refusal", i)
+		expect.Equal(t, out.Deaths[i].Earlier, earlier, "death", i)
+	}
+	var text bytes.Buffer
+	a := &app{out: terminal{Writer: &text, width: 200, writeErr: new(error)}}
+	a.printRefusals(jobs, 9)
+	lines := strings.Split(text.String(), "\n")
+	expect.True(t, strings.Contains(lines[0], "  train, device 0: ") && strings.Contains(lines[0], "pid 7") &&
+		strings.Contains(lines[1], "  train (an earlier job of this name), device 0: ") && strings.Contains(lines[1], "pid 8"), text.String())
 }
