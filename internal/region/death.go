@@ -87,7 +87,7 @@ func (r *Region) Deaths() (out []Death, err error) {
 		}
 		out = append(out, Death{
 			Time: timeOf(e.Time), Slot: int(e.Slot), PID: pidOf(e.PID), HostPID: pidOf(uint64(abi.HostPID(e.HostPID).PID())),
-			Name: printable(e.Name[:]), Joined: timeOf(e.Joined), Reaper: pidOf(e.Reaper), Cause: int(e.Cause &^ abi.CauseAsleep), Asleep: e.Cause&abi.CauseAsleep != 0, Held: e.Held,
+			Name: printable(e.Name[:]), Joined: timeOf(e.Joined), Reaper: pidOf(e.Reaper), Cause: int(e.Cause &^ abi.CauseAsleep), Asleep: e.Cause >= abi.CauseAsleep && e.Cause < abi.CauseAsleep+uint32(len(causes)), Held: e.Held,
 		})
 	}
 	return out, r.whole()
