@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 
@@ -235,7 +236,7 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 	if given.Memory.IsSet() {
 		plan.Sources.MemoryText = f.limits.mem
 	}
-	plan.Sources.Misplaced = limitFlagIn(plan.Command)
+	plan.Sources.Misplaced = slices.ContainsFunc(plan.Command, func(arg string) bool { return arg == "--mem" || strings.HasPrefix(arg, "--mem=") })
 	plan.Settings.Limits = given.Or(plan.Settings.Limits)
 	if cmd.Flags().Changed("compute-round") {
 		if plan.Settings.Round, err = limit.ParseRound("--compute-round", f.round); err != nil {
@@ -268,16 +269,6 @@ func (f *runFlags) readSettings(cmd *cobra.Command) (err error) {
 		plan.Warn(err.Error())
 	}
 	return nil
-}
-
-// limitFlagIn returns --mem if it is among the arguments of a command, where it limits nothing. ration create has no command.
-func limitFlagIn(command []string) string {
-	for i, arg := range command {
-		if name, _, _ := strings.Cut(arg, "="); i > 0 && name == "--mem" {
-			return name
-		}
-	}
-	return ""
 }
 
 // rationOn is launch.Plan.RationOn by the policy in force.

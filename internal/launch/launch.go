@@ -84,7 +84,7 @@ type Plan struct {
 type Sources struct {
 	Memory, Compute, ComputeMax string
 	MemoryText                  string // the value of that flag as the user wrote it; empty if it is not known
-	Misplaced                   string // a flag of ration run that is among the arguments of the command; empty if there is none
+	Misplaced                   bool   // --mem is among the arguments of the command, where it limits nothing
 }
 
 // Job is a job that is ready to start.

@@ -138,8 +138,8 @@ func (p Plan) memoryText() string {
 
 // unlimitedText warns that no limit of memory is set.
 func (p Plan) unlimitedText() string {
-	if flag := p.Sources.Misplaced; flag != "" {
-		return fmt.Sprintf("no limit is set: %s after the command is an argument of the command (flags of ration run go before it: ration run --mem 10g -- %s)", flag, p.Command[0])
+	if p.Sources.Misplaced {
+		return "no limit is set: --mem after the command is an argument of the command (flags of ration run go before it: ration run --mem 10g -- " + p.Command[0] + ")"
 	}
 	return "no limit is set: the job is counted, and refused nothing (--mem 10g would limit it; --mem none is the same without this line)"
 }
