@@ -251,10 +251,14 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	if after.State != Ended || before.State == Ended {
 		return out
 	}
-	if after.Ended.IsZero() && before.State == "" {
+	ended := after.Ended
+	if before.State == "" { // nobody saw it end, if processes outlived its command
+		ended = cmp.Or(ended, after.CommandEnded)
+	}
+	if ended.IsZero() && before.State == "" {
 		return out // the time of its end is unknown
 	}
-	e := after.event(JobEnded, cmp.Or(after.Ended, now))
+	e := after.event(JobEnded, cmp.Or(ended, now))
 	e.Exit, e.Text = after.Exit, after.endTitle()+" has ended"
 	switch {
 	case e.Exit != nil && e.Exit.Signal != 0:

@@ -3,6 +3,7 @@ package machine
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,4 +95,22 @@ func TestClone(t *testing.T) {
 	c.Jobs[0].Processes[0].Holdings[0].Driver, c.Devices[0].Used = 7, 7
 	c.Jobs[0].Processes[0].Name = "x"
 	expect.True(t, m.Jobs[0].Processes[0].Holdings[0].Driver == 0 && m.Devices[0].Used == 0 && m.Jobs[0].Processes[0].Name == "", "got", m)
+}
+
+// A job whose processes outlived its command, and that nobody saw, has ended with the command, as far as anybody knows.
+func TestEndOfOutlivedCommand(t *testing.T) {
+	at := time.Unix(1e9, 0).UTC()
+	job := Job{Name: "train", Path: "/jobs/train/region", State: Ended, Created: at.Add(-time.Hour), CommandEnded: at, Exit: &Exit{Status: 1}}
+	end := func(before *Machine) (out []time.Time) {
+		for _, e := range Events(before, &Machine{Jobs: []Job{job}}, at.Add(time.Minute)) {
+			if e.Kind == JobEnded {
+				out = append(out, e.Time)
+			}
+		}
+		return out
+	}
+	expect.True(t, slices.Equal(end(&Machine{}), []time.Time{at}), end(&Machine{}))
+	was := job
+	was.State, was.CommandEnded, was.Exit = Running, time.Time{}, nil
+	expect.True(t, slices.Equal(end(&Machine{Jobs: []Job{was}}), []time.Time{at.Add(time.Minute)}), end(&Machine{Jobs: []Job{was}}))
 }

@@ -63,10 +63,13 @@ func (u *userScan) readOnce() userResult {
 	default:
 		out.cut = u.readFolders(u.paths(), p, add)
 	}
-	if u.uid != ownUser { // whose folders are listed by name; those of others are read in the order of their file systems
-		slices.SortStableFunc(u.partial, func(a, b Job) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Path, b.Path)) })
+	out.jobs, out.records = slices.Clone(u.partial), records // a scan that does not wait for this one reads u.partial
+	if u.uid != ownUser {
+		// The folders of others are read in the order of their file systems. Of two records of a run, dropRecords keeps the first.
+		slices.SortStableFunc(out.jobs, func(a, b Job) int {
+			return cmp.Or(cmp.Compare(a.Name, b.Name), b.Created.Compare(a.Created), cmp.Compare(a.Path, b.Path))
+		})
 	}
-	out.jobs, out.records = u.partial, records
 	return out
 }
 

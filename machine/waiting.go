@@ -190,13 +190,16 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 		})
 		started = started || w.served()
 		waited := humanfmt.Waited(now.Sub(w.Since))
-		if before.Folder == "" { // no scan has seen how long it waited
+		unwatched := before.Folder == "" // no scan has seen how its wait ended
+		if unwatched {
 			waited = "at most " + waited
 		}
 		switch {
 		case w.Path == "":
 		case started:
 			out = append(out, w.event(JobAdmitted, now, fmt.Sprintf("%s has room for %s after %s", w.withOwner(), w.WantsText(), waited)))
+		case unwatched:
+			out = append(out, w.event(JobGaveUp, now, fmt.Sprintf("%s left the queue after %s, while no agent ran", w.withOwner(), waited)))
 		default:
 			out = append(out, w.event(JobGaveUp, now, fmt.Sprintf("%s left the queue after %s without %s", w.withOwner(), waited, map[bool]string{false: "starting", true: "waking"}[w.Wakes])))
 		}

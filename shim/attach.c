@@ -180,21 +180,26 @@ static void attach_log_damage(unsigned slot, unsigned device)
 		  attach_job_config.path, slot, device);
 }
 
-/* attach_death_bytes returns what the job has back: nothing if it slept. */
-static uint64_t attach_death_bytes(const struct ration_death *death)
+static bool attach_death_asleep(const struct ration_death *death) { return death->cause & RATION_CAUSE_ASLEEP; }
+
+/* attach_death_held returns what the process held, or had put aside if the job slept. */
+static uint64_t attach_death_held(const struct ration_death *death)
 {
 	uint64_t held = 0;
-	for (unsigned d = 0; d < RATION_DEVICES && !(death->cause & RATION_CAUSE_ASLEEP); d++)
+	for (unsigned d = 0; d < RATION_DEVICES; d++)
 		held += death->held[d];
 	return held;
 }
 
+/* attach_death_bytes returns what the job has back: nothing if it slept. */
+static uint64_t attach_death_bytes(const struct ration_death *death) { return attach_death_asleep(death) ? 0 : attach_death_held(death); }
+
 static void attach_log_death_at(enum log_level level, const struct ration_death *death)
 {
 	char size[SIZE_TEXT];
-	log_line(level, "process %llu (%.*s, slot %u) is dead: it held %s (%s)", (unsigned long long)death->pid,
-		 (int)sizeof death->name - 1, (const char *)death->name, death->slot, size_text(attach_death_bytes(death), size),
-		 region_cause_text(death->cause));
+	log_line(level, "process %llu (%.*s, slot %u) is dead: it %s %s (%s)", (unsigned long long)death->pid, (int)sizeof death->name - 1,
+		 (const char *)death->name, death->slot, attach_death_asleep(death) ? "had put aside" : "held",
+		 size_text(attach_death_held(death), size), region_cause_text(death->cause));
 }
 
 /* The region calls attach_log_death when this process has returned the bytes of a dead process. */

@@ -87,6 +87,9 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 		}
 		unused = unused && !byDefault
 	}
+	if len(closed) > 0 && unused && s.RationLent {
+		return out, usageError("the ration of %s is lent while the job sleeps: it has its limits again when it wakes (change its rule, or wake it first)", s.Title())
+	}
 	if len(closed) > 0 && unused {
 		return out, usageError("a limit without a device changes none here: %s is not for %s (name the device to open it, as in %d=10g)",
 			s.Title(), devicesText(closed), closed[0])

@@ -217,7 +217,8 @@ func (fd preader) ReadAt(b []byte, at int64) (int, error) {
 	return max(n, 0), err
 }
 
-// parseInfo parses the file. end is the first command that failed, or else the first that ended.
+// parseInfo parses the file. end is the first command that failed, or else the first that ended, with the time of the last: the
+// job has ended with that.
 func parseInfo(text []byte) (info Info, end *End) {
 	first, rest, whole := bytes.Cut(text, []byte("\n"))
 	if !whole || json.Unmarshal(first, &info) != nil {
@@ -226,7 +227,8 @@ func parseInfo(text []byte) (info Info, end *End) {
 	info.Command, info.Started = cutCommand(info.Command), max(0, info.Started)
 	info.Placed = cutText(info.Placed, maxPlaced)
 	info.Labels, info.SleepAfter = boundLabels(info.Labels), max(0, info.SleepAfter)
-	for whole && (end == nil || end.Status == 0) {
+	var last *End
+	for whole {
 		var line []byte
 		if line, rest, whole = bytes.Cut(rest, []byte("\n")); !whole {
 			break
@@ -235,9 +237,12 @@ func parseInfo(text []byte) (info Info, end *End) {
 		if e == nil {
 			break // it was not written by a launcher
 		}
-		if end == nil || e.Status != 0 {
-			end = e
+		if last = e; end == nil || end.Status == 0 && e.Status != 0 {
+			end = &End{Status: e.Status, Signal: e.Signal}
 		}
+	}
+	if end != nil {
+		end.Ended, end.Left = last.Ended, last.Left
 	}
 	return info, end
 }

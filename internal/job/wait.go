@@ -82,7 +82,7 @@ func wait(j Job, block bool) (end *End, launched bool, err error) {
 		launched = len(started.Command) > 0
 		if end != nil && end.Left { // the job has ended just now, if this process has waited for that
 			end.Ended = 0
-			if block {
+			if block && !(IsRun(started.Region) && region.Locked(started.Region)) { // another command may have joined the run
 				end.Ended = time.Now().UnixNano()
 			}
 		}

@@ -300,6 +300,12 @@ func TestParseInfo(t *testing.T) {
 		_, end = parseInfo([]byte(first + text))
 		expect.True(t, end != nil && end.Status == want, text, end)
 	}
+	// The job has ended with the last of them.
+	const left, later = `{"status":3,"ended":5,"left":true}` + "\n", `{"status":0,"ended":9}` + "\n"
+	_, end = parseInfo([]byte(first + left + later))
+	expect.Equal(t, *end, End{Status: 3, Ended: 9})
+	_, end = parseInfo([]byte(first + left))
+	expect.Equal(t, *end, End{Status: 3, Ended: 5, Left: true})
 	info, _ = parseInfo([]byte(first[:20]))
 	expect.True(t, info.Command == nil, info)
 	long := make([]string, 5000)

@@ -306,7 +306,11 @@ func (k *keeper) answerTo(r *rations, uid int, words []string, waits bool) (answ
 		case waits:
 			err = r.ensureOrWait(&mustWait{uid: uid, at: at})
 		default:
-			err = r.ensureNow(uid, at)
+			// A program that starts CUDA says that it can wait (shim/attach.c). This one only looks at the GPU, which needs no
+			// ration: its refusal is not recorded, so the error is none of those that record knows.
+			if err = r.ensureNow(uid, at); err != nil {
+				err = errors.New(err.Error())
+			}
 		}
 		if err == nil {
 			held, err = promise(uid)

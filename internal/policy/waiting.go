@@ -136,17 +136,12 @@ func whyFull(err error) string {
 	return why + " (" + strings.Join(holders, ", ") + ")"
 }
 
-// ensureNow is ensureAt for a program that has not started CUDA: one that does says that it can wait (shim/attach.c). To look
-// at the GPU needs no ration, so it is no refusal to be recorded: the error is none of those that record knows.
+// ensureNow is ensureAt for a client that does not wait.
 func (r *rations) ensureNow(uid int, at region.Place) error {
-	err := r.checkTurn(uid, false)
-	if err == nil {
-		err = r.ensureAt(uid, at)
+	if err := r.checkTurn(uid, false); err != nil {
+		return err
 	}
-	if err != nil {
-		return errors.New(err.Error())
-	}
-	return nil
+	return r.ensureAt(uid, at)
 }
 
 // checkTurn returns an error if a user who could wait asks for room without that, and others wait for it: a user who asks

@@ -87,6 +87,13 @@ func (p *Plugin) checkOutside(ctx context.Context, before outsiders, now time.Ti
 		}
 		found[key] = reported
 	}
+	if unknown != nil { // a process that is known from before may hold memory of a GPU whose processes are not known now
+		for key, reported := range before {
+			if started, err := proc.Started(key.pid); held[key.pid] == 0 && err == nil && started == key.started {
+				found[key] = reported
+			}
+		}
+	}
 	uses := outsideOf(users, confirmed)
 	_, last, _ := p.gpus.get()
 	for _, uuid := range p.uuids() {

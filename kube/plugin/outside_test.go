@@ -81,7 +81,18 @@ func testOutside(t *testing.T, period time.Duration) {
 	}
 	_, outside, _ = c.plugin.gpus.get()
 	expect.True(t, outside[gpu] == outsideUse{1, 3 << 30} && outside[other] == outsideUse{1, 1 << 30}, outside)
+	// One that was found on it before is no new one when its processes are listed again.
+	reported := len(events())
+	c.plugin.Users = func([]string) (map[string]map[int]uint64, error) {
+		return map[string]map[int]uint64{other: {}}, broken
+	}
+	seen, err = c.plugin.checkOutside(t.Context(), seen, time.Now())
+	expect.True(t, errors.Is(err, broken), err)
 	c.plugin.Users = all
+	seen, err = c.plugin.checkOutside(t.Context(), seen, time.Now())
+	expect.OK(t, err)
+	_, outside, _ = c.plugin.gpus.get()
+	expect.True(t, outside[gpu] == outsideUse{1, 3 << 30} && len(events()) == reported, outside, len(events()), reported)
 	delete(users, inside)
 	seen, err = c.plugin.checkOutside(t.Context(), seen, time.Now())
 	expect.True(t, err == nil && len(seen) == 0, seen, err)
