@@ -145,7 +145,7 @@ func (p *eventPrinter) printKnown() error {
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
-	all := machine.Events(&machine.Machine{}, &m, time.Now())
+	all, ended := machine.Events(&machine.Machine{}, &m, time.Now()), map[machine.EventID]time.Time{}
 	if c, err := agent.Find(); err == nil && !p.f.noAgent {
 		err := c.Events(context.Background(), false, func(e machine.Event) error {
 			if e.Kind == machine.JobWaits { // it may have seen the place in the queue at that time
@@ -153,7 +153,15 @@ func (p *eventPrinter) printKnown() error {
 			} else {
 				all = append(all, e)
 			}
+			if e.Kind == machine.JobEnded {
+				ended[e.ID()] = e.Time
+			}
 			return nil
+		})
+		// It may have seen the end of processes that outlived the command.
+		all = slices.DeleteFunc(all, func(e machine.Event) bool {
+			at, seen := ended[e.ID()]
+			return seen && e.Time.Before(at)
 		})
 		p.a.noteSilent(err, "events that only it has are missing, such as those of removed jobs")
 	}
