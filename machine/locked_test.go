@@ -50,7 +50,7 @@ func TestNameOfLocked(t *testing.T) {
 	}
 }
 
-// The name of a policy's job is root's word, whoever owns its region by now.
+// Root decides the name of a policy's job, also if a user owns its region.
 func TestNameOfLockedOfPolicy(t *testing.T) {
 	t.Setenv(job.EnvFolder, t.TempDir()) // not root's, where all names are root's word
 	for _, uid := range []int{0, 61001} {

@@ -11,7 +11,7 @@ import (
 
 	"ration/check/scenario"
 	"ration/internal/humanfmt"
-	"ration/internal/launch"
+	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/termtext"
 )
@@ -117,7 +117,7 @@ func (a *app) printDemo(r scenario.DemoReport) {
 // checkStandIn returns an error if a policy is in force for this user: it puts the processes of the stand-in GPU into
 // the user's job, too.
 func checkStandIn() error {
-	if launch.Ruled() {
+	if job.Ruled() {
 		return errors.New("this machine's policy puts all your programs into your job, so none can use a stand-in GPU (ration run --mem 2g -- COMMAND tries a limit inside your ration; root and other machines have the stand-in)")
 	}
 	return nil

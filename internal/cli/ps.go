@@ -14,7 +14,6 @@ import (
 	"ration/internal/agent"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
-	"ration/internal/launch"
 	"ration/internal/node"
 	"ration/internal/proc"
 	"ration/internal/termtext"
@@ -238,7 +237,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		a.out.printf("No job of user %s is shown: only root sees other users' jobs.\n", oneWord(f.User))
 	case f.User != "" || len(f.Filters) > 0:
 		a.out.printf("No job matches. (`ration ps` shows all.)\n")
-	case launch.Ruled():
+	case job.Ruled():
 		a.out.paragraph(plain, 0, "You have no job. (Your first CUDA program makes it; `ration policy show %s` says how much it gets.)", oneWord(proc.UserName(os.Geteuid())))
 	default:
 		a.out.printf("There are no jobs in %s. (`ration demo` shows one at work.)\n", m.Folder)

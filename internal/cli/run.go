@@ -199,7 +199,7 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 		return err
 	}
 	f.plan.Record = to != nil
-	if len(f.labels) > 0 && launch.Ruled() && !f.plan.Settings.Memory.IsSet() {
+	if len(f.labels) > 0 && job.Ruled() && !f.plan.Settings.Memory.IsSet() {
 		a.warn("the command is in the job of all your programs, for which --label does not count (with --mem it has a job of its own)")
 	}
 	j, err := f.plan.Prepare()

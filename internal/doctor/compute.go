@@ -23,7 +23,7 @@ import (
 // driver has set its time slice. Then it measures whether the GPU keeps such slices.
 func (c *checker) checkCompute() {
 	const name = "compute shares"
-	if c.library == "" || c.bare["init"] != "0" || launch.Ruled() {
+	if c.library == "" || c.bare["init"] != "0" || job.Ruled() {
 		c.skip(name, "there is no library, or no driver, or a policy puts all your programs into one job")
 		return
 	}

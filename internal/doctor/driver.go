@@ -169,7 +169,7 @@ func (c *checker) checkInterception() {
 	case c.library == "":
 		c.skip(name, "there is no library")
 		return
-	case launch.Ruled():
+	case job.Ruled():
 		c.skip(name, "the policy puts all your programs into one job (as root, ration doctor tries it)")
 		return
 	case c.bare["init"] != "0" || !ok:

@@ -44,7 +44,7 @@ func (c *checker) checkProgram() {
 		c.skip(name, "there is no library, or no job can be made")
 		return
 	}
-	if launch.Ruled() {
+	if job.Ruled() {
 		c.skip(name, "it was not run: the policy puts all your programs into one job, which counts them (run it, and ration ps shows what it holds)")
 		return
 	}

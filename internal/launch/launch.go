@@ -119,8 +119,8 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	if err := p.checkWait(); err != nil {
 		return nil, err
 	}
-	if Ruled() {
-		if out, err := p.joinUsers(j); err == nil || Ruled() {
+	if job.Ruled() {
+		if out, err := p.joinUsers(j); err == nil || job.Ruled() {
 			return out, err
 		}
 		j = &Job{args: p.Command, keep: p.Keep, warn: p.Warn} // the policy was disabled while the command waited

@@ -27,9 +27,6 @@ import (
 // InForceFile exists while a policy is in force.
 const InForceFile = job.InForceFile
 
-// Ruled is job.Ruled.
-func Ruled() bool { return job.Ruled() }
-
 // RunRequest is the word with which a user requests a run: UID run NAME RATION [project=PROJECT]. With waitAnswer at its end,
 // it waits in root's queue while there is no room for the user's ration, if the user's rule lets programs wait.
 const RunRequest = "run"
@@ -457,7 +454,7 @@ func (s *service) ask(line string, until time.Time, tell func(why string)) (answ
 		if err == nil || why != "" {
 			s.heard = time.Now()
 		}
-		if !errors.Is(ServiceError(err), ErrNoService) || time.Since(s.heard) > runTimeout || !Ruled() {
+		if !errors.Is(ServiceError(err), ErrNoService) || time.Since(s.heard) > runTimeout || !job.Ruled() {
 			return answer, file, why, err
 		}
 		why = ""

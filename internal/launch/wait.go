@@ -55,7 +55,7 @@ func (p Plan) checkWait() error {
 	switch {
 	case p.Wait == nil:
 		return nil
-	case Ruled() && !p.Settings.Memory.IsSet():
+	case job.Ruled() && !p.Settings.Memory.IsSet():
 		return cannotWait("the command is in your job, whose ration the policy gives (leave it out, or add a limit, as --mem 10g)")
 	case p.FakeGPU != "":
 		return cannotWait("a stand-in machine is the job's own, and has room (leave it out)")

@@ -23,7 +23,7 @@ const askFirst, askLast = 100 * time.Millisecond, 2 * time.Second
 // WakeInTurn wakes a job when there is room for its limits, in its turn among the commands that wait for room. Under a
 // policy it needs its ration instead, which may be lent while it sleeps.
 func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
-	began, ruled := time.Now(), launch.Ruled()
+	began, ruled := time.Now(), job.Ruled()
 	turn := ruled
 	var promise *os.File
 	c := &calls{}
@@ -31,7 +31,7 @@ func WakeInTurn(r *region.Region, j job.Job, wait launch.Wait) (Result, error) {
 	for pause := (job.Backoff{First: askFirst, Last: askLast}); ; {
 		if promise == nil && ruled && isLent(r) {
 			var err error
-			if promise, err = wait.ReturnRation(); err != nil && !launch.Ruled() {
+			if promise, err = wait.ReturnRation(); err != nil && !job.Ruled() {
 				ruled, turn = false, false // the policy was disabled meanwhile, and the job has its limits again
 				continue
 			} else if err != nil {
