@@ -9,6 +9,7 @@
 #include "log.h"
 #include "compute/meter_table.h"
 #include "compute/priority.h"
+#include "compute/rest.h"
 #include "region/atomics.h"
 #include "region/words.h"
 #include "compute/slice.h"
@@ -146,6 +147,8 @@ void compute_signal(void)
 
 void compute_found_busy(void)
 {
+	if (unlikely(rest_measured()))
+		rest_is_none();
 	compute_signal();
 	cap_waits();
 }
@@ -159,7 +162,7 @@ void compute_look_now(void)
 		compute_look_at(d, now / 1000, false);
 }
 
-struct device *compute_wait_begin(void)
+struct device *compute_wait_begin(CUstream stream)
 {
 	struct device *d;
 	if (!attach_compute())
@@ -168,6 +171,8 @@ struct device *compute_wait_begin(void)
 	if (!(d = compute_current(now / 1000)))
 		return NULL;
 	cap_waits();
+	if (unlikely(rest_measured()))
+		rest_waits(d, stream);
 	__atomic_fetch_add(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
 	compute_show(d, now / 1000);
 	compute_look_at(d, now / 1000, false);
@@ -184,7 +189,9 @@ void compute_wait_end(struct device *d)
 	 * that were so, until its next wait has ended. */
 	compute_current(now / 1000);
 	__atomic_fetch_sub(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
-	compute_show(d, now / 1000);
+	unsigned contexts = compute_show(d, now / 1000);
+	if (unlikely(rest_measured()))
+		rest_waited(d, contexts);
 	compute_look_at(d, now / 1000, false);
 	cap_waited();
 }
@@ -252,7 +259,11 @@ void compute_stream_ends(CUstream stream)
 
 bool compute_launch_begins(CUstream stream, bool graph)
 {
-	if (unlikely(clock_coarse() >= compute_next_signal))
+	uint64_t now = clock_coarse();
+	/* What comes after a rest begins at once. The next launch signals, or the wait does. */
+	if (unlikely(rest_measured()) && rest_launches(stream))
+		compute_next_look = now + COMPUTE_LOOK_NS;
+	else if (unlikely(now >= compute_next_signal))
 		compute_signal();
 	return unlikely(cap_any()) && cap_launch_begins(stream, graph);
 }

@@ -47,10 +47,10 @@ static inline void compute_look(void)
 		compute_look_now();
 }
 
-/* compute_wait_begin is called before a call that waits for the device, and compute_wait_end after
- * it, with the device that the first returned (or NULL). In between the process counts as having
- * work. */
-struct device *compute_wait_begin(void);
+/* compute_wait_begin is called before a call that waits for the device: for all launches of a stream,
+ * REST_OF_CONTEXT or REST_OF_NOTHING (rest.h). compute_wait_end is called after it, with the device that the
+ * first returned (or NULL). In between the process counts as having work. */
+struct device *compute_wait_begin(CUstream stream);
 void compute_wait_end(struct device *d);
 
 /* compute_found_busy is called when this thread has learned from the driver that its context has work. */

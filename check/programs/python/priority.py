@@ -165,15 +165,13 @@ def beside():
         print(f"{name}: {said}", flush=True)
 
     row("host", None, None, seconds, "host")
-    row("alone", None, None, seconds)
-    row("alone, high", "high", None, seconds)
-    for _ in range(3):
-        row("both without ration", None, "plain", seconds)
-        row("high / low", "high", "low", seconds)
-        row("slices 5000 / 50", 5000, 50, seconds)
-    for _ in range(2):
-        row("one every 10 ms, without ration", None, "plain", seconds, "rare")
-        row("one every 10 ms, high / low", "high", "low", seconds, "rare")
+    for what, every in (("graph", "3 ms"), ("rare", "10 ms")):
+        row(f"alone, one every {every}", None, None, seconds, what)
+        row(f"alone, high, one every {every}", "high", None, seconds, what)
+        for _ in range(3):
+            row(f"one every {every}, without ration", None, "plain", seconds, what)
+            row(f"one every {every}, high / low", "high", "low", seconds, what)
+        row(f"one every {every}, slices 5000 / 50", 5000, 50, seconds, what)
 
 
 {"serve": serve, "graph": graph, "rare": lambda: graph(0.01), "train": train, "host": host, "beside": beside}[kind]()
