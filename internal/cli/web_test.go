@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -156,6 +157,32 @@ func TestForwardToTheAddress(t *testing.T) {
 		expect.True(t, !strings.Contains(text, ":localhost:"), name, "forwards to localhost (write 127.0.0.1)")
 	}
 	expect.True(t, count >= 2, "only", count, "places say how to forward the port")
+}
+
+// A page that is served at all addresses is opened at one of them.
+func TestHostOfPage(t *testing.T) {
+	network := func(of ...string) func() ([]net.Addr, error) {
+		return func() (all []net.Addr, err error) {
+			for _, text := range of {
+				ip, n, err := net.ParseCIDR(text)
+				expect.OK(t, err)
+				all = append(all, &net.IPNet{IP: ip, Mask: n.Mask})
+			}
+			return all, nil
+		}
+	}
+	for _, c := range []struct {
+		at   string
+		has  []string
+		want string
+	}{
+		{"10.0.0.7", []string{"10.0.0.9/8"}, "10.0.0.7:9411"},
+		{"0.0.0.0", []string{"127.0.0.1/8", "fe80::1/64", "2001:db8::5/64", "10.0.0.9/8", "10.0.0.8/8"}, "10.0.0.9:9411"},
+		{"::", []string{"::1/128", "fe80::1/64", "2001:db8::5/64"}, "[2001:db8::5]:9411"},
+		{"::", nil, "127.0.0.1:9411"},
+	} {
+		expect.Equal(t, hostOf(&net.TCPAddr{IP: net.ParseIP(c.at), Port: 9411}, network(c.has...)), c.want, c.at)
+	}
 }
 
 // tlsFiles writes a certificate of 127.0.0.1 with its key and its authority, and a token.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -68,10 +69,28 @@ func pageURL(at net.Addr, f webFlags, opts web.Options) string {
 	if opts.TLS {
 		scheme = "https"
 	}
+	host := hostOf(at, net.InterfaceAddrs)
 	if f.token != "" {
-		return fmt.Sprintf("%s://%s/", scheme, at)
+		return fmt.Sprintf("%s://%s/", scheme, host)
 	}
-	return fmt.Sprintf("%s://%s/%s/?token=%s", scheme, at, opts.ID, opts.Token)
+	return fmt.Sprintf("%s://%s/%s/?token=%s", scheme, host, opts.ID, opts.Token)
+}
+
+// hostOf returns the address at which a browser reaches the page. If it is served at all addresses of this machine, that
+// is one of them that other machines can reach, IPv4 if there is one, as the page refuses names.
+func hostOf(at net.Addr, addresses func() ([]net.Addr, error)) string {
+	tcp, is := at.(*net.TCPAddr)
+	if !is || !tcp.IP.IsUnspecified() {
+		return at.String()
+	}
+	best := net.IPv4(127, 0, 0, 1)
+	all, _ := addresses()
+	for _, a := range all {
+		if n, is := a.(*net.IPNet); is && n.IP.IsGlobalUnicast() && (best.IsLoopback() || best.To4() == nil && n.IP.To4() != nil) {
+			best = n.IP
+		}
+	}
+	return net.JoinHostPort(best.String(), strconv.Itoa(tcp.Port))
 }
 
 // certificate is a certificate that is read again when its file has changed: they are renewed every few weeks.
