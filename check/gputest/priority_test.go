@@ -1,6 +1,7 @@
 package gputest
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -36,6 +37,7 @@ func TestPriority(t *testing.T) {
 				t.Fatalf("three jobs of low priority did %.1f %%, three programs without ration %.1f %%", low.together, native.together)
 			}
 		}},
+		{"quiet", (*trial).checkQuiet},
 	} {
 		check(t, c.name, 24*gib, []string{real}, c.run)
 	}
@@ -52,5 +54,39 @@ func (t *trial) checkPriority(lows int, low sharer, median, high time.Duration) 
 	least := 0.98 * native.busy.together
 	if got.median > median || got.high > high || got.busy.together < least {
 		t.Fatalf("with priorities %v; at most %v and %v, at least %.1f %% are wanted; without %v", got, median, high, least, native)
+	}
+}
+
+// checkQuiet checks that a job of high priority does as much beside one of low priority that has a context and no work,
+// and beside one that sleeps, as alone. The three take turns.
+func (t *trial) checkQuiet() {
+	high := sharer{priority: "high"}
+	beside := []struct {
+		what string
+		low  []sharer
+		did  []float64 // per cent
+	}{
+		{"alone", nil, nil},
+		{"beside one without work", []sharer{{priority: "low", idle: 1}}, nil},
+		{"beside one that sleeps", []sharer{{priority: "low", idle: 1, asleep: true}}, nil},
+	}
+	for range short(t, 1, 5) {
+		for i := range beside {
+			got := t.share(launches, short(t, time.Second, 2*time.Second), append(beside[i].low, high)...)
+			beside[i].did = append(beside[i].did, got.together)
+		}
+	}
+	median := func(all []float64) float64 {
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	alone := median(beside[0].did)
+	t.note("one of high priority alone %.2f %%", alone)
+	for _, b := range beside[1:] {
+		part := 100 * median(b.did) / alone
+		t.note("%s %.2f %% of that", b.what, part)
+		if part < 99.5 {
+			t.Fatalf("a job of high priority did %.2f %% %s (%.2f), of what it did alone (%.2f)", part, b.what, b.did, beside[0].did)
+		}
 	}
 }

@@ -41,6 +41,7 @@ type sharer struct {
 	processes  int    // 0 is one
 	idle       int    // processes of it that have a context and no work
 	slept      bool   // it did some work, slept and was woken before
+	asleep     bool   // it sleeps
 }
 
 // flags returns the flags of ration run.
@@ -92,6 +93,9 @@ func (t *trial) joinBusy(s sharer, w work, p pace) []*program {
 		}
 		t.mustRation("sleep", "--wake", "manual", t.job.Name)
 		t.mustRation("wake", t.job.Name)
+	}
+	if s.asleep {
+		t.mustRation("sleep", "--wake", "manual", t.job.Name)
 	}
 	return all
 }
