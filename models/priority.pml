@@ -28,7 +28,7 @@ byte work[LOWS];      /* the device has work of it */
 byte launching[LOWS]; /* from its claim to its launch, which takes less than a lease */
 byte waits[LOWS];     /* a thread waits for the device, and cannot renew */
 byte dead[LOWS];
-byte slice[LOWS];     /* SHORT is either of the two short ones */
+byte slice[LOWS];
 byte high;            /* there is a claim of high priority that counts */
 byte lie;             /* there is one of a user that may not have it */
 byte ended;           /* processes that have ended */

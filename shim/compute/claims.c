@@ -18,7 +18,7 @@
 /* A position in the file, from the highest bit: device, kind, seat, time. A process's claim is the
  * range from the beginning of its seat up to the time until which the claim counts. A claim that begins
  * a few bytes later tells a number by that: its detail. */
-enum { CLAIMS_TIME_BITS = 32, CLAIMS_SEAT_BITS = 10, CLAIMS_KIND_BITS = 3, CLAIMS_DEVICE_BITS = 17 };
+enum { CLAIMS_TIME_BITS = 32, CLAIMS_SEAT_BITS = 10, CLAIMS_KIND_BITS = 2, CLAIMS_DEVICE_BITS = 18 };
 #define CLAIMS_SEAT_SIZE (UINT64_C(1) << CLAIMS_TIME_BITS)
 #define CLAIMS_KIND_SIZE (CLAIMS_SEAT_SIZE << CLAIMS_SEAT_BITS)
 #define CLAIMS_DEVICE_SIZE (CLAIMS_KIND_SIZE << CLAIMS_KIND_BITS)
@@ -305,7 +305,7 @@ unsigned claims_find_all(const uint64_t uuid[2], enum claims_kind kind, uint64_t
 		unsigned seat = start < base ? from : (unsigned)((start - base) / CLAIMS_SEAT_SIZE);
 		seat = seat < from ? from : seat;
 		bool valid = claims_counts(&l, base + seat * CLAIMS_SEAT_SIZE, now),
-		     counts = valid && ((kind != CLAIMS_HIGH && kind != CLAIMS_REST) || claims_allowed(&l, now));
+		     counts = valid && (kind != CLAIMS_HIGH || claims_allowed(&l, now));
 		if (!valid && claims_hides(&l, base + seat * CLAIMS_SEAT_SIZE, now))
 			return CLAIMS_MANY;
 		count += counts;

@@ -15,7 +15,6 @@ enum claims_kind {
 	CLAIMS_HIGH, /* a job of high priority has had work lately */
 	CLAIMS_LOW,  /* a job of low priority has work, or wants to */
 	CLAIMS_BUSY, /* the device has work of a process of low priority */
-	CLAIMS_REST, /* a process of high priority leaves the device to others for a tenth of the time (rest.h) */
 };
 
 /* The longest time that a claim may count, in ms. A later end was not written by this library. */

@@ -9,7 +9,6 @@
 #include "log.h"
 #include "compute/meter_table.h"
 #include "compute/priority.h"
-#include "compute/rest.h"
 #include "region/atomics.h"
 #include "region/words.h"
 #include "compute/slice.h"
@@ -147,8 +146,6 @@ void compute_signal(void)
 
 void compute_found_busy(void)
 {
-	if (unlikely(rest_measured()))
-		rest_is_none();
 	compute_signal();
 	cap_waits();
 }
@@ -162,7 +159,7 @@ void compute_look_now(void)
 		compute_look_at(d, now / 1000, false);
 }
 
-struct device *compute_wait_begin(CUstream stream)
+struct device *compute_wait_begin(void)
 {
 	struct device *d;
 	if (!attach_compute())
@@ -171,8 +168,6 @@ struct device *compute_wait_begin(CUstream stream)
 	if (!(d = compute_current(now / 1000)))
 		return NULL;
 	cap_waits();
-	if (unlikely(rest_measured()))
-		rest_waits(d, stream);
 	__atomic_fetch_add(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
 	compute_show(d, now / 1000);
 	compute_look_at(d, now / 1000, false);
@@ -189,9 +184,7 @@ void compute_wait_end(struct device *d)
 	 * that were so, until its next wait has ended. */
 	compute_current(now / 1000);
 	__atomic_fetch_sub(&compute_devices[d->index].waiting, 1, __ATOMIC_SEQ_CST);
-	unsigned contexts = compute_show(d, now / 1000);
-	if (unlikely(rest_measured()))
-		rest_waited(d, contexts);
+	compute_show(d, now / 1000);
 	compute_look_at(d, now / 1000, false);
 	cap_waited();
 }
@@ -257,18 +250,28 @@ void compute_stream_ends(CUstream stream)
 		meter_table_stream_ends(stream); /* also without a cap: there may be one again later */
 }
 
-bool compute_launch_begins(CUstream stream, bool graph)
+/* What is left to do after a launch. */
+enum { COMPUTE_METER = 1, COMPUTE_SIGNAL = 2 };
+
+/* A launch of high priority does not wait until this thread has looked, which takes 20 us and more: the
+ * others look only every few milliseconds, too. */
+unsigned compute_launch_begins(CUstream stream, bool graph)
 {
-	uint64_t now = clock_coarse();
-	/* What comes after a rest begins at once. The next launch signals, or the wait does. */
-	if (unlikely(rest_measured()) && rest_launches(stream))
-		compute_next_look = now + COMPUTE_LOOK_NS;
-	else if (unlikely(now >= compute_next_signal))
+	if (unlikely(clock_coarse() >= compute_next_signal)) {
+		if (!cap_any() && region_priority(attach_region()) == RATION_PRIORITY_HIGH)
+			return COMPUTE_SIGNAL;
 		compute_signal();
-	return unlikely(cap_any()) && cap_launch_begins(stream, graph);
+	}
+	return unlikely(cap_any()) && cap_launch_begins(stream, graph) ? COMPUTE_METER : 0;
 }
 
-void compute_launch_ended(CUstream stream) { meter_ends(stream); }
+void compute_launch_ended(CUstream stream, unsigned begun)
+{
+	if (begun & COMPUTE_METER)
+		meter_ends(stream);
+	if (begun & COMPUTE_SIGNAL)
+		compute_signal();
+}
 
 void compute_copy_begins(CUstream stream)
 {

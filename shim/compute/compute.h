@@ -47,10 +47,10 @@ static inline void compute_look(void)
 		compute_look_now();
 }
 
-/* compute_wait_begin is called before a call that waits for the device: for all launches of a stream,
- * REST_OF_CONTEXT or REST_OF_NOTHING (rest.h). compute_wait_end is called after it, with the device that the
- * first returned (or NULL). In between the process counts as having work. */
-struct device *compute_wait_begin(CUstream stream);
+/* compute_wait_begin is called before a call that waits for the device, and compute_wait_end after
+ * it, with the device that the first returned (or NULL). In between the process counts as having
+ * work. */
+struct device *compute_wait_begin(void);
 void compute_wait_end(struct device *d);
 
 /* compute_found_busy is called when this thread has learned from the driver that its context has work. */
@@ -67,10 +67,10 @@ static inline void compute_answered(int result)
 void compute_stream_ends(CUstream stream);
 
 /* compute_launch_begins is called before a kernel or a graph is launched on a stream
- * (CU_STREAM_PER_THREAD means the stream of this thread). If the job has a cap, it may wait. It
- * returns true if the caller must call compute_launch_ended after the launch. */
-bool compute_launch_begins(CUstream stream, bool graph);
-void compute_launch_ended(CUstream stream);
+ * (CU_STREAM_PER_THREAD means the stream of this thread). If the job has a cap, it may wait. The
+ * caller passes the result to compute_launch_ended after the launch, unless it is 0. */
+unsigned compute_launch_begins(CUstream stream, bool graph);
+void compute_launch_ended(CUstream stream, unsigned begun);
 
 /* compute_copy_begins is called before work that is not a kernel is put into a stream: a copy, a
  * host function. compute_event_wait_begins is called before a stream is made to wait for an event. */

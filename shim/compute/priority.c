@@ -5,7 +5,6 @@
 #include "attach.h"
 #include "clock.h"
 #include "compute/claims.h"
-#include "compute/rest.h"
 #include "hooks.h"
 #include "mark.h"
 #include "region/atomics.h"
@@ -14,13 +13,11 @@
 /* How long a claim counts, in ms, after the process last had work: that of low priority for about a
  * lease of work, and that of high priority for "a while", so that the slices of others do not change
  * between two requests. In turns, a process that has stopped to launch keeps the others waiting for
- * PRIORITY_TURN_LEASE_MS. A process whose thread waits for the device cannot renew its claim: it counts for
- * PRIORITY_WAIT_MS, but that the process rests, which is not so then, for PRIORITY_REST_MS at most. */
+ * PRIORITY_TURN_LEASE_MS. A process whose thread waits for the device cannot renew its claim. */
 #define PRIORITY_LOW_MS UINT64_C(200)
 #define PRIORITY_HIGH_MS UINT64_C(10000)
 #define PRIORITY_TURN_LEASE_MS UINT64_C(20)
 #define PRIORITY_WAIT_MS (CLAIMS_MOST_MS / 2)
-#define PRIORITY_REST_MS UINT64_C(2000)
 
 /* A turn, in ms; after how long other processes may use a turn that its own does not; how many
  * processes take turns, so that a round takes less than a second; and for how long there are no
@@ -35,12 +32,10 @@
 
 /* Slices, in microseconds. Of a switch between contexts SWITCH are lost, and the first LOST of a
  * slice. With SHORT and HIGH, a context of low priority gets 1 % beside one of high priority that
- * never pauses: (100 - 40) / (100 + 5000 + 2 * 180). SHORTEST: beside one that rests enough; two contexts with
- * shorter ones would both get nothing done. SEVERAL: what contexts of low priority need to
+ * never pauses: (100 - 40) / (100 + 5000 + 2 * 180). SEVERAL: what contexts of low priority need to
  * do 82 % of the work together, where they do not take turns. */
 #define PRIORITY_HIGH 5000
 #define PRIORITY_SHORT 100
-#define PRIORITY_SHORTEST 50
 #define PRIORITY_SWITCH 180
 #define PRIORITY_LOST 40
 #define PRIORITY_SEVERAL 1000
@@ -62,7 +57,6 @@ static struct priority_device {
 	uint64_t no_turns; /* until when there are none */
 	uint64_t turns;    /* processes of low priority take turns */
 	uint64_t wanted;   /* its own turn, in which it wants to launch and was kept from it at the beginning; 0: none */
-	uint64_t rests;    /* until when it claims that it rests enough */
 	uint64_t missed;   /* how many such turns have passed, less two for each turn that it had; not less than 0 */
 } __attribute__((aligned(64))) priority_devices[RATION_DEVICES];
 enum { PRIORITY_TIME_BITS = 56 };
@@ -74,7 +68,6 @@ void priority_reset(void (*changed)(struct device *d))
 	memset(priority_devices, 0, sizeof priority_devices);
 	priority_changed = changed;
 	claims_reset();
-	rest_reset();
 }
 
 static enum claims_kind priority_kind(void)
@@ -193,23 +186,10 @@ static void priority_leave(struct device *d)
 	priority_drop(d);
 }
 
-/* priority_rest claims that this process rests enough, or drops that claim. Threads may undo each other's
- * change, for no longer than the claim counts. */
-static void priority_rest(const struct device *d, uint64_t now)
-{
-	uint64_t *until = &priority_devices[d->index].rests, old = load_acquire(until);
-	uint64_t new = 0;
-	if (rest_suffices(d))
-		new = old < now + PRIORITY_REST_MS / 2 || old > now + PRIORITY_REST_MS ? now + PRIORITY_REST_MS : old;
-	if (new != old && claims_hold(d->uuid, CLAIMS_REST, new))
-		store_release(until, new);
-}
-
 void priority_show(struct device *d, unsigned contexts, bool waits, bool again)
 {
 	enum claims_kind kind = priority_kind();
 	uint64_t claim = load_acquire(&priority_devices[d->index].claim), until = priority_claimed(d);
-	rest_watch(kind == CLAIMS_HIGH);
 	if (kind == CLAIMS_SEAT && !claim)
 		return;
 	uint64_t now = claims_now(), lease = kind == CLAIMS_HIGH ? PRIORITY_HIGH_MS : PRIORITY_LOW_MS;
@@ -224,8 +204,6 @@ void priority_show(struct device *d, unsigned contexts, bool waits, bool again)
 		priority_leave(d);
 		return;
 	}
-	if (kind == CLAIMS_HIGH)
-		priority_rest(d, now);
 	bool shorter = !waits && until > now + lease;
 	if (shorter)
 		priority_renew(d, now, waits);
@@ -282,8 +260,7 @@ uint64_t priority_slice(const struct device *d, unsigned own, unsigned all, unsi
 	if (!priority_take_turns(d, claims_others(d->uuid, CLAIMS_LOW, now), now) && !priority_is_busy(d, now))
 		priority_hold(d, UINT64_MAX);
 	bool several = own > 1 || !priority_is_busy(d, now) || claims_others(d->uuid, CLAIMS_BUSY, now);
-	bool rests = high == 1 && !share && claims_others(d->uuid, CLAIMS_REST, now) == 1;
-	uint64_t least = rests ? PRIORITY_SHORTEST : priority_short(share, high, found.details * PRIORITY_DETAIL);
+	uint64_t least = priority_short(share, high, found.details * PRIORITY_DETAIL);
 	return several && least < PRIORITY_SEVERAL ? PRIORITY_SEVERAL : least;
 }
 

@@ -6,7 +6,6 @@
 
 #include "arguments.h"
 #include "compute/compute.h"
-#include "compute/rest.h"
 #include "gate.h"
 #include "hooks.h"
 #include "hooks/graph_capture.h"
@@ -38,27 +37,27 @@
 		return launch_##symbol ARGUMENTS_##symbol;                                       \
 	}
 
-#define TIMED_LAUNCH(symbol, per_thread, params, stream_)                                                          \
-	LAUNCH_HOOK(symbol, params, GATE_ASKS, {                                                                   \
-		bool ends_ = attach_compute() && compute_launch_begins(LAUNCH_STREAM(stream_, per_thread), false); \
-		result_ = call_ ARGUMENTS_##symbol;                                                                \
-		if (ends_)                                                                                         \
-			compute_launch_ended(LAUNCH_STREAM(stream_, per_thread));                                  \
+#define TIMED_LAUNCH(symbol, per_thread, params, stream_)                                                                  \
+	LAUNCH_HOOK(symbol, params, GATE_ASKS, {                                                                           \
+		unsigned begun_ = attach_compute() ? compute_launch_begins(LAUNCH_STREAM(stream_, per_thread), false) : 0; \
+		result_ = call_ ARGUMENTS_##symbol;                                                                        \
+		if (begun_)                                                                                                \
+			compute_launch_ended(LAUNCH_STREAM(stream_, per_thread), begun_);                                  \
 	})
 
 /* In the driver it counts as having work. So while the job sleeps, it waits at the gate. */
-#define TIMED_WAIT(symbol, per_thread, params, stream_)                               \
-	LAUNCH_HOOK(symbol, params, attach_compute() ? GATE_WAITS : GATE_ASKS, {      \
-		if (!attach_compute()) {                                              \
-			result_ = call_ ARGUMENTS_##symbol;                           \
-		} else {                                                              \
-			int cancel_;                                                  \
-			pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_);     \
-			struct device *device_ = compute_wait_begin(REST_OF_NOTHING); \
-			result_ = call_ ARGUMENTS_##symbol;                           \
-			compute_wait_end(device_);                                    \
-			pthread_setcancelstate(cancel_, &cancel_);                    \
-		}                                                                     \
+#define TIMED_WAIT(symbol, per_thread, params, stream_)                           \
+	LAUNCH_HOOK(symbol, params, attach_compute() ? GATE_WAITS : GATE_ASKS, {  \
+		if (!attach_compute()) {                                          \
+			result_ = call_ ARGUMENTS_##symbol;                       \
+		} else {                                                          \
+			int cancel_;                                              \
+			pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_); \
+			struct device *device_ = compute_wait_begin();            \
+			result_ = call_ ARGUMENTS_##symbol;                       \
+			compute_wait_end(device_);                                \
+			pthread_setcancelstate(cancel_, &cancel_);                \
+		}                                                                 \
 	})
 
 #define TIMED_QUERY(symbol, per_thread, params, stream_) \

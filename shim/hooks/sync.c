@@ -4,7 +4,6 @@
  * takes microseconds. */
 #include "attach.h"
 #include "compute/compute.h"
-#include "compute/rest.h"
 #include "hooks.h"
 #include "hooks/pool.h"
 #include "overhead.h"
@@ -17,24 +16,19 @@ static int sync_done(int result, uint64_t since)
 	return result;
 }
 
-/* SYNC makes the driver's call, which waits for the launches of a stream, and returns its result. During
- * the call this process counts as having work. */
-#define SYNC(stream_, ...)                                            \
-	({                                                            \
-		uint64_t since_ = pools_stamp();                      \
-		struct device *device_ = compute_wait_begin(stream_); \
-		int result_ = REAL(__VA_ARGS__);                      \
-		compute_wait_end(device_);                            \
-		sync_done(result_, since_);                           \
+/* SYNC makes the driver's call and returns its result. During the call this process counts as
+ * having work. */
+#define SYNC(...)                                              \
+	({                                                     \
+		uint64_t since_ = pools_stamp();               \
+		struct device *device_ = compute_wait_begin(); \
+		int result_ = REAL(__VA_ARGS__);               \
+		compute_wait_end(device_);                     \
+		sync_done(result_, since_);                    \
 	})
 
-int cuCtxSynchronize(void) { return SYNC(REST_OF_CONTEXT, cuCtxSynchronize); }
-int cuCtxSynchronize_v2(CUcontext context)
-{
-	CUcontext current = NULL;
-	bool is = REAL(cuCtxGetCurrent, &current) == CUDA_SUCCESS && current == context;
-	return SYNC(is ? REST_OF_CONTEXT : REST_OF_NOTHING, cuCtxSynchronize_v2, context);
-}
-int cuStreamSynchronize(CUstream stream) { return SYNC(stream, cuStreamSynchronize, stream); }
-int cuStreamSynchronize_ptsz(CUstream stream) { return SYNC(stream ? stream : CU_STREAM_PER_THREAD, cuStreamSynchronize_ptsz, stream); }
-int cuEventSynchronize(CUevent event) { return SYNC(REST_OF_NOTHING, cuEventSynchronize, event); }
+int cuCtxSynchronize(void) { return SYNC(cuCtxSynchronize); }
+int cuCtxSynchronize_v2(CUcontext context) { return SYNC(cuCtxSynchronize_v2, context); }
+int cuStreamSynchronize(CUstream stream) { return SYNC(cuStreamSynchronize, stream); }
+int cuStreamSynchronize_ptsz(CUstream stream) { return SYNC(cuStreamSynchronize_ptsz, stream); }
+int cuEventSynchronize(CUevent event) { return SYNC(cuEventSynchronize, event); }

@@ -67,7 +67,7 @@ __attribute__((visibility("default"))) int sched_yield(void)
 static void check_order(const struct flock *l, unsigned kind)
 {
 	off_t *end = kind == KIND_LOW ? &low_end : &busy_end, now = (l->l_start + l->l_len) % SEAT_SIZE;
-	CHECK(busy_end || !is_short(slice_of(0)));
+	CHECK(busy_end || slice_of(0) != SHORT);
 	if (l->l_type == F_RDLCK)
 		*end = now;
 	else if (l->l_len == SEAT_SIZE)
@@ -75,7 +75,7 @@ static void check_order(const struct flock *l, unsigned kind)
 	/* The claim to be busy does not count for longer than the other one. */
 	CHECK(busy_end <= low_end || l->l_type == F_UNLCK);
 	/* A context with a short slice is of a process that claims to be busy. */
-	CHECK(kind != KIND_BUSY || *end || !is_short(slice_of(0)));
+	CHECK(kind != KIND_BUSY || *end || slice_of(0) != SHORT);
 }
 
 __attribute__((visibility("default"))) int fcntl(int fd, int command, ...)
@@ -86,7 +86,7 @@ __attribute__((visibility("default"))) int fcntl(int fd, int command, ...)
 	va_end(list);
 	if ((command != F_SETLK && command != F_GETLK) || !machine_clock || l->l_start >> KIND_BITS == 0)
 		return (int)syscall(SYS_fcntl, fd, command, l);
-	unsigned kind = l->l_start >> KIND_BITS & 7;
+	unsigned kind = l->l_start >> KIND_BITS & 3;
 	calls++;
 	cpu_ns += call_ns;
 	if (cpu_looks % 2) {
@@ -100,7 +100,7 @@ __attribute__((visibility("default"))) int fcntl(int fd, int command, ...)
 	short type = l->l_type;
 	if (command == F_SETLK)
 		may_stop(command, type, kind);
-	if (command == F_SETLK && (kind == KIND_LOW || kind == KIND_BUSY))
+	if (command == F_SETLK && kind >= KIND_LOW)
 		check_order(l, kind);
 	int result = (int)syscall(SYS_fcntl, fd, command, l);
 	if (command == F_GETLK)
@@ -156,7 +156,7 @@ static void beside(int command, short type, unsigned kind, void *fails_too, void
 	stop_becomes(NOWHERE, NOWHERE);
 	not_busy = false;
 	/* Whatever the order was. */
-	CHECK(busy_end || !is_short(slice_of(0)));
+	CHECK(busy_end || slice_of(0) != SHORT);
 	CHECK(busy_end <= low_end);
 }
 
@@ -254,7 +254,7 @@ static void flood(void)
 	EQ(slice(&low), OWN); /* the last claim has ended */
 	tell(&high, 'q', 'd');
 	EQ(slice(&high), HIGH);
-	EQ(slice(&low), SHORTEST); /* it has rested */
+	EQ(slice(&low), SHORT);
 	/* Such a job of low priority is like a normal one. */
 	tell(&low, 's', 'd');
 	for (unsigned i = 0; i < 20; i++)
@@ -315,7 +315,7 @@ static off_t find_busy(int fd, pid_t pid, off_t from, off_t to)
 	off_t found;
 	if (from >= to || syscall(SYS_fcntl, fd, F_GETLK, &l) != 0 || l.l_type == F_UNLCK)
 		return 0;
-	if (l.l_pid == pid && l.l_len > 1 && (l.l_start >> KIND_BITS & 7) == KIND_BUSY)
+	if (l.l_pid == pid && l.l_len > 1 && (l.l_start >> KIND_BITS & 3) == KIND_BUSY)
 		return l.l_start;
 	return (found = find_busy(fd, pid, from, l.l_start)) ? found : find_busy(fd, pid, l.l_start + l.l_len, to);
 }

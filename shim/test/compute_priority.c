@@ -32,31 +32,36 @@ static void *say_waits(void *arg)
 	return arg;
 }
 
-/* A worker: l launches, m on a second stream; s waits for all launches, t for those of the first stream, e for an
- * event, q asks; w waits for a kernel that takes minutes, 1 to 3 change the job's priority, c
- * makes another context and launches in it, x closes the file of claims. */
+#define LAUNCH "cuLaunchKernel:before"
+
+/* Says that this process launches, once the library calls the driver, and lets it go on when it is told. */
+static void *say_launches(void *arg)
+{
+	char go;
+	unsigned held = fakegpu_held(LAUNCH, 1, 60000);
+	if (held != 1 || write(1, "b", 1) != 1 || read(0, &go, 1) != 1)
+		_exit(1);
+	fakegpu_open(LAUNCH);
+	return arg;
+}
+
+/* A worker: l launches, b the same and stops where the driver's call begins, w waits for a kernel that takes
+ * minutes, 1 to 3 change the job's priority, c makes another context and launches in it, x closes the file of claims. */
 static int work(void)
 {
 	char step;
 	start_timed();
 	CUfunction f = kernel("one"), forever = kernel("long_one");
-	CUstream second;
-	CUevent event;
-	OK(cuStreamCreate(&second, 1));
-	OK(cuEventCreate(&event, 0));
 	EQ(write(1, "r", 1), 1);
 	while (read(0, &step, 1) == 1) {
 		if (step == 'l')
 			OK(launch(f, NULL));
-		if (step == 'm')
-			OK(launch(f, second));
-		if (step == 's')
-			OK(cuCtxSynchronize());
-		if (step == 't')
-			OK(cuStreamSynchronize(NULL));
-		if (step == 'e') {
-			OK(cuEventRecord(event, NULL));
-			OK(cuEventSynchronize(event));
+		if (step == 'b') {
+			pthread_t t;
+			fakegpu_hold(LAUNCH, 1);
+			EQ(pthread_create(&t, NULL, say_launches, NULL), 0);
+			OK(launch(f, NULL));
+			EQ(pthread_join(t, NULL), 0);
 		}
 		if (step == 'w') {
 			pthread_t t;
@@ -153,61 +158,20 @@ static void waiting(void)
 	finish_worker(&high, false);
 }
 
-/* For so many seconds a worker does steps, which take its device for so many ms, and rests. */
-static void serve(const struct worker *w, unsigned seconds, const char *steps, uint64_t work, uint64_t rest)
+/* A launch of low priority looks before the driver's, one of high priority does not wait until it has. */
+static void order(void)
 {
-	for (uint64_t end = machine_now(0) + seconds * SECOND; machine_now(0) < end; later(rest * MS)) {
-		for (const char *step = steps; step[1]; step++)
-			tell(w, *step, 'd');
-		later(work * MS);
-		tell(w, steps[strlen(steps) - 1], 'd');
-	}
-}
-
-/* Beside one of high priority that rests for a tenth of the time, as it knows for certain, slices are shorter still. */
-static void rests(void)
-{
-	struct worker low = begin("low"), high = begin("high"), shared = begin_with("low", "CUDA_DEVICE_SM_LIMIT", "10");
-	EQ(slice(&high), HIGH);
-	EQ(slice(&low), SHORT);
-	serve(&high, 3, "ls", 85, 15);
-	EQ(slice(&low), SHORTEST);
-	later(250 * MS);
-	EQ(slice(&shared), 641); /* its share is its floor */
-	later(250 * MS);
-	/* Not for long if it rests less. */
-	serve(&high, 3, "ls", 95, 5);
-	EQ(slice(&low), SHORT);
-	serve(&high, 3, "lt", 85, 15);
-	EQ(slice(&low), SHORTEST);
-	serve(&high, 3, "lllllllll", 10, 0);
-	EQ(slice(&low), SHORT);
-	/* Another stream may have work, and so may its stream behind an event. */
-	serve(&high, 3, "mlt", 50, 50);
-	EQ(slice(&low), SHORT);
-	serve(&high, 3, "le", 50, 50);
-	EQ(slice(&low), SHORT);
-	serve(&high, 3, "mls", 50, 50);
-	EQ(slice(&low), SHORTEST);
-	/* A claim to rest does not outlast a long wait, as that of high priority does. */
-	tell(&high, 'l', 'd');
-	tell(&high, 'w', 'w');
-	later(SECOND);
-	EQ(slice(&low), SHORTEST);
-	later(3 * SECOND);
-	EQ(slice(&low), SHORT);
-	finish_worker(&high, true);
-
-	/* Of two, one may have work while the other rests. */
-	struct worker first = begin("high"), second = begin("high");
-	serve(&first, 3, "ls", 50, 50);
-	EQ(slice(&low), SHORTEST);
-	EQ(slice(&second), HIGH);
-	EQ(slice(&low), 147);
-	finish_worker(&first, false);
-	finish_worker(&second, false);
+	struct worker low = begin("low"), high = begin("high");
+	later(8 * MS);
+	tell(&high, 'b', 'b');
+	EQ(slice(&low), OWN);
+	tell(&high, 'o', 'd');
+	later(8 * MS);
+	tell(&low, 'b', 'b');
+	EQ(books_of(0, low.pid, 0).slice_us, SHORT);
+	tell(&low, 'o', 'd');
 	finish_worker(&low, false);
-	finish_worker(&shared, false);
+	finish_worker(&high, false);
 }
 
 /* A process that loses its descriptor has no claim, until it next has work. */
@@ -380,7 +344,7 @@ static bool make_policy(void)
 	return true;
 }
 
-enum manner { LOCKS, RESTS, BY_OPEN_FILE, UNDUMPABLE, INSIDE_NAMESPACE };
+enum manner { LOCKS, BY_OPEN_FILE, UNDUMPABLE, INSIDE_NAMESPACE };
 
 /* Finds the claim of a process that is not that of its seat, from a position to another. The kernel tells
  * of any lock there. */
@@ -395,8 +359,7 @@ static bool find_claim(int fd, pid_t pid, off_t from, off_t to, struct flock *cl
 }
 
 /* The slice of a job of low priority beside a process of a user that claims high priority. It copies the
- * claim of a real job, which has ended by then: on another seat, and for half an hour. Or it claims that that
- * job rests. */
+ * claim of a real job, which has ended by then: on another seat, and for half an hour. */
 static uint64_t beside(const struct worker *low, uid_t uid, enum manner how)
 {
 	char path[4200], ready = 0;
@@ -407,8 +370,7 @@ static uint64_t beside(const struct worker *low, uid_t uid, enum manner how)
 	snprintf(path, sizeof path, "%s/priority", getenv("RATION_DIR"));
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	EQ(find_claim(fd, high.pid, 0, INT64_MAX, &l), true);
-	if (how != RESTS)
-		finish_worker(&high, true);
+	finish_worker(&high, true);
 	EQ(pipe2(to, O_CLOEXEC), 0);
 	EQ(pipe2(from, O_CLOEXEC), 0);
 	if (how == INSIDE_NAMESPACE)
@@ -421,8 +383,6 @@ static uint64_t beside(const struct worker *low, uid_t uid, enum manner how)
 		prctl(PR_SET_DUMPABLE, how != UNDUMPABLE);
 		l = (struct flock){
 			.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = l.l_start ^ (off_t)1 << 32, .l_len = l.l_len + 1800000};
-		if (how == RESTS)
-			l.l_start += (off_t)3 << 42; /* from high to rest */
 		ready = fcntl(fd, how == BY_OPEN_FILE ? F_OFD_SETLK : F_SETLK, &l) == 0;
 		if (write(from[1], &ready, 1) != 1 || read(to[0], &ready, 1) != 0)
 			_exit(1);
@@ -438,8 +398,6 @@ static uint64_t beside(const struct worker *low, uid_t uid, enum manner how)
 	close(to[0]);
 	close(from[0]);
 	close(from[1]);
-	if (how == RESTS)
-		finish_worker(&high, true);
 	EQ(slice(low), OWN);
 	return us;
 }
@@ -462,8 +420,6 @@ static void under_policy(void)
 	EQ(beside(&low, DENIED, LOCKS), OWN);
 	EQ(beside(&low, DENIED, UNDUMPABLE), OWN);
 	EQ(beside(&low, ALLOWED, BY_OPEN_FILE), OWN);
-	EQ(beside(&low, ALLOWED, RESTS), SHORTEST);
-	EQ(beside(&low, DENIED, RESTS), SHORT);
 	EQ(unlink("/run/ration/high-priority/4001"), 0);
 	EQ(beside(&low, ALLOWED, LOCKS), OWN);
 	finish_worker(&low, false);
@@ -480,7 +436,7 @@ int main(int argc, char **argv)
 	start_timed();
 	low_ones();
 	waiting();
-	rests();
+	order();
 	closed();
 	changes();
 	others();

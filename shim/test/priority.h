@@ -5,10 +5,7 @@
 #include "compute.h"
 #include "worker.h"
 
-enum { OWN = 2048, HIGH = 5000, SHORT = 100, SHORTEST = 50, SEVERAL = 1000 }; /* slices, microseconds */
-
-/* Two contexts with such slices would get little done. */
-static inline bool is_short(uint64_t us) { return us == SHORT || us == SHORTEST; }
+enum { OWN = 2048, HIGH = 5000, SHORT = 100, SEVERAL = 1000 }; /* slices, microseconds */
 
 static inline int change_priority(struct ration_limits *page, const void *arg)
 {

@@ -171,7 +171,7 @@ def beside():
         for _ in range(3):
             row(f"one every {every}, without ration", None, "plain", seconds, what)
             row(f"one every {every}, high / low", "high", "low", seconds, what)
-        row(f"one every {every}, slices 5000 / 50", 5000, 50, seconds, what)
+        row(f"one every {every}, slices 5000 / 100", 5000, 100, seconds, what)
 
 
 {"serve": serve, "graph": graph, "rare": lambda: graph(0.01), "train": train, "host": host, "beside": beside}[kind]()
