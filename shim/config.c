@@ -92,10 +92,7 @@ static int config_own_folder(char *out, size_t size)
 		return snprintf(out, size, "%s", dir);
 	if (kernel_euid() == 0)
 		return snprintf(out, size, "/run/ration");
-	if ((dir = environment_get("XDG_RUNTIME_DIR")) && *dir == '/')
-		return snprintf(out, size, "%s/ration", dir);
-	dir = environment_get("TMPDIR");
-	int n = snprintf(out, size, "%s/ration-%u", dir && *dir ? dir : "/tmp", (unsigned)kernel_euid());
+	int n = snprintf(out, size, "/tmp/ration-%u", (unsigned)kernel_euid());
 	struct stat st;
 	/* Any user can make a folder of that name there, and this user could not remove it. */
 	if (n > 0 && (size_t)n < size && region_lstat(out, &st) && !config_trusted(&st) && (dir = environment_get("HOME")) && *dir == '/')

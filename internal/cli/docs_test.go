@@ -321,7 +321,7 @@ func TestDocSessions(t *testing.T) {
 }
 
 // The user of the pages, and the folder of her jobs.
-const shownUser, shownFolder = "anna", "/run/user/1000/ration"
+const shownUser, shownFolder = "anna", "/tmp/ration-1000"
 
 // runPage runs the commands of a page, compares, and returns the page with what was printed.
 func runPage(t *testing.T, path string, lines []string) (now []string) {

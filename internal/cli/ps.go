@@ -80,10 +80,10 @@ other place, such as a container; of a job with very many processes those that
 hold most; with JOB, all of them. A user whose folder does not respond within
 two seconds is named, and does not affect the others. A plain name is root's
 own job, or else the only one of that name which runs. Others see their own, of
-all their logins: those in $XDG_RUNTIME_DIR/ration, /run/user/UID/ration,
-${TMPDIR:-/tmp}/ration-UID and ~/.local/state/ration. ` + job.EnvFolder + ` names one
-folder instead, also to root, and ` + job.EnvRegion + `
-one more region.
+all their logins: those in /tmp/ration-UID and ~/.local/state/ration, and those
+that earlier versions made in $XDG_RUNTIME_DIR/ration, /run/user/UID/ration and
+$TMPDIR/ration-UID. ` + job.EnvFolder + ` names one folder instead, also to root,
+and ` + job.EnvRegion + ` one more region.
 
 The memory of dead processes is first returned to the job, if you may write its
 region. With --read-only nothing is changed.

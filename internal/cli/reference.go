@@ -75,7 +75,7 @@ var variablesOfLibrary = []Entry{
 var variablesOfAll = []Entry{
 	{"RATION_DIR", "The folder of jobs, instead of those below."},
 	{"RATION_LIB", "The folder into which the library is unpacked, instead of those below."},
-	{"XDG_RUNTIME_DIR, TMPDIR, XDG_CACHE_HOME", "Locations of these folders for ordinary users."},
+	{"HOME, XDG_CACHE_HOME", "Locations of these folders for ordinary users."},
 	{"NO_COLOR", "If set, nothing is coloured."},
 	{"LC_ALL, LC_CTYPE, LANG", "Without a UTF-8 locale, only ASCII is printed."},
 	{"TERM", "dumb: nothing is drawn in place."},
@@ -83,8 +83,8 @@ var variablesOfAll = []Entry{
 
 var files = []Entry{
 	{"/run/ration/JOB/region", "A job of root: its limits, and what each process holds. Beside it: info (how it was started), and region.limits (limits that only the file's owner can change)."},
-	{"$XDG_RUNTIME_DIR/ration/JOB/region, /tmp/ration-UID/JOB/region", "A job of another user. ~/.local/state/ration/JOB where another user has made that folder. Under a policy /tmp/ration-UID/JOB is the record of a run. A logout removes what is in XDG_RUNTIME_DIR."},
-	{"/run/ration/lib, /var/lib/ration/lib, ~/.cache/ration/lib", "The unpacked library, in a folder named by its content."},
+	{"/tmp/ration-UID/JOB/region", "A job of another user. ~/.local/state/ration/JOB where another user has made that folder. Under a policy /tmp/ration-UID/JOB is the record of a run."},
+	{"/run/ration/lib, /var/lib/ration/lib, /tmp/ration-UID/lib, ~/.cache/ration/lib", "The unpacked library, in a folder named by its content."},
 	{"/usr/lib/ration/libration.so", "The library, where a package installed it."},
 	{"/etc/ld.so.preload", "What ration run --keep mounts over, for its job only. A policy has a line in it."},
 	{"/etc/ration/config.toml, /etc/ration/in-force.toml", "The policy of a machine, and the copy of it that is in force."},

@@ -60,7 +60,11 @@ func (c *checker) checkJobFolder() {
 	}
 	defer r.Close()
 	c.hasJobs = true
-	c.pass("job folder", "%s, on %s", job.Folder(), job.FileSystem(folder))
+	if taken, reason := job.Displaced(); taken != "" {
+		c.warn("job folder", "as root: rm -r "+taken, "%s %s: your jobs are in %s instead, on %s", taken, reason, job.Folder(), job.FileSystem(folder))
+	} else {
+		c.pass("job folder", "%s, on %s", job.Folder(), job.FileSystem(folder))
+	}
 	if err := checkLocks(folder); err != nil {
 		c.fail("locks", remedy+", on a local file system", "%v", err)
 		return

@@ -35,7 +35,7 @@ const maxCopies = 64
 const FolderName = "lib"
 
 // candidateFolders returns the folders to unpack into, the preferred one first. The folder of jobs
-// is best because it is empty after a boot, but many systems mount it noexec.
+// is best because most systems empty it at a boot, but some mount it noexec.
 func candidateFolders() []string {
 	if dir := os.Getenv(EnvFolder); dir != "" {
 		return []string{dir}
@@ -199,9 +199,11 @@ func (c content) write(dir string) error {
 	for _, name := range c.files {
 		data, err := fs.ReadFile(c.from, path.Join("files", name))
 		// The mode must not depend on the umask: all users use root's library.
-		if err := errors.Join(err, os.WriteFile(filepath.Join(tmp, name), data, 0o755), os.Chmod(filepath.Join(tmp, name), 0o755)); err != nil {
+		file := filepath.Join(tmp, name)
+		if err := errors.Join(err, os.WriteFile(file, data, 0o755), os.Chmod(file, 0o755)); err != nil {
 			return err
 		}
+		_ = os.Chmod(file, 0o755|os.ModeSticky) // systemd-tmpfiles removes no such file, whatever its age
 	}
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return err

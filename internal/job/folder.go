@@ -4,10 +4,15 @@
 // only the job's user can write:
 //
 //	/run/ration/JOB/region                    root's jobs
-//	$XDG_RUNTIME_DIR/ration/JOB/region        a user's
-//	${TMPDIR:-/tmp}/ration-UID/JOB/region     a user's, without XDG_RUNTIME_DIR
+//	/tmp/ration-UID/JOB/region                a user's
 //	$HOME/.local/state/ration/JOB/region      a user's, if another user has made that folder
-//	/tmp/ration-UID/JOB/region                the record of a user's run, under a policy
+//
+// Under a policy the regions of runs are root's, and the user's folder of a run has only its record.
+//
+// The folder outlasts the user's logout, which removes XDG_RUNTIME_DIR and what the user has in /dev/shm
+// (systemd's RemoveIPC): a process that the job starts afterwards needs the region and the library by their
+// paths. It does not depend on TMPDIR, which root does not know. systemd-tmpfiles removes old files in /tmp,
+// but none with the sticky bit, so a job's files have it (keepFromAging).
 //
 // RATION_DIR names another folder of jobs. A folder that another user can write is refused, because
 // regions hold the limits.
@@ -19,6 +24,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -49,48 +55,48 @@ func Folder() string {
 	if uid == 0 {
 		return RootFolder
 	}
-	if dir, is := lastingFolder(uid); is {
-		return dir
-	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "ration")
-	}
-	dir := filepath.Join(os.TempDir(), "ration-"+strconv.Itoa(uid))
 	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
-		// Every user can make a folder of that name in /tmp, and this user could not remove it.
-		if reason, err := UntrustedReason(dir); err == nil && reason != "" {
+		if taken, _ := Displaced(); taken != "" {
 			return filepath.Join(home, ".local", "state", "ration")
 		}
 	}
-	return dir
+	return inTemp(uid)
 }
 
-// lastingFolder returns the folder of a user whose programs a policy rules. Its region is root's, and this folder has only how
-// runs have ended: it must outlast the user's logout, which removes XDG_RUNTIME_DIR, and root must find it, which does not know
-// the user's TMPDIR. is is false if there is no such policy, or another user has made a folder of that name.
-func lastingFolder(uid int) (dir string, is bool) {
-	if !Ruled() {
-		return "", false
+// Displaced returns the folder in /tmp that this user's jobs would be in, if it cannot be trusted, and why: every user can make
+// a folder of that name, and this user could not remove it. Otherwise it returns nothing.
+func Displaced() (folder, reason string) {
+	uid := User()
+	if os.Getenv(EnvFolder) != "" || uid == 0 {
+		return "", ""
 	}
-	dir = filepath.Join(SystemPaths.Temp, tempPrefix+strconv.Itoa(uid))
-	reason, err := UntrustedReason(dir)
-	return dir, err == nil && reason == "" || errors.Is(err, fs.ErrNotExist)
+	folder = inTemp(uid)
+	if reason, err := UntrustedReason(folder); err == nil && reason != "" {
+		return folder, reason
+	}
+	return "", ""
 }
 
-// OtherFolders returns further folders with jobs of this user: a login sets XDG_RUNTIME_DIR, and cron and su do not. Jobs
-// in them are read, and found by name; new ones are made in Folder. There are none for root, who reads all users' folders,
-// nor where EnvFolder names one folder.
+func inTemp(uid int) string { return filepath.Join(SystemPaths.Temp, tempPrefix+strconv.Itoa(uid)) }
+
+// OtherFolders returns further folders that may have jobs of this user: the home, and those in which earlier versions of
+// ration made jobs. Jobs in them are read, and found by name; new ones are made in Folder. There are none for root, who
+// reads all users' folders, nor where EnvFolder names one folder.
 func OtherFolders() (out []string) {
 	if os.Getenv(EnvFolder) != "" || User() == 0 {
 		return nil
 	}
 	uid := strconv.Itoa(User())
-	all := []string{filepath.Join(SystemPaths.Runtime, uid, "ration"), filepath.Join(SystemPaths.Temp, tempPrefix+uid)}
+	all := []string{inTemp(User()), filepath.Join(SystemPaths.Runtime, uid, "ration"), filepath.Join(os.TempDir(), tempPrefix+uid)}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		all = append(all, filepath.Join(dir, "ration"))
+	}
 	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
 		all = append(all, filepath.Join(home, ".local", "state", "ration"))
 	}
+	own := Folder()
 	for _, dir := range all {
-		if reason, err := UntrustedReason(dir); dir != Folder() && err == nil && reason == "" {
+		if reason, err := UntrustedReason(dir); dir != own && !slices.Contains(out, dir) && err == nil && reason == "" {
 			out = append(out, dir)
 		}
 	}

@@ -150,10 +150,12 @@ func TestFolderMadeByAnother(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root's jobs are in /run/ration")
 	}
-	tmp, home := t.TempDir(), t.TempDir()
+	tmp, home, usually := t.TempDir(), t.TempDir(), SystemPaths
+	t.Cleanup(func() { SystemPaths = usually })
+	SystemPaths.Temp = tmp
 	t.Setenv(EnvFolder, "")
-	t.Setenv("XDG_RUNTIME_DIR", "")
-	t.Setenv("TMPDIR", tmp)
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir()) // which a logout removes
+	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv("HOME", home)
 	usual := Folder()
 	expect.Equal(t, filepath.Dir(usual), tmp, usual)

@@ -269,8 +269,9 @@ func (l *Lock) removeContents() error {
 	return nil
 }
 
-// Share converts an exclusive lock into a shared one, so that others can Join.
+// Share converts an exclusive lock into a shared one, so that others can Join. The job has all its files.
 func (l *Lock) Share() error {
+	keepFromAging(l.Folder)
 	if err := l.set(shared); err != nil {
 		return fmt.Errorf("sharing job %s: %w", l.Job.Name, err)
 	}

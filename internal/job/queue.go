@@ -81,7 +81,7 @@ func enqueue(w Waiting) (*Ticket, error) {
 	}
 	path := filepath.Join(Folder(), queueName)
 	for {
-		fd, err := safepath.Open(path, unix.O_RDWR|unix.O_CREAT, 0o600)
+		fd, err := safepath.Open(path, unix.O_RDWR|unix.O_CREAT, 0o600|unix.S_ISVTX) // see keepFromAging
 		if err != nil {
 			return nil, fmt.Errorf("opening %s: %w (remove it)", path, err)
 		}

@@ -39,6 +39,7 @@ func (l *Lock) Stand(created int64, library string) error {
 	if err != nil {
 		return fmt.Errorf("creating job %s: %w", l.Job.Name, err)
 	}
+	keepFromAging(l.Folder)
 	return nil
 }
 

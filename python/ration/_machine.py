@@ -124,19 +124,9 @@ def agent_sockets() -> list[str]:
     root = _ROOT_FOLDER + "/agent.sock"
     if os.geteuid() == 0:
         return [root]
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/"):
-        sockets = [root, runtime + "/ration/agent.sock"]
-    else:
-        sockets = _sockets_without_login(root)
-    policys = f"/tmp/ration-{os.geteuid()}/agent.sock"  # that of a user under a policy
-    return sockets if policys in sockets else [*sockets, policys]
-
-
-def _sockets_without_login(root: str) -> list[str]:
-    folder = f"{os.environ.get('TMPDIR') or '/tmp'}/ration-{os.geteuid()}"
-    home = os.environ.get("HOME", "")
-    return [root, folder + "/agent.sock"] + ([home + "/.local/state/ration/agent.sock"] if home.startswith("/") else [])
+    sockets = [root, f"/tmp/ration-{os.geteuid()}/agent.sock"]
+    home = os.environ.get("HOME", "")  # for users whose folder in /tmp another user has made
+    return [*sockets, home + "/.local/state/ration/agent.sock"] if home.startswith("/") else sockets
 
 
 class _Connection(http.client.HTTPConnection):

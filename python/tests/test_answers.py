@@ -163,9 +163,8 @@ class Arguments(unittest.TestCase):
         with mock.patch("ration._machine.os.geteuid", return_value=7):
             for env, want in (
                 ({"RATION_DIR": "/d"}, ["/d/agent.sock"]),
-                ({"XDG_RUNTIME_DIR": "/x", "HOME": "/h"}, ["/run/ration/agent.sock", "/x/ration/agent.sock", "/tmp/ration-7/agent.sock"]),
-                ({"TMPDIR": "/t"}, ["/run/ration/agent.sock", "/t/ration-7/agent.sock", "/tmp/ration-7/agent.sock"]),
-                ({"HOME": "/h"}, ["/run/ration/agent.sock", "/tmp/ration-7/agent.sock", "/h/.local/state/ration/agent.sock"]),
+                ({}, ["/run/ration/agent.sock", "/tmp/ration-7/agent.sock"]),
+                ({"HOME": "/h", "XDG_RUNTIME_DIR": "/x", "TMPDIR": "/t"}, ["/run/ration/agent.sock", "/tmp/ration-7/agent.sock", "/h/.local/state/ration/agent.sock"]),
             ):
                 with mock.patch.dict(os.environ, env, clear=True):
                     self.assertEqual(_machine.agent_sockets(), want)

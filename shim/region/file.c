@@ -68,8 +68,8 @@ bool region_read_text(const char *path, char *buf, size_t size)
 }
 
 /* region_open_path opens a region or its limits. It follows no symbolic link, and does not wait if
- * the path is a pipe. */
-int region_open_path(const char *path, int flags) { return region_open_fd(path, flags | O_NOFOLLOW | O_NONBLOCK, 0600); }
+ * the path is a pipe. systemd-tmpfiles removes old files in /tmp, but none with the sticky bit. */
+int region_open_path(const char *path, int flags) { return region_open_fd(path, flags | O_NOFOLLOW | O_NONBLOCK, S_ISVTX | 0600); }
 
 /* file_open_high opens the region, which stays open, at a descriptor of at least FILE_LOWEST_FD; if
  * there is none, at a low one. The close in it drops the locks that this process has on the file,

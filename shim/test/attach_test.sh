@@ -290,7 +290,7 @@ where="limits without a path make a job of their own"
 export RATION_DIR=$dir/jobs
 CUDA_DEVICE_MEMORY_LIMIT=1g job init total:0 exit:0
 is "$out" "init 0 total 0 $((1024 * MIB)) "
-is "$(stat -c %a "$dir/jobs" "$dir/jobs/default" "$dir/jobs/default/region" 2>/dev/null | tr '\n' ' ')" "700 700 600 "
+is "$(stat -c %a "$dir/jobs" "$dir/jobs/default" "$dir/jobs/default/region" 2>/dev/null | tr '\n' ' ')" "700 700 1600 "
 if [ "$(id -u)" = 0 ]; then
 	where="root keeps no job where another user leads"
 	for other in home public link; do
