@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -48,13 +49,14 @@ func Find(nameOrPath string) (Job, error) {
 			return Job{Path: path}, nil
 		}
 	}
-	return Job{}, &NoJobError{Name: nameOrPath, Others: namesOf(jobs)}
+	waiting, _ := Queue(Folder()) // the error is about something else
+	return Job{}, &NoJobError{Name: nameOrPath, Others: namesOf(jobs, waiting)}
 }
 
 // NoJobError is returned by Find if this user has no job of a name. It is an ErrNoJob.
 type NoJobError struct {
 	Name   string
-	Others []string // names of the jobs that there are, those that run first
+	Others []string // names of the jobs that there are, those that run or wait first
 }
 
 // Unwrap returns ErrNoJob.
@@ -73,8 +75,8 @@ func (e *NoJobError) Error() string {
 	return fmt.Sprintf("%s: %v (%s)", e.Name, ErrNoJob, hint)
 }
 
-// namesOf returns the names of jobs, those that run first.
-func namesOf(jobs []Job) []string {
+// namesOf returns the names of jobs: those that run, those that commands wait to make, and the others.
+func namesOf(jobs []Job, waiting []Waiting) []string {
 	var running, others []string
 	for _, j := range jobs {
 		switch name := ShownName(j.Name, j.Path); {
@@ -85,6 +87,12 @@ func namesOf(jobs []Job) []string {
 			others = append(others, name)
 		}
 	}
+	for _, w := range waiting {
+		if w.Job != "" && !slices.Contains(running, w.Job) {
+			running = append(running, w.Job)
+		}
+	}
+	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(running, name) })
 	return append(running, others...)
 }
 

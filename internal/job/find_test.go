@@ -47,6 +47,10 @@ func TestFind(t *testing.T) {
 	}
 	_, err := Find("trains")
 	expect.True(t, errors.Is(err, ErrNoJob) && strings.Contains(err.Error(), "(there are: train)"), err, "want the jobs there are")
+	enqueued(t, "train")
+	enqueued(t, "next")
+	_, err = Find("other")
+	expect.True(t, err != nil && strings.Contains(err.Error(), "(there are: train, next)"), err, "want the job that will be made as well, and no name twice")
 	err = &NoJobError{"other", strings.Split("a b c d e f g", " ")}
 	expect.Equal(t, err.Error(), "other: no such job (there are: a, b, c, d, e and 2 more; ration ps -a shows them)")
 	_, err = Find("a b")
