@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -306,8 +307,19 @@ func ruledError(what string) error {
 // asker sends a line to the policy's service. It may wait for room for the user's ration.
 type asker func(line string) (answer string, file *os.File, err error)
 
+// CheckProject returns an error for a project that a request for a run cannot name.
+func CheckProject(project string) error {
+	if strings.ContainsFunc(project, unicode.IsSpace) {
+		return fmt.Errorf("%q cannot be the name of a project under this machine's policy (leave the space out)", project)
+	}
+	return nil
+}
+
 // takeRun requests a run, and adds it to the command's environment.
 func (p Plan) takeRun(j *Job, how string, ask asker) error {
+	if err := CheckProject(p.Labels[job.Project]); err != nil {
+		return err
+	}
 	uid := os.Getuid()
 	// Return the memory of dead processes first, because it would count as held outside the run.
 	if r, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true}); err == nil {
