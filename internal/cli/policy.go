@@ -313,7 +313,7 @@ Exit status: as for ration policy enable.`,
 // PolicyEnded is what `ration policy disable --json` prints.
 type PolicyEnded struct {
 	WasInForce bool     `json:"was_in_force"`
-	Left       []string `json:"left"` // users whose running processes stay in their jobs
+	Left       []string `json:"left"` // jobs and runs that have processes, which stay in them
 }
 
 func newPolicyDisableCommand(a *app) *cobra.Command {
@@ -337,7 +337,10 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 			if _, err := os.Stat("/run/systemd/system"); err == nil {
 				_ = exec.Command("systemctl", "disable", "--now", policyService).Run()
 			}
-			out := PolicyEnded{WasInForce: !errors.Is(before, policy.ErrDisabled), Left: userNames(left)}
+			out := PolicyEnded{WasInForce: !errors.Is(before, policy.ErrDisabled), Left: []string{}}
+			for _, j := range left {
+				out.Left = append(out.Left, job.ShownName(j.Name, j.Path))
+			}
 			return a.print(out, func() {
 				if out.WasInForce {
 					a.out.printf("The policy has ended: programs that start now are not rationed.\n")
@@ -345,7 +348,7 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 					a.out.printf("No policy was in force.\n")
 				}
 				for _, name := range out.Left {
-					a.out.printf("The job of %s is left: its processes stay in it until they end.\n", name)
+					a.out.printf("Job %s is left: its processes stay in it until they end.\n", name)
 				}
 			})
 		},
