@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -350,7 +349,7 @@ func (p Plan) takeRun(j *Job, how string, ask asker) error {
 }
 
 // WakeRequest is the word with which a user asks for the ration of a job that sleeps, which may be lent: UID wake [wait].
-// While the client waits, it gets lines that begin with waitAnswer.
+// While the client waits, it gets lines that begin with waitAnswer: one at once, and one whenever its place has become better.
 const (
 	WakeRequest = "wake"
 	waitAnswer  = "wait"
@@ -432,8 +431,10 @@ func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error
 		w.announced = true
 		w.tell(waitsForRation + why)
 	})
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = w.noRoom(": " + cmp.Or(why, "the service of this machine's policy did not answer"))
+	if errors.Is(err, os.ErrDeadlineExceeded) && why == "" {
+		err = w.noRoom(": the service of this machine's policy did not answer")
+	} else if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = w.noRoom(", because there is none for your ration, of which that is a part: " + why)
 	}
 	return answer, file, err
 }
