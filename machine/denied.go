@@ -30,7 +30,7 @@ type Denied struct {
 	Holders []DeniedHolder `json:"holders,omitempty"` // users with the largest rations, largest first
 	Own     bool           `json:"own,omitempty"`     // the request exceeds what the user may have: other users are not the reason
 	What    string         `json:"what,omitempty"`    // what was refused, if not the user's ration: a run, a larger ration
-	Settled bool           `json:"settled,omitempty"` // the user has got a ration since then
+	Settled bool           `json:"settled,omitempty"` // the user has got a ration since then, or needs none
 	Text    string         `json:"text"`              // a sentence without a period; what the user can do is in brackets at its end
 }
 

@@ -34,8 +34,8 @@ type Outside struct {
 
 // Values of Finding.Kind.
 const (
-	PolicyRefused = "policy-refused" // the policy refused a user a ration in the last ten minutes, and the user got none since
-	Overbooked    = "overbooked"     // the limits of all jobs on a device exceed its memory
+	PolicyRefused = "policy-refused" // the policy refused a user a ration in the last ten minutes, and nothing was granted since
+	Overbooked    = "overbooked"     // the limits of all jobs on a device exceed its memory; jobs of a policy that allows it do not count
 	OverLimit     = "over-limit"     // the driver counts more for a job than the job's limit
 	Drift         = "drift"          // the driver's count for a process differs much from the job's
 	Unreadable    = "unreadable"     // a job's region cannot be read

@@ -206,10 +206,13 @@ func (m *Machine) DeviceOf(d *Device) int {
 
 // AddRations adds the limits of all jobs to each device's Rations, Jobs and Unlimited, except for those that sleep. The
 // devices of a machine that was read have them.
-func (m *Machine) AddRations() {
+func (m *Machine) AddRations() { m.addRations(m.Devices, func(*Job) bool { return true }) }
+
+// addRations adds the limits of the jobs that count to devices, which are those of m.Devices or copies of them.
+func (m *Machine) addRations(devices []GPU, counts func(*Job) bool) {
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
-		if j.State == Ended || j.LeavesRoom() {
+		if j.State == Ended || j.LeavesRoom() || !counts(j) {
 			continue
 		}
 		for n := range j.Devices {
@@ -218,10 +221,10 @@ func (m *Machine) AddRations() {
 			switch {
 			case at < 0, d.Limited && d.Limit == 0: // it may not use this device, and has nothing of it
 			case d.Limited:
-				m.Devices[at].Rations += min(d.Limit, ^m.Devices[at].Rations) // saturates: a job may claim any limit
-				m.Devices[at].Jobs++
+				devices[at].Rations += min(d.Limit, ^devices[at].Rations) // saturates: a job may claim any limit
+				devices[at].Jobs++
 			case d.Used > 0:
-				m.Devices[at].Unlimited++
+				devices[at].Unlimited++
 			}
 		}
 	}

@@ -277,6 +277,35 @@ func TestFindings(t *testing.T) {
 	expect.Equal(t, len(findingsOf(&m)), maxFindings, "findings of one kind")
 }
 
+// Rations of a policy that lets them come to more than a device has are no finding. Other jobs' limits are.
+func TestOverbookedByPolicy(t *testing.T) {
+	defer func(was func() bool) { policyOverbooks = was }(policyOverbooks)
+	of := func(path string, limit uint64) Job {
+		return Job{Path: path, Devices: []Device{{UUID: "GPU-a", Limited: true, Limit: limit}}}
+	}
+	users := []Job{of(job.OfUserPath(1000), 8*gib), of(job.OfUserPath(1001), 4*gib), of(job.RunPath(1001, "train"), 4*gib)}
+	for name, c := range map[string]struct {
+		overbooks bool
+		more      []Job
+		text      string
+	}{
+		"they must fit":               {false, nil, "device 0 is overbooked: 3 jobs have 16 GiB of its 10 GiB together"},
+		"they need not":               {true, nil, ""},
+		"beside jobs that fit":        {true, []Job{of("/a", 5*gib), of("/b", 5*gib)}, ""},
+		"beside jobs that do not fit": {true, []Job{of("/a", 5*gib), of("/b", 6*gib)}, "device 0 is overbooked: 2 jobs have 11 GiB of its 10 GiB together"},
+	} {
+		policyOverbooks = func() bool { return c.overbooks }
+		m := Machine{Devices: []GPU{{UUID: "GPU-a", Total: 10 * gib}}, Jobs: slices.Concat(users, c.more)}
+		m.AddRations()
+		expect.Equal(t, m.Devices[0].Jobs, 3+len(c.more), name)
+		var text string
+		for _, f := range findingsOf(&m) {
+			text += f.Text
+		}
+		expect.True(t, strings.HasPrefix(text, c.text) && (text == "") == (c.text == ""), name, text)
+	}
+}
+
 // A driver that does not answer is a finding, and the rest is there.
 func TestSilentDriver(t *testing.T) {
 	d := twoDevices()

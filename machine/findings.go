@@ -41,8 +41,7 @@ func findingsOf(m *Machine) (out []Finding) {
 		}
 	}
 	add := addOf(0) // for the machine itself
-	for i := range m.Devices {
-		g := &m.Devices[i]
+	for _, g := range m.overbooked() {
 		if g.Total > 0 && g.Rations > max(g.Total, knownTotal(m, g.UUID, job.User())) {
 			jobs, left := humanfmt.Plural(g.Jobs, "job has", "jobs have"), "together, and may find none left within their limits"
 			if g.Jobs == 1 {
@@ -76,6 +75,24 @@ func findingsOf(m *Machine) (out []Finding) {
 	return out
 }
 
+// overbooked returns the devices whose limits may be a finding. If the policy in force lets its rations come to more than a
+// device has, that is what the operator wants: then only the limits of other jobs count.
+func (m *Machine) overbooked() []GPU {
+	full := func(g GPU) bool { return g.Rations > g.Total }
+	if !slices.ContainsFunc(m.Devices, full) || !policyOverbooks() {
+		return m.Devices
+	}
+	devices := slices.Clone(m.Devices)
+	for i := range devices {
+		devices[i].Rations, devices[i].Jobs = 0, 0
+	}
+	m.addRations(devices, func(j *Job) bool {
+		_, is := job.PolicyUser(j.Path)
+		return !is
+	})
+	return devices
+}
+
 // printable returns the finding as it can be written to a terminal, also by a program that has decoded it from JSON:
 // users choose the names of files and processes in it. Path is the file's own.
 func (f Finding) printable() Finding {
@@ -86,8 +103,11 @@ func (f Finding) printable() Finding {
 // accountOf is a variable for tests.
 var accountOf = proc.Account
 
-// exempt is a variable for tests.
-var exempt = job.Exempt
+// exempt and policyOverbooks are variables for tests.
+var (
+	exempt          = job.Exempt
+	policyOverbooks = job.PolicyOverbooks
+)
 
 // knownTotal returns the size of a device as recorded by jobs, or 0. Under a policy, the driver
 // tells an ordinary user's programs, and so this one, their job's limit instead of the device's

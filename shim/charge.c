@@ -129,14 +129,16 @@ static bool charge_may_log(uint64_t *last, uint64_t *skipped)
 }
 
 /* charge_remedy says what the user can do about a limit that is too low. Only an operator changes limits in a
- * file beside the region. */
+ * file beside the region. What a policy's rule allows the user to ask for is not known here. */
 static const char *charge_remedy(void)
 {
 	const struct region *r = attach_region();
 	if (!r || !r->limits_beside)
 		return "raise the limit with ration limit";
+	if (userjob_ruled() && userjob_is_run(r->path))
+		return "start it with a larger --mem, if your ration has that (ration policy show)";
 	if (userjob_ruled())
-		return "for a larger ration: ration policy ask (within ration run: a larger --mem)";
+		return "for a larger ration, if your rule allows one (ration policy show)";
 	return "have the limit raised by the user who made the job";
 }
 

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "log.h"
+#include "userjob.h"
 
 static struct place place_now; /* guarded by LOCK_ATTACH */
 static char place_list[PLACE_LIST];
@@ -92,6 +93,20 @@ const char *place_translate(const struct place *p, const char *list, char out[PL
 	return end;
 }
 
+/* place_log_end logs that an entry of the list selects no device. */
+static void place_log_end(const struct place *p, const char *list, const char *entry)
+{
+	int len = (int)strcspn(entry, ", ");
+	bool ruled = userjob_ruled();
+	if (!strncmp(entry, "GPU-", 4))
+		log_warn("CUDA_VISIBLE_DEVICES=%s: \"%.*s\" is no GPU of this job (%s)", list, len, entry,
+			 ruled ? "ration policy show says which it has; ration policy move moves your ration to another"
+			       : "ration inspect lists those of the job");
+	else
+		log_warn("CUDA_VISIBLE_DEVICES=%s: \"%.*s\" selects no GPU, because this job sees %u, counted from 0 (%s)", list, len,
+			 entry, p->count, ruled ? "ration policy show says which" : "ration inspect lists them");
+}
+
 void place_set(const struct place *p)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
@@ -102,10 +117,7 @@ void place_set(const struct place *p)
 	}
 	const char *end = place_translate(p, list, place_list);
 	if (end && *end && strcmp(end, "-1"))
-		log_warn(
-			"CUDA_VISIBLE_DEVICES=%s: \"%s\" selects no GPU, because this job sees %u, counted from 0 (ration policy show says "
-			"which)",
-			list, end, p->count);
+		place_log_end(p, list, end);
 	__atomic_store_n(&place_listed, place_list, __ATOMIC_RELEASE); /* pairs with place_getenv */
 }
 

@@ -213,7 +213,7 @@ static bool userjob_receive(int fd, char *answer, size_t size, int *promise, boo
 			return len > 0;
 		len += got > 0 ? (size_t)got : 0;
 		answer[len] = 0;
-		if (userjob_take_wait(answer, &len))
+		while (userjob_take_wait(answer, &len)) /* there is one for each place in the queue */
 			*queued = true;
 	}
 	return false;

@@ -69,6 +69,7 @@ type PolicyChecked struct {
 	File     string           `json:"file"`
 	Right    bool             `json:"right"`
 	Problems []policy.Problem `json:"problems"`
+	Warnings []policy.Problem `json:"warnings,omitempty"` // of a file that is right: what is probably a mistake
 }
 
 func newPolicyCheckCommand(a *app) *cobra.Command {
@@ -78,7 +79,7 @@ func newPolicyCheckCommand(a *app) *cobra.Command {
 		Long: `Check a file, by default ` + policy.ConfigFile + `, as a whole: its form, its
 limits, the users and groups, and whether the rations of the users that it
 names fit on the devices of this machine. Each problem is printed as
-FILE:LINE:COLUMN.
+FILE:LINE:COLUMN, and so is what is valid and probably a mistake.
 
 Exit status: 0 if it is right, 2 if not.`,
 		Example: "  ration policy check\n  ration policy check new.toml",
@@ -99,7 +100,8 @@ Exit status: 0 if it is right, 2 if not.`,
 			if err != nil {
 				return err
 			}
-			return a.print(PolicyChecked{File: file, Right: true, Problems: []policy.Problem{}}, func() {
+			return a.print(PolicyChecked{File: file, Right: true, Problems: []policy.Problem{}, Warnings: p.Warnings}, func() {
+				a.warnPolicy(p, file)
 				a.out.printf("%s is right: %s, %s, and a rule for everybody else.\n", file,
 					humanfmt.Plural(len(p.Users), "user", "users"), humanfmt.Plural(len(p.Groups), "group", "groups"))
 				if p.NoDriver {
@@ -107,6 +109,13 @@ Exit status: 0 if it is right, 2 if not.`,
 				}
 			})
 		},
+	}
+}
+
+// warnPolicy prints what is probably a mistake in a valid file.
+func (a *app) warnPolicy(p *policy.Policy, file string) {
+	for _, w := range p.Warnings {
+		a.warn(fmt.Sprintf("%s:%d:%d: %s", file, w.Line, w.Column, w.Text))
 	}
 }
 
@@ -172,6 +181,7 @@ anything else failed; 2 if the file is wrong.`,
 			if err != nil {
 				return err
 			}
+			a.warnPolicy(p, policy.ConfigFile)
 			if !dry && os.Geteuid() != 0 {
 				return policy.ErrNotRoot // before it says what it does
 			}
@@ -290,6 +300,7 @@ Exit status: as for ration policy enable.`,
 			if err != nil {
 				return err
 			}
+			a.warnPolicy(p, policy.ConfigFile)
 			out, err := p.Apply(more, a.warn)
 			if err != nil {
 				return err
@@ -302,7 +313,7 @@ Exit status: as for ration policy enable.`,
 // PolicyEnded is what `ration policy disable --json` prints.
 type PolicyEnded struct {
 	WasInForce bool     `json:"was_in_force"`
-	Left       []string `json:"left"` // users whose running processes stay in their jobs
+	Left       []string `json:"left"` // jobs and runs that have processes, which stay in them
 }
 
 func newPolicyDisableCommand(a *app) *cobra.Command {
@@ -326,7 +337,10 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 			if _, err := os.Stat("/run/systemd/system"); err == nil {
 				_ = exec.Command("systemctl", "disable", "--now", policyService).Run()
 			}
-			out := PolicyEnded{WasInForce: !errors.Is(before, policy.ErrDisabled), Left: userNames(left)}
+			out := PolicyEnded{WasInForce: !errors.Is(before, policy.ErrDisabled), Left: []string{}}
+			for _, j := range left {
+				out.Left = append(out.Left, job.ShownName(j.Name, j.Path))
+			}
 			return a.print(out, func() {
 				if out.WasInForce {
 					a.out.printf("The policy has ended: programs that start now are not rationed.\n")
@@ -334,7 +348,7 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 					a.out.printf("No policy was in force.\n")
 				}
 				for _, name := range out.Left {
-					a.out.printf("The job of %s is left: its processes stay in it until they end.\n", name)
+					a.out.printf("Job %s is left: its processes stay in it until they end.\n", name)
 				}
 			})
 		},

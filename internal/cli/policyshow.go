@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
@@ -288,6 +290,7 @@ rations of others.`,
 			return a.printStanding(func(s policy.Standing) {
 				a.out.printf("Your ration is %s.\n", rationOf(s).Words())
 				a.noteHeld()
+				a.noteTooSmall()
 			})
 		},
 	}
@@ -313,6 +316,22 @@ func (a *app) noteHeld() {
 	for _, d := range j.Devices {
 		if d.Limited && d.Used > d.Limit {
 			a.out.paragraph(plain, 2, "Your programs hold %s of GPU %d. Nothing is taken away; requests are refused until %s were returned.", humanfmt.Bytes(d.Used), d.Device, humanfmt.Bytes(d.Used-d.Limit))
+		}
+	}
+}
+
+// noteTooSmall says it if this user's ration is less than a program of the user has needed to start.
+func (a *app) noteTooSmall() {
+	path := job.OfUserPath(os.Getuid())
+	limits, err := region.OpenOperatorLimits(path)
+	costs, err2 := region.ReadCosts(path)
+	if errors.Join(err, err2) != nil || len(job.RunsOf(os.Getuid())) > 0 {
+		return // nothing was measured, or this is not the whole ration
+	}
+	for d, cost := range costs.Device {
+		least := cost.Units() * abi.Unit
+		if l, err := limits.Limit(d); err == nil && l.Limited() && l.Bytes() > 0 && l.Bytes() < least {
+			a.out.paragraph(plain, 2, "No program of yours can start with that: a context alone takes %s of GPU %d.", humanfmt.Bytes(least), d)
 		}
 	}
 }

@@ -43,7 +43,10 @@ func parseVersion(text string) (major, minor int) {
 
 // checkJobFolder creates a region in the folder of jobs, where no command and no agent takes it for a job's, and removes it.
 func (c *checker) checkJobFolder() {
-	const remedy = "name another folder in " + job.EnvFolder
+	remedy := "name another folder in " + job.EnvFolder
+	if job.PolicyInForce() && job.Folder() == job.RootFolder {
+		remedy = "see that it can be written, and has space: the policy's service needs this folder"
+	}
 	if path := os.Getenv(launch.EnvRegion); path != "" {
 		c.warn("inside a job", "run the doctor outside it", "%s is %s: the other checks show the machine as this job sees it", launch.EnvRegion, path)
 	}

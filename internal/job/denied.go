@@ -36,7 +36,7 @@ type Denied struct {
 	Holders []DeniedHolder `json:"holders,omitempty"` // users with the largest rations, largest first
 	Own     bool           `json:"own,omitempty"`     // the request exceeds what the user may have: other users are not the reason
 	What    string         `json:"what,omitempty"`    // what was refused, if not the user's ration: a run, a larger ration
-	Settled bool           `json:"settled,omitempty"` // the user has got a ration since then
+	Settled bool           `json:"settled,omitempty"` // the user has got a ration since then, or needs none
 	Text    string         `json:"text"`              // a sentence without a period; what the user can do is in brackets at its end
 }
 
@@ -101,8 +101,8 @@ func writeDenied(all []Denied) error {
 	return safepath.Replace(filepath.Join(RootFolder, PolicyRefused), text, 0o644)
 }
 
-// SettleDenied records that a user has got a ration, or with a UID of -1 that no user needs one. The caller holds the lock of
-// PolicyLock.
+// SettleDenied records that a user has got a ration, another one, or its own back; or that the user, or with a UID of -1 any
+// user, needs none. The caller holds the lock of PolicyLock.
 func SettleDenied(uid int) error {
 	all, err := readDenied()
 	if err != nil || !settle(all, uid) {

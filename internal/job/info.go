@@ -121,17 +121,21 @@ func (l *Lock) writeInfo(flags int, v any) error {
 		err = errors.Join(err, file.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("recording the command of job %s: %w", l.Job.Name, ifFull(err))
+		return fmt.Errorf("recording the command of job %s: %w", l.Job.Name, l.Job.ifFull(err))
 	}
 	return nil
 }
 
-// ifFull adds to the error of a write what to do if there was no space.
-func ifFull(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("%w (remove files there, or name another folder in %s)", err, EnvFolder)
+// ifFull adds to the error of a write in a job's folder what to do if there was no space. A policy's jobs are in root's folder
+// of jobs, whatever EnvFolder says.
+func (j Job) ifFull(err error) error {
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
 	}
-	return err
+	if _, is := PolicyUser(j.Path); is {
+		return fmt.Errorf("%w (remove files there)", err)
+	}
+	return fmt.Errorf("%w (remove files there, or name another folder in %s)", err, EnvFolder)
 }
 
 // cutCommand makes a command line printable, and cuts a long one.

@@ -213,11 +213,11 @@ func inUse(name, owner string) error {
 // writePID writes this process's PID and start time into the file, for error messages only.
 func (l *Lock) writePID() error {
 	if err := l.file.Truncate(0); err != nil {
-		return fmt.Errorf("locking job %s: %w", l.Job.Name, ifFull(err))
+		return fmt.Errorf("locking job %s: %w", l.Job.Name, l.Job.ifFull(err))
 	}
 	start, _ := proc.Started(os.Getpid()) // 0 matches no process
 	if _, err := l.file.WriteAt(fmt.Appendf(nil, "%d %d\n", os.Getpid(), start), 0); err != nil {
-		return fmt.Errorf("locking job %s: %w", l.Job.Name, ifFull(err))
+		return fmt.Errorf("locking job %s: %w", l.Job.Name, l.Job.ifFull(err))
 	}
 	return nil
 }

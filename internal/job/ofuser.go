@@ -5,8 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -70,6 +72,15 @@ const InForceFile = "/etc/ration/in-force.toml"
 
 // PolicyInForce reports whether a policy is in force.
 func PolicyInForce() bool { return safepath.Exists(InForceFile) }
+
+// PolicyOverbooks reports whether a policy is in force that lets rations come to more than a device has.
+func PolicyOverbooks() bool {
+	text, err := os.ReadFile(InForceFile)
+	return err == nil && overbooks().Match(text)
+}
+
+// overbooks matches the line of a valid policy that says it. No other key of it has this name.
+var overbooks = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^[ \t]*["']?overbook["']?[ \t]*=[ \t]*true\b`) })
 
 // Ruled reports whether a policy puts all programs of this user into one job. userjob_ruled in the
 // library does the same.

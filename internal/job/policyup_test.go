@@ -22,3 +22,15 @@ func TestPolicyUp(t *testing.T) {
 	up = policyUp(file, socket)
 	expect.True(t, up != nil && !*up, "it does not listen any more")
 }
+
+func TestOverbooks(t *testing.T) {
+	for text, want := range map[string]bool{
+		"# missing: closed\noverbook = true # as agreed\n[everybody]\nmemory = \"8g\"\n": true,
+		"# missing: closed\n \"overbook\"=true\n":                                        true,
+		"# missing: closed\noverbook = false\n":                                          false,
+		"# missing: closed\n# overbook = true\n":                                         false,
+		"# missing: closed\n":                                                            false,
+	} {
+		expect.Equal(t, overbooks().MatchString(text), want, text)
+	}
+}

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -306,8 +306,19 @@ func ruledError(what string) error {
 // asker sends a line to the policy's service. It may wait for room for the user's ration.
 type asker func(line string) (answer string, file *os.File, err error)
 
+// CheckProject returns an error for a project that a request for a run cannot name.
+func CheckProject(project string) error {
+	if strings.ContainsFunc(project, unicode.IsSpace) {
+		return fmt.Errorf("%q cannot be the name of a project under this machine's policy (leave the space out)", project)
+	}
+	return nil
+}
+
 // takeRun requests a run, and adds it to the command's environment.
 func (p Plan) takeRun(j *Job, how string, ask asker) error {
+	if err := CheckProject(p.Labels[job.Project]); err != nil {
+		return err
+	}
 	uid := os.Getuid()
 	// Return the memory of dead processes first, because it would count as held outside the run.
 	if r, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true}); err == nil {
@@ -338,7 +349,7 @@ func (p Plan) takeRun(j *Job, how string, ask asker) error {
 }
 
 // WakeRequest is the word with which a user asks for the ration of a job that sleeps, which may be lent: UID wake [wait].
-// While the client waits, it gets lines that begin with waitAnswer.
+// While the client waits, it gets lines that begin with waitAnswer: one at once, and one whenever its place has become better.
 const (
 	WakeRequest = "wake"
 	waitAnswer  = "wait"
@@ -420,8 +431,10 @@ func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error
 		w.announced = true
 		w.tell(waitsForRation + why)
 	})
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = w.noRoom(": " + cmp.Or(why, "the service of this machine's policy did not answer"))
+	if errors.Is(err, os.ErrDeadlineExceeded) && why == "" {
+		err = w.noRoom(": the service of this machine's policy did not answer")
+	} else if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = w.noRoom(", because there is none for your ration, of which that is a part: " + why)
 	}
 	return answer, file, err
 }

@@ -36,7 +36,10 @@ var troubles = []struct {
 	alert   string
 	trouble func(s *scene)
 }{
-	{"RationDeviceOverbooked", func(s *scene) { s.machine.Devices[0].Rations = 101 * gib }},
+	{"RationDeviceOverbooked", func(s *scene) {
+		s.found(machine.Overbooked)
+		s.machine.Devices[0].Rations = 101 * gib
+	}},
 	{"RationMemoryOutsideJobs", func(s *scene) { s.machine.Outside = []machine.Outside{{Device: 0, PID: 7, Used: gib}} }},
 	{"RationMemoryOutsideJobs", func(s *scene) { s.found(machine.OutsideJobs) }},
 	{"RationOverLimit", func(s *scene) { s.device().Driver = 50 * gib }},

@@ -25,10 +25,10 @@ import (
 
 	"github.com/pelletier/go-toml/v2/unstable"
 
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/limit"
-	"ration/internal/proc"
 	"ration/internal/sleep"
 )
 
@@ -78,8 +78,9 @@ type Policy struct {
 	Users     map[string]*Rule
 	Groups    map[string]*Rule
 	Everybody *Rule
-	Text      []byte // text of the file, without its [[notify]] sections
-	NoDriver  bool   // Check found no driver, and has not compared the rations with the devices
+	Text      []byte    // text of the file, without its [[notify]] sections
+	NoDriver  bool      // Check found no driver, and has not compared the rations with the devices
+	Warnings  []Problem // parts of a valid file that are probably a mistake
 
 	at map[string]unstable.Position // as in reader
 }
@@ -163,6 +164,7 @@ func Parse(file string, text []byte) (*Policy, error) {
 			r.problem("users\x00"+name, "root is never rationed (leave it out)")
 		}
 	}
+	p.Warnings = r.warnings
 	return p, r.err()
 }
 
@@ -174,6 +176,7 @@ type reader struct {
 	sections   map[string]string            // names of users that stand for sections whose first line is wrong, with its text
 	incomplete map[string]bool              // tables of which a part was taken out, by path
 	problems   []Problem
+	warnings   []Problem
 }
 
 func newReader(file string) *reader {
@@ -279,6 +282,7 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 			r.problem(path+"\x00devices", "%v", err)
 		}
 	}
+	r.checkNamedDevices(path, source, out.Default)
 	out.Default.Priority = r.priority(path, "priority", t.Priority)
 	out.Largest = out.Default
 	switch {
@@ -303,7 +307,7 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	}
 	out.Projects = t.Projects
 	for _, project := range t.Projects {
-		if _, err := job.ParseLabels([]string{job.Project + "=" + project}); err != nil || project == "" {
+		if _, err := job.ParseLabels([]string{job.Project + "=" + project}); err != nil || project == "" || launch.CheckProject(project) != nil {
 			r.problem(path+"\x00projects", "%s: %q is not the name of a project (letters, digits, and ._- between them)", source, project)
 		}
 	}
@@ -323,6 +327,28 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 		r.problem(path+"\x00max_priority", "%s: the highest priority, %s, is below the one that the user has, %s", source, out.Largest.Priority, cmp.Or(out.Default.Priority, limit.PriorityNormal))
 	}
 	return out
+}
+
+// checkNamedDevices checks how a rule that gives memory of single devices goes together with its number of devices.
+func (r *reader) checkNamedDevices(path, source string, l limit.Limits) {
+	if !l.Memory.OnlyNamed() {
+		return
+	}
+	named := 0
+	for d := range limit.MaxDevices {
+		if l.Memory.For(d).IsSet() {
+			named++
+		}
+	}
+	given := humanfmt.Plural(named, "GPU", "GPUs")
+	switch {
+	case l.Devices != limit.AllDevices && int(l.Devices) > named:
+		r.problem(path+"\x00devices", "%s: devices = %d, and memory gives %s only (leave devices out, or give memory of more)", source, int(l.Devices), given)
+	case (!l.Devices.IsSet() || l.Devices == limit.AllDevices) && !l.Memory.For(0).IsSet():
+		at := r.position(path + "\x00memory")
+		r.warnings = append(r.warnings, Problem{at.Line, at.Column, fmt.Sprintf(
+			"%s: a program that selects no GPU uses GPU 0, of which memory = %q gives nothing, so it fails (with devices = %d its users see %s, counted from 0)", source, l.Memory, named, given)})
+	}
 }
 
 // priority returns the priority that a key of a rule sets; 0 if the rule does not have the key.
@@ -457,26 +483,4 @@ func moreCompute(a, b limit.Set[limit.Compute], caps bool) bool {
 // that gets a ration.
 func planFor(ration limit.Limits, warn func(string)) launch.Plan {
 	return launch.Plan{Settings: limit.Settings{Limits: ration}, Sources: launch.Sources{Memory: "memory", Compute: "compute", ComputeMax: "compute_max"}, Warn: warn}
-}
-
-// CheckNames returns an error for users and groups that this machine does not know.
-func (p *Policy) CheckNames(file string) error {
-	r := &reader{file: file, at: p.at}
-	check := func(kind, name string, err error) {
-		if errors.Is(err, proc.ErrNoUser) || errors.Is(err, errNoGroup) {
-			err = fmt.Errorf("no such %s on this machine", strings.TrimSuffix(kind, "s"))
-		}
-		if err != nil {
-			r.problem(kind+"\x00"+name, "%s.%s: %v", kind, name, err)
-		}
-	}
-	for name := range p.Users {
-		_, err := names.uid(name)
-		check("users", name, err)
-	}
-	for name := range p.Groups {
-		_, err := names.gid(name)
-		check("groups", name, err)
-	}
-	return r.err()
 }

@@ -60,6 +60,10 @@ func TestParseProblems(t *testing.T) {
 		{head + "[groups.staff]\nmemory = \"4g\"\ncompute = \"50%\"\ncompute_max = \"20%\"\n", []string{"5:1: a share of 50 %, and a cap of 20 % below it"}},
 		{head + "devices = 1\n", nil},
 		{head + "devices = \"all\"\n", nil},
+		{"[everybody]\nmemory = \"0=1g\"\ndevices = 2\n", []string{"3:1: everybody: devices = 2, and memory gives 1 GPU only (leave devices out, or give memory of more)"}},
+		{"[everybody]\nmemory = \"0=1g,1=1g\"\ndevices = 2\n", nil},
+		{"[everybody]\nmemory = \"0=1g,2g\"\ndevices = 2\n", nil},
+		{head + "projects = [\"bio\", \"a b\"]\n", []string{`3:1: everybody: "a b" is not the name of a project (letters, digits, and ._- between them)`}},
 		{head + "devices = 0\n", []string{`3:1: devices="0": not a number of devices`}},
 		{head + "devices = [1]\n", []string{`3:1: everybody.devices: a number or "all" is needed`}},
 		{head + "largest.devices = 2\n", []string{"3:9: everybody.largest.devices: no such key"}},
@@ -86,6 +90,25 @@ func TestParseProblems(t *testing.T) {
 			t.Errorf("%q: %v", c.text, err)
 		}
 		expect.True(t, slices.EqualFunc(got, c.want, strings.HasPrefix), c.text, "\ngot", got, c.want)
+	}
+}
+
+// A rule that gives nothing of GPU 0, which plain programs use, is valid, and probably a mistake.
+func TestParseWarnings(t *testing.T) {
+	for rule, want := range map[string]string{
+		`memory = "1=8g"`: `4:1: users.anna: a program that selects no GPU uses GPU 0, of which memory = "1=8g" gives nothing, so it fails (with devices = 1 its users see 1 GPU, counted from 0)`,
+		"memory = \"1=8g,2=8g\"\ndevices = \"all\"": `4:1: users.anna: a program that selects no GPU uses GPU 0, of which memory = "1=8g,2=8g" gives nothing, so it fails (with devices = 2 its users see 2 GPUs, counted from 0)`,
+		"memory = \"1=8g\"\ndevices = 1":            "",
+		`memory = "0=8g,1=8g"`:                      "",
+		`memory = "1=8g,others=1g"`:                 "",
+	} {
+		p, err := Parse("f", []byte("[everybody]\nexempt = true\n[users.anna]\n"+rule+"\n"))
+		expect.OK(t, err)
+		var got string
+		for _, w := range p.Warnings {
+			got += fmt.Sprintf("%d:%d: %s", w.Line, w.Column, w.Text)
+		}
+		expect.Equal(t, got, want, rule)
 	}
 }
 

@@ -223,8 +223,8 @@ func checkInForce() error {
 }
 
 // Disable ends the policy. Running programs stay in their jobs; programs that start later are in no
-// job. It returns the users whose jobs still have processes.
-func Disable() (left []int, err error) {
+// job. It returns the jobs and runs that still have processes.
+func Disable() (left []job.Job, err error) {
 	lock, err := lockJobs()
 	if err != nil {
 		return nil, err
@@ -244,13 +244,19 @@ func Disable() (left []int, err error) {
 	for _, uid := range highUsers() {
 		_ = markHigh(uid, false) // without a policy, no process reads it
 	}
-	for _, run := range job.RunsOf(-1) {
-		_ = job.Remove(run, true) // runs with processes stay until these end
+	remove := func(j job.Job) {
+		if !safepath.Exists(filepath.Dir(j.Path)) {
+			return // of a user with a run only
+		}
+		if err := job.Remove(j, true); err != nil {
+			left = append(left, j) // with processes it stays until these end
+		}
 	}
 	for _, uid := range Users() {
 		_ = os.Remove(filepath.Join(folderOf(uid), job.ExemptName))
-		if err := job.Remove(jobOf(uid), true); err != nil {
-			left = append(left, uid)
+		remove(jobOf(uid))
+		for _, run := range job.RunsOf(uid) {
+			remove(run)
 		}
 	}
 	return left, nil

@@ -98,6 +98,39 @@ func (p *Policy) For(uid int) (*Rule, error) {
 	return cmp.Or(rule, p.Everybody), nil
 }
 
+// CheckNames returns an error for users and groups that this machine does not know.
+func (p *Policy) CheckNames(file string) error {
+	r := &reader{file: file, at: p.at}
+	check := func(kind, name string, err error) {
+		if errors.Is(err, proc.ErrNoUser) || errors.Is(err, errNoGroup) {
+			err = fmt.Errorf("no such %s on this machine", strings.TrimSuffix(kind, "s"))
+		}
+		if err != nil {
+			r.problem(kind+"\x00"+name, "%s.%s: %v", kind, name, err)
+		}
+	}
+	of := map[int][]string{}
+	for name := range p.Users {
+		uid, err := names.uid(name)
+		if check("users", name, err); err == nil {
+			of[uid] = append(of[uid], name)
+		}
+	}
+	for uid, all := range of {
+		applies, err := p.ruleByName(uid)
+		for _, name := range all {
+			if err == nil && applies != nil && applies != p.Users[name] {
+				r.problem("users\x00"+name, "users.%s: this is the user of %s, and only that rule counts (leave one of them out)", name, applies.Source)
+			}
+		}
+	}
+	for name := range p.Groups {
+		_, err := names.gid(name)
+		check("groups", name, err)
+	}
+	return r.err()
+}
+
 // agentRule is the rule of the user that root's agent reads as. The driver must show this user the whole
 // machine, as it does to root.
 var agentRule = &Rule{Source: "the agent", Exempt: true}

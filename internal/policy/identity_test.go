@@ -203,6 +203,16 @@ func TestForNumberThatIsName(t *testing.T) {
 	expect.True(t, errors.Is(err, ErrRule), "user 7 has", rule, err)
 }
 
+// Of two rules of one user only one counts: the other is a problem, at its line.
+func TestTwoRulesOfOneUser(t *testing.T) {
+	const text = "[everybody]\nmemory = \"1g\"\n[users.7]\nmemory = \"2g\"\n[users.anna]\nmemory = \"3g\"\n"
+	lists{users: map[string]int{"anna": 7}}.use(t)
+	err := parsed(t, text).CheckNames("f")
+	expect.True(t, err != nil && err.Error() == "f:3:8: users.7: this is the user of users.anna, and only that rule counts (leave one of them out)", err)
+	lists{users: map[string]int{"anna": 8}}.use(t)
+	expect.OK(t, parsed(t, text).CheckNames("f"))
+}
+
 // The fewest users are removed, and none if all of them are not enough.
 func TestFewest(t *testing.T) {
 	has := map[int]int{1: 30, 2: 10, 3: 50}

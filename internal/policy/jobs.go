@@ -206,8 +206,12 @@ func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place
 		return err
 	}
 	if usable(uid) {
+		returned := lent(uid)
 		if err := setLimits(uid, limits); err != nil {
 			return err
+		}
+		if returned {
+			_ = job.SettleDenied(uid)
 		}
 		if err := job.Relabel(jobOf(uid), rule.labels()); err != nil {
 			return err
@@ -296,6 +300,7 @@ func (r *rations) exempt(uid int) error {
 	if err != nil {
 		return fmt.Errorf("exempting user %d: %w", uid, err)
 	}
+	_ = job.SettleDenied(uid)
 	if usable(uid) {
 		return setLimits(uid, region.Limits{})
 	}
@@ -467,6 +472,7 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 	if err := r.give(uid, ration, rule, 0, ""); err != nil {
 		return err
 	}
+	_ = job.SettleDenied(uid) // the user has read that it was granted
 	return keepAsked(uid, []byte(asked.String()+"\n"))
 }
 

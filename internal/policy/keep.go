@@ -211,12 +211,20 @@ func (k *keeper) answer(c *connlimit.Conn) {
 		if !errors.As(err, &later) && k.mayLog(c.UID) {
 			k.log.Warn("refused", "user", proc.UserName(c.UID), "uid", c.UID, "error", err)
 		}
-		_, _ = fmt.Fprintf(c, "%s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		_, _ = fmt.Fprintf(c, "%s\n", answerText(err))
 	case held != nil:
 		k.handOver(c, text, held)
 	default:
 		_, _ = io.WriteString(c, text)
 	}
+}
+
+// answerText returns an error as the user reads it.
+func answerText(err error) string {
+	if errors.Is(err, region.ErrNoSpace) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return "no space is left in " + job.RootFolder + ", where the jobs of all users are (tell your administrator)" // the log has the rest
+	}
+	return strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
 // handOver sends a file whose lock keeps a run or a job. If the client does not receive it, closing it here ends the use.

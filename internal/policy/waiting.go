@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ration/internal/abi"
@@ -34,6 +35,7 @@ type mustWait struct {
 	uid   int
 	at    region.Place
 	wants map[int]uint64 // as in job.Waiting
+	place int            // in the queue, as the client is told first
 	why   string
 	wakes bool // the user's job sleeps, and its ration is lent
 	asked bool // the client waits by its own wish (ration run --wait), whatever the rule says
@@ -51,7 +53,18 @@ type waitingUser struct {
 	left    chan struct{} // closed when there are none
 	ended   chan struct{} // closed when the user has the job, or was refused it
 	err     error         // valid after ended is closed
+
+	now atomic.Pointer[position] // nil at first
 }
+
+// position is what the clients of a user are told: the place in the queue, and why.
+type position struct {
+	place int
+	why   string
+}
+
+// tellEvery is how often clients are told of a better place in the queue.
+const tellEvery = time.Second
 
 // queue has the users that wait.
 type queue struct {
@@ -87,17 +100,43 @@ func (r *rations) ensureOrWait(m *mustWait) error {
 		err := r.ensureIfRoom(m)
 		var first *mustWait
 		if errors.As(err, &first) {
-			first.why = placeText(1) + "; " + first.why
+			first.place, first.why = 1, placeText(1)+"; "+first.why
 		}
 		return err
 	}
-	why := placeText(placeOf(all, m.uid))
-	if l, want, err := r.wholeRation(m.uid); err == nil && want == 0 && !r.policy.Overbook {
-		if full := r.checkBeside(l, bookedByOthers(m.uid), nil); full != nil {
-			why += "; " + whyFull(full)
+	place := placeOf(all, m.uid)
+	why := placeText(place)
+	if full := r.fullNow(m); full != nil {
+		why += "; " + whyFull(full)
+	}
+	later := r.mustWait(m, why)
+	later.place = place
+	return later
+}
+
+// fullNow returns why there is no room for the ration of m's user, as things are: nobody loses a ration for it.
+func (r *rations) fullNow(m *mustWait) error {
+	l, want, err := r.wholeRation(m.uid)
+	if err != nil || r.policy.Overbook {
+		return nil
+	}
+	if m.at != 0 {
+		l, want = l.Restrict(m.at), 0
+	}
+	if want == 0 {
+		return r.checkBeside(l, bookedByOthers(m.uid), nil)
+	}
+	_, _, err = r.placeFree(m.uid, want, l)
+	var full *noRoom
+	if errors.As(err, &full) && want == 1 {
+		full.among = 0
+		for d := range r.totals() {
+			if l.MayUse(d) {
+				full.among++
+			}
 		}
 	}
-	return r.mustWait(m, why)
+	return err
 }
 
 func placeText(place int) string { return fmt.Sprintf("place %d in the queue (ration queue)", place) }
@@ -258,14 +297,29 @@ func (k *keeper) wait(c *connlimit.Conn, m *mustWait, answer func() error) error
 		_, _ = c.Read(make([]byte, 1)) // a client that waits sends nothing, so this returns when it has gone
 		close(gone)
 	}()
-	select {
-	case <-w.ended:
-		if w.err != nil {
-			return w.err
+	tick := time.NewTicker(tellEvery)
+	defer tick.Stop()
+	for told := m.place; ; {
+		select {
+		case <-w.ended:
+			if w.err != nil {
+				return w.err
+			}
+			return answer()
+		case <-gone:
+			return errGone
+		case <-tick.C:
+			// A user who lets others pass gets a worse place again and again, and is not told of that.
+			now := w.now.Load()
+			if now == nil || now.place >= told {
+				continue
+			}
+			told = now.place
+			_ = c.SetWriteDeadline(time.Now().Add(requestTimeout))
+			if _, err := fmt.Fprintf(c, "%s %s\n", waitWord, now.why); err != nil {
+				return errGone
+			}
 		}
-		return answer()
-	case <-gone:
-		return errGone
 	}
 }
 
@@ -368,18 +422,26 @@ var errPass = errors.New("others come first")
 func (k *keeper) grantInTurn(w *waitingUser, m *mustWait, ticket *job.Ticket) (held *os.File, err error) {
 	for shown := -1; ; {
 		ahead := ticket.Ahead()
-		if ahead != shown {
+		moved := ahead != shown
+		if moved {
 			k.publishQueue()
 			shown = ahead
 		}
+		why := placeText(ahead + 1)
 		if ahead == 0 || m.wakes {
 			var again *mustWait
 			if held, err = k.grant(m, ahead == 0); !errors.As(err, &again) {
 				return held, err
 			}
+			if ahead == 0 {
+				why += "; " + again.why
+			}
 			if all, err := job.Queue(job.Folder()); ahead == 0 && m.at != 0 && err == nil && len(all) > 1 {
 				return nil, errPass
 			}
+		}
+		if moved {
+			w.now.Store(&position{ahead + 1, why})
 		}
 		select {
 		case <-time.After(tryAgain):

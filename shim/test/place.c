@@ -3,8 +3,9 @@
 
 #include "../place.c"
 
-/* place_translate does not need it. */
+/* place_translate does not need them. */
 void log_line(enum log_level level, const char *format, ...) { (void)level, (void)format; }
+bool userjob_ruled(void) { return false; }
 
 #define FIRST "GPU-01234567-89ab-cdef-0011-223344556677"
 #define SECOND "GPU-01234567-89ab-cdef-ffee-ddccbbaa9988"
