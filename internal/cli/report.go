@@ -248,16 +248,8 @@ func parseTime(flag, text string, now time.Time) (time.Time, error) {
 
 // reportColumns are the columns of a report.
 func reportColumns(by string, gpus map[string]string) []column[usage.Line] {
-	name := func(empty string, get func(usage.Line) string) func(usage.Line) string {
-		return func(l usage.Line) string {
-			if text := get(l); text != "" {
-				return text
-			}
-			return empty
-		}
-	}
-	user := column[usage.Line]{"USER", false, name("total", func(l usage.Line) string { return l.User }), nil}
-	project := column[usage.Line]{"PROJECT", false, name("–", func(l usage.Line) string { return l.Project }), nil}
+	user := column[usage.Line]{"USER", false, func(l usage.Line) string { return l.User }, nil}
+	project := column[usage.Line]{"PROJECT", false, func(l usage.Line) string { return cmp.Or(l.Project, "–") }, nil}
 	var head []column[usage.Line]
 	switch by {
 	case usage.ByProject:
