@@ -202,8 +202,9 @@ func (s *scanner) Scan(all bool) (out job.ScanResult[Machine, Event], err error)
 	if err != nil {
 		return job.ScanResult[Machine, Event]{Machine: &m}, err
 	}
+	var events []Event
 	if changed {
-		out.Events = Events(&s.base, &m, began)
+		events = Events(&s.base, &m, began)
 		s.base = m
 	}
 	aged := !s.deniedAges.IsZero() && !began.Before(s.deniedAges)
@@ -220,7 +221,7 @@ func (s *scanner) Scan(all bool) (out job.ScanResult[Machine, Event], err error)
 	}
 	next.Findings = append(next.Findings, findingsOf(&next)...)
 	s.deniedAges = deniedAges(next.Denied, began)
-	out.Events = append(out.Events, deviceEvents(s.failed, &next, began)...)
+	out.Events = append(withoutElsewhere(events, s.last, &next, began), deviceEvents(s.failed, &next, began)...)
 	next.share(s.last)
 	s.last = &next
 	out.Machine, out.Changed = &next, true
@@ -337,6 +338,7 @@ func (m *Machine) addJobs(users []*userScan) {
 		for _, j := range u.last.jobs {
 			if !known[j.file] || j.file == (job.FileID{}) {
 				known[j.file] = true
+				j.byLock = u.locked != nil
 				m.Jobs = append(m.Jobs, j)
 			}
 		}
