@@ -86,14 +86,21 @@ func (d *details) all(m *Model) (lines []line) {
 	if j.Launcher != "" && j.Launcher != j.Owner {
 		owner += ", launched by " + j.Launcher
 	}
+	queue := ""
+	if w := node.WaitingAt(&m.sample.Machine, j.Path); w != nil && j.State == node.Waiting {
+		queue = node.WaitingText(w)
+	}
 	for _, f := range []struct{ name, text string }{
-		{"state", state}, {"sleep", node.SleepText(j, m.sample.Time)}, {"owner", owner}, {"command", strings.Join(j.Command, " ")}, {"region", j.Path}, {"problem", j.Error},
+		{"state", state}, {"queue", queue}, {"sleep", node.SleepText(j, m.sample.Time)}, {"owner", owner}, {"command", strings.Join(j.Command, " ")}, {"region", j.Path}, {"problem", j.Error},
 	} {
 		if f.text == "" {
 			continue
 		}
 		label := "  " + termtext.PadRight(f.name, 9)
 		add(m.labelled(m.theme.faint.Render(label), f.text, len(label))...)
+	}
+	if j.State == node.Waiting { // it has no limits, processes and refusals yet
+		return lines
 	}
 	for _, r := range node.DeviceRanges(j.Devices) {
 		add(d.deviceLines(m, j, r)...)
