@@ -211,6 +211,9 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 			hideEnded(&m)
 		}
 	}
+	if len(names) > 0 || f.User != "" || len(f.Filters) > 0 {
+		onlySelected(&m, f.Selection)
+	}
 	for _, s := range m.Jobs {
 		if s.Err() != nil {
 			err = statusError{errReported, ExitOpen}
