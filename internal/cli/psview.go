@@ -148,7 +148,7 @@ const shownRows = 64
 func (a *app) printTitle(s machine.Job) {
 	title := ""
 	if s.Name != "" {
-		title = a.out.style(bold, termtext.Printable(s.Name)) + "  "
+		title = a.out.style(bold, termtext.Printable(node.ShownName(&s))) + "  "
 	}
 	if s.State != "" {
 		title += node.StateText(s, time.Now()) + "  "

@@ -130,7 +130,9 @@ func (a *app) runWhy(names []string, count int) error {
 	if a.json {
 		return a.out.printJSON(out)
 	}
-	if up := job.PolicyUp(); up != nil && !*up {
+	up := job.PolicyUp()
+	down := up != nil && !*up
+	if down {
 		without := "are refused CUDA"
 		if p, err := policy.InForce(); err == nil && p.Missing == policy.MissingOpen {
 			without = "have no limit"
@@ -149,7 +151,7 @@ func (a *app) runWhy(names []string, count int) error {
 		a.printAt(d.Time, machine.DeniedSentence(&d))
 	}
 	if len(denied)+len(waiting) == 0 || len(out.Refusals) > 0 {
-		a.printRefusals(jobs, count)
+		a.printRefusals(jobs, count, down)
 	}
 	for i, d := range out.Deaths {
 		if i == 0 {
@@ -294,8 +296,9 @@ func (a *app) readJobs(names []string) (readable []machine.Job, err error) {
 	return readable, nil
 }
 
-// printRefusals prints the latest refusals as sentences.
-func (a *app) printRefusals(jobs []machine.Job, count int) {
+// printRefusals prints the latest refusals as sentences. down says that the policy's service does not run: then programs
+// without a job are refused, and nobody records that.
+func (a *app) printRefusals(jobs []machine.Job, count int, down bool) {
 	type jobRefusal struct {
 		machine.RepeatedRefusal
 		job *machine.Job
@@ -307,7 +310,11 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 		}
 	}
 	slices.SortStableFunc(refusals, func(x, y jobRefusal) int { return y.Time.Compare(x.Time) })
-	if len(refusals) == 0 {
+	switch {
+	case len(refusals) == 0 && down:
+		a.out.paragraph(plain, 0, "No request of a job was refused. What was refused to programs without a job is not recorded while that service does not run.")
+		return
+	case len(refusals) == 0:
 		a.out.printf("No request was refused.\n")
 		return
 	}
