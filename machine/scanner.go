@@ -204,8 +204,7 @@ func (s *scanner) Scan(all bool) (out job.ScanResult[Machine, Event], err error)
 	}
 	var events []Event
 	if changed {
-		events = Events(&s.base, &m, began)
-		s.base = m
+		events, s.base = Events(&s.base, &m, began), m
 	}
 	aged := !s.deniedAges.IsZero() && !began.Before(s.deniedAges)
 	if !changed && !aged && !s.driver.isNew() && s.last != nil && slices.Equal(m.Findings, s.findings) {

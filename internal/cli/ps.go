@@ -56,11 +56,11 @@ is every job that may use GPU 0. Several filters must all match.
 A job is waiting while its command is in the queue (ration run --wait); NOTE
 has its place. It is starting until a process has joined it. It is running
 while one of those lives, stopped while all of them are (by a signal), and idle
-while its command runs without any. --all also shows jobs that have ended, and to
-root those on no GPU of this machine, as of ration bench or a stand-in driver:
-regions elsewhere that name none of its GPUs, and of which the driver lists no
-process. They count for no GPU, and have no events and no accounts. The state
-comes from locks in the kernel: a job's processes, and its command with
+while its command runs without any. --all also shows jobs that have ended, and
+to root those on no GPU of this machine, as of ration bench or a stand-in
+driver: regions elsewhere that name none of its GPUs, and of which the driver
+lists no process. They count for no GPU, and have no events and no accounts. The
+state comes from locks in the kernel: a job's processes, and its command with
 everything that it starts, hold locks on its files. How a job ended is unknown
 only if its ration run was killed. If an agent runs, a job is idle as well while
 its processes hold memory and do nothing on the GPU; NOTE says for how long.

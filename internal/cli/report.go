@@ -46,8 +46,8 @@ jobs.
   HELD      memory held over time: 10 GiB for 2 hours are 20 GiB·h
   IDLE      the part of HELD in which the job did no work on the device
   RESERVED  limits over time, while their jobs had not ended
-  PEAK      most memory that one job was charged on one device, also for a moment
-            by a request that the driver then refused
+  PEAK      most memory that one job was charged on one device, also for a
+            moment by a request that the driver then refused
   REFUSED   requests for memory, and rations that a policy refused to users
   DIED      processes that ended without returning their memory
   ASLEEP    hours for which jobs slept, on each device of which they had memory

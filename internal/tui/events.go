@@ -64,7 +64,7 @@ func (m *Model) deniedGroups(has func(*machine.Denied) bool) (out []denials) {
 		latest *machine.Denied
 	}
 	var groups []group
-	last := map[int]int{} // by UID: index of the user's latest group
+	last := map[int]int{}            // by UID: index of the user's latest group
 	for i := range m.sample.Denied { // oldest first
 		d := &m.sample.Denied[i]
 		at, known := last[d.UID]
