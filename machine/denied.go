@@ -209,7 +209,7 @@ func deniedAges(all []Denied, now time.Time) (at time.Time) {
 // deniedFinding returns the finding of a user's latest refusal.
 func deniedFinding(d *Denied) Finding {
 	text, remedy := d.sentence()
-	f := Finding{Kind: PolicyRefused, Device: d.Device, Text: text, Remedy: remedy}
+	f := Finding{Kind: PolicyRefused, Device: d.Device, Path: job.OfUserPath(d.UID), Text: text, Remedy: remedy}
 	if d.Count > 1 {
 		f.Text = fmt.Sprintf("%s; %s times in ten minutes", f.Text, humanfmt.Count(int(d.Count)))
 	}

@@ -276,6 +276,7 @@ func (m *Machine) addProcesses(a *driverAnswer, locked lockers) {
 		m.addUnnamed(j, of)
 	}
 	m.addEscapes(held, a.asked)
+	m.splitElsewhere(held) // last: held has pointers to the jobs
 }
 
 // jobsOf returns the jobs of processes, by PID, by the kernel's word.

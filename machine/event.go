@@ -127,15 +127,19 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 			was[id] = j
 		}
 	}
-	there := map[string]*Job{}
+	there, next := map[string]*Job{}, map[JobID]time.Time{} // next has the starts of later jobs at the paths of those that have ended
 	for i := range after.Jobs {
 		there[after.Jobs[i].Path] = &after.Jobs[i]
 	}
 	for _, j := range was {
-		if other := there[j.Path]; j.State == Ended || j.Error != "" || other != nil && other.Error != "" {
+		other := there[j.Path]
+		if j.State == Ended || j.Error != "" || other != nil && other.Error != "" {
 			continue
 		}
 		e := j.event(JobEnded, cmp.Or(j.Ended, now))
+		if other != nil && other.ID() != j.ID() {
+			next[j.ID()] = other.startedAt()
+		}
 		e.Text = j.endTitle() + " has ended, and was removed"
 		out = append(out, e)
 	}
@@ -146,6 +150,9 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 		if out[i].Time.After(now) {                   // a job's user may have written any time
 			out[i].Time = now
 		}
+		if start, replaced := next[out[i].JobID()]; replaced && !out[i].Time.Before(start) { // it was noticed late
+			out[i].Time = start.Add(-1)
+		}
 	}
 	slices.SortStableFunc(out, func(a, b Event) int { return a.Time.Compare(b.Time) })
 	return out
@@ -154,6 +161,9 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 func (j *Job) event(kind string, at time.Time) Event {
 	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.ID().Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
 }
+
+// startedAt is the time of the event of the job's start.
+func (j *Job) startedAt() time.Time { return cmp.Or(j.Started, j.Created) }
 
 // endTitle names the job where it ends. The job of all programs of a user is named as where it starts.
 func (j *Job) endTitle() string {
@@ -227,7 +237,7 @@ func sleepEvents(before, after *Job, now time.Time) (out []Event) {
 func eventsOf(before, after *Job, now time.Time) (out []Event) {
 	if before == nil {
 		before = &Job{}
-		e := after.event(JobStarted, cmp.Or(after.Started, after.Created))
+		e := after.event(JobStarted, after.startedAt())
 		e.Text = after.withOwner() + " has started"
 		out = append(out, e)
 	}

@@ -42,6 +42,7 @@ func TestEvents(t *testing.T) {
 	killed.Deaths = []Death{{Time: timeOf(80), PID: 9, Slot: 3, Joined: timeOf(15)}, {Time: timeOf(30), PID: 2, Slot: 2}}
 	reaped := running // by another, who noticed the same death earlier
 	reaped.Deaths = []Death{{Time: timeOf(79), PID: 9, Slot: 3, Joined: timeOf(15)}, {Time: timeOf(30), PID: 2, Slot: 2}}
+	late := killed // the service noticed its death after it had made the next
 	removed := &Machine{Removed: []Job{killed}}
 	for name, c := range map[string]struct {
 		before, after *Machine
@@ -57,10 +58,11 @@ func TestEvents(t *testing.T) {
 		"removed":                              {at(running), at(), "end@1000"},
 		"removed with a death":                 {at(running), removed, "death@80 end@90"},
 		"removed with one that is known":       {at(reaped), removed, "end@90"},
+		"removed, and another of its name":     {at(running), &Machine{Jobs: []Job{again}, Removed: []Job{late}}, "death@69 end@69 start@70"},
 		"removed before it was read":           {at(), removed, "start@11 refusal@20 death@30 death@80 end@90"},
 		"removed long ago":                     {removed, removed, ""},
 		"removed after its end":                {at(ended), at(), ""},
-		"another of its name":                  {at(running), at(again), "start@70 end@1000"},
+		"another of its name":                  {at(running), at(again), "end@69 start@70"},
 		"cannot be read for a while":           {at(running), at(broken), ""},
 		"and then it can, as another look has": {at(broken), at(running), "start@11 refusal@20 death@30"}, // known already: by their IDs
 		"more refusals than are kept":          {at(running), at(flood), "refusal@40 death@45 refusal@50"},

@@ -90,6 +90,10 @@ type Machine struct {
 	// that nobody has read. Only root has them, and not from JSON.
 	Removed []Job `json:"-"`
 
+	// Elsewhere are jobs in no folder of jobs that are on no device of this machine, as those of a stand-in driver or of a
+	// benchmark. They hold nothing of Devices. Only root has them, and not from JSON.
+	Elsewhere []Job `json:"-"`
+
 	// Escapes are the operator's jobs that are over their limits. Only a process that has read the machine
 	// itself has them.
 	Escapes []Escape `json:"-"`
@@ -118,21 +122,22 @@ func (j *Job) LeavesRoom() bool {
 
 // Job is a job, as described by its folder and its region. Sizes are bytes.
 type Job struct {
-	Name     string    `json:"job,omitempty"`          // empty for a region outside the folder of jobs
-	Path     string    `json:"path"`                   // path of the region
-	Owner    string    `json:"owner"`                  // owner of the region; the UID if it has no name
-	UID      int       `json:"uid"`                    // the owner's UID; -1 if unknown
-	Launcher string    `json:"launcher"`               // user that started it; empty if unknown
-	Placed   string    `json:"placed,omitempty"`       // why the job is on its devices and not on others; empty if it may use all
-	State    string    `json:"state"`                  // Starting, Running, Idle or Ended, from the locks that its processes hold
-	Command  []string  `json:"command"`                // with its arguments; empty if unknown. A long command is cut
-	Exit     *Exit     `json:"exit,omitempty"`         // how its command ended, if known
-	NoExit   bool      `json:"exit_unknown,omitempty"` // it has ended, and its ration run was killed before it could record how
-	Error    string    `json:"error,omitempty"`        // why the region could not be read; then only the fields above and living processes are known
-	ReadOnly bool      `json:"read_only"`              // the job could not be read, or has dead processes whose memory was not returned to it
-	Created  time.Time `json:"created_at,omitzero"`
-	Started  time.Time `json:"started_at,omitzero"` // when its command was started; zero if unknown
-	Ended    time.Time `json:"ended_at,omitzero"`   // when the last process ended; zero if unknown
+	Name      string    `json:"job,omitempty"`          // empty for a region outside the folder of jobs
+	Path      string    `json:"path"`                   // path of the region
+	Owner     string    `json:"owner"`                  // owner of the region; the UID if it has no name
+	UID       int       `json:"uid"`                    // the owner's UID; -1 if unknown
+	Launcher  string    `json:"launcher"`               // user that started it; empty if unknown
+	Placed    string    `json:"placed,omitempty"`       // why the job is on its devices and not on others; empty if it may use all
+	State     string    `json:"state"`                  // Starting, Running, Idle or Ended, from the locks that its processes hold
+	Command   []string  `json:"command"`                // with its arguments; empty if unknown. A long command is cut
+	Exit      *Exit     `json:"exit,omitempty"`         // how its command ended, if known
+	NoExit    bool      `json:"exit_unknown,omitempty"` // it has ended, and its ration run was killed before it could record how
+	Error     string    `json:"error,omitempty"`        // why the region could not be read; then only the fields above and living processes are known
+	Elsewhere bool      `json:"elsewhere,omitempty"`    // it is one of Machine.Elsewhere
+	ReadOnly  bool      `json:"read_only"`              // the job could not be read, or has dead processes whose memory was not returned to it
+	Created   time.Time `json:"created_at,omitzero"`
+	Started   time.Time `json:"started_at,omitzero"` // when its command was started; zero if unknown
+	Ended     time.Time `json:"ended_at,omitzero"`   // when the last process ended; zero if unknown
 	// CommandEnded is when the job's command ended, if processes of the job outlived it: then Ended is unknown.
 	CommandEnded time.Time `json:"command_ended_at,omitzero"`
 	// IdleSince is since when the job's processes hold memory and have done nothing on any device; zero if they
@@ -175,6 +180,7 @@ type Job struct {
 	Reads     Reads      `json:"reads"`
 	Omitted   *Omitted   `json:"omitted,omitempty"` // nil if nothing was left out
 	err       error      // the error that Error was made from, if this process read the region
+	byLock    bool       // it was found by its lock, and in no folder of jobs
 	file      job.FileID // identity of the region's file, whatever its path
 
 	// version is the number of the read that found the job in its present state, in this process; 0 if it was

@@ -7,12 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"ration/check/expect"
 	"ration/check/observer"
 	"ration/internal/abi"
 	"ration/internal/job"
+	"ration/internal/proc"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 func TestReadRegion(t *testing.T) {
@@ -42,6 +45,26 @@ func TestReadRegion(t *testing.T) {
 	expect.True(t, len(h) == 1 && h[0] == want, "holdings", h)
 	f := s.Refusals
 	expect.True(t, len(f) == 1 && f[0].Asked == 1<<40 && f[0].Own == 2<<20 && len(f[0].Top) == 1, "refusals", f)
+}
+
+// The owner of a region whose file is removed while it is read is known: the region has events, and accounts.
+func TestOwnerOfRegionThatIsRemoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "region")
+	r, err := region.Open(path, region.Options{})
+	expect.OK(t, err)
+	defer r.Close()
+	_, err = r.Claim("me")
+	expect.OK(t, err)
+	asked := 0
+	p := safepath.Clock{Now: func() time.Time {
+		if asked++; asked == 3 { // after the budget was made and divided
+			expect.OK(t, os.Remove(path))
+		}
+		return time.Unix(0, 0)
+	}}.For(time.Hour)
+	j, err := readRegion(path, p)
+	expect.OK(t, err)
+	expect.True(t, asked >= 3 && j.UID == os.Geteuid() && j.Owner == proc.UserName(os.Geteuid()), asked, j.UID, j.Owner)
 }
 
 // A job shows how much memory its processes have exported, and that a dead process's stays charged.

@@ -87,6 +87,7 @@ func readRegionAt(dir int, name, path string, p safepath.Budget, keepers bool) (
 	if path == filepath.Join(job.WellKnown, job.RegionName) {
 		launch.Running = true // this process is in the job, so the job is running
 	}
+	j.setOwner(dir, name) // the file may be removed while it is read
 	err := j.read(dir, name, p.Part(jobBudget), keepers)
 	// The service of a policy mounts the region of a user before its job stands, and unmounts it afterwards. What is
 	// below that is root's.

@@ -202,9 +202,9 @@ func (s *scanner) Scan(all bool) (out job.ScanResult[Machine, Event], err error)
 	if err != nil {
 		return job.ScanResult[Machine, Event]{Machine: &m}, err
 	}
+	var events []Event
 	if changed {
-		out.Events = Events(&s.base, &m, began)
-		s.base = m
+		events, s.base = Events(&s.base, &m, began), m
 	}
 	aged := !s.deniedAges.IsZero() && !began.Before(s.deniedAges)
 	if !changed && !aged && !s.driver.isNew() && s.last != nil && slices.Equal(m.Findings, s.findings) {
@@ -220,7 +220,7 @@ func (s *scanner) Scan(all bool) (out job.ScanResult[Machine, Event], err error)
 	}
 	next.Findings = append(next.Findings, findingsOf(&next)...)
 	s.deniedAges = deniedAges(next.Denied, began)
-	out.Events = append(out.Events, deviceEvents(s.failed, &next, began)...)
+	out.Events = append(withoutElsewhere(events, s.last, &next, began), deviceEvents(s.failed, &next, began)...)
 	next.share(s.last)
 	s.last = &next
 	out.Machine, out.Changed = &next, true
@@ -337,6 +337,7 @@ func (m *Machine) addJobs(users []*userScan) {
 		for _, j := range u.last.jobs {
 			if !known[j.file] || j.file == (job.FileID{}) {
 				known[j.file] = true
+				j.byLock = u.locked != nil
 				m.Jobs = append(m.Jobs, j)
 			}
 		}

@@ -16,11 +16,7 @@ import (
 // addLaunch adds the content of the job's folder. The owner and the launching user come from the
 // kernel; the command and its result were written by the launcher.
 func (j *Job) addLaunch(l job.Launch, dir int, name string) {
-	var st unix.Stat_t
-	if safepath.StatAt(dir, name, &st) == nil {
-		j.file = job.FileOf(&st)
-		j.UID, j.Owner = int(st.Uid), proc.UserName(int(st.Uid))
-	}
+	j.setOwner(dir, name)
 	if uid, is := job.PolicyUser(j.Path); is { // its region is root's until it is handed to the user, and may have been removed just now
 		j.UID, j.Owner = uid, proc.UserName(uid)
 	}
@@ -54,6 +50,15 @@ func (j *Job) addLaunch(l job.Launch, dir int, name string) {
 		if l.End.Left {
 			j.Ended, j.CommandEnded = time.Time{}, j.Ended
 		}
+	}
+}
+
+// setOwner sets the owner and the identity of the region's file, if it is there.
+func (j *Job) setOwner(dir int, name string) {
+	var st unix.Stat_t
+	if safepath.StatAt(dir, name, &st) == nil {
+		j.file = job.FileOf(&st)
+		j.UID, j.Owner = int(st.Uid), proc.UserName(int(st.Uid))
 	}
 }
 

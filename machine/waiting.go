@@ -184,20 +184,16 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 		delete(was, id(w))
 	}
 	for _, w := range was {
-		// A command makes its job before it leaves the queue, and a job that sleeps is awake or about to be.
-		started := slices.ContainsFunc(after.Jobs, func(j Job) bool {
-			return j.ID().Path == w.Path && (j.Created.After(w.Since) || w.Wakes && j.Sleep != Asleep && j.State != Ended)
-		})
-		started = started || w.served()
-		waited := humanfmt.Waited(now.Sub(w.Since))
+		admitted, started := w.admittedAt(after, now)
+		waited := humanfmt.Waited(admitted.Sub(w.Since).Round(time.Millisecond))
 		unwatched := before.Folder == "" // no scan has seen how its wait ended
-		if unwatched {
+		if unwatched && admitted.Equal(now) {
 			waited = "at most " + waited
 		}
 		switch {
 		case w.Path == "":
 		case started:
-			out = append(out, w.event(JobAdmitted, now, fmt.Sprintf("%s has room for %s after %s", w.withOwner(), w.WantsText(), waited)))
+			out = append(out, w.event(JobAdmitted, admitted, fmt.Sprintf("%s has room for %s after %s", w.withOwner(), w.WantsText(), waited)))
 		case unwatched:
 			out = append(out, w.event(JobGaveUp, now, fmt.Sprintf("%s left the queue after %s, while no agent ran", w.withOwner(), waited)))
 		default:
@@ -205,6 +201,33 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 		}
 	}
 	return out
+}
+
+// admittedAt returns whether a command that waits no more has got room, and when: before its job was made or woke, as far as
+// that is known, and otherwise now. A command makes its job before it leaves the queue, and a job that sleeps is awake or
+// about to be.
+func (w *Waiting) admittedAt(after *Machine, now time.Time) (at time.Time, admitted bool) {
+	before := func(event time.Time) time.Time {
+		if event.After(w.Since) && event.Before(now) {
+			return event.Add(-1)
+		}
+		return now
+	}
+	for i := range after.Jobs {
+		switch j := &after.Jobs[i]; {
+		case j.ID().Path != w.Path:
+		case j.Created.After(w.Since):
+			return before(j.startedAt()), true
+		case w.Wakes && j.Sleep == "" && j.State != Ended:
+			return before(j.SleepSince), true
+		case w.Wakes && j.Sleep != Asleep && j.State != Ended:
+			return now, true
+		}
+	}
+	if made := policyMade(w.Path); !w.Wakes && made.After(w.Since) {
+		return before(made), true
+	}
+	return now, w.served()
 }
 
 // policyMade returns when a policy made the job at a path; the zero time if there is none. The queues of users and the jobs

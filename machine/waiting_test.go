@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -68,6 +69,9 @@ func TestWaitingRunIsRead(t *testing.T) {
 	kind := func(jobs ...Job) string {
 		events := waitingSince(&Machine{Waiting: []Waiting{w}}, &Machine{Jobs: jobs}, time.Now())
 		expect.Must(t, len(events) == 1, events)
+		if start := since.Add(time.Second); made.Equal(start) || len(jobs) > 0 { // the queue comes before the job
+			expect.True(t, events[0].Time.Equal(start.Add(-1)), events[0].Time, start)
+		}
 		return events[0].Kind
 	}
 	expect.Equal(t, kind(), JobGaveUp)
@@ -115,6 +119,30 @@ func TestWaitingToWake(t *testing.T) {
 		events := waitingSince(at(Asleep, waits), at(c.sleep), time.Unix(10, 0))
 		expect.Must(t, len(events) == 1, events)
 		expect.True(t, events[0].Kind == c.kind && events[0].Text == c.text, events[0].Kind, events[0].Text)
+	}
+}
+
+// A job that woke, or was made, had room before that, and waited for so long.
+func TestAdmittedBeforeStart(t *testing.T) {
+	since, start, now := time.Unix(10, 0).UTC(), time.Unix(15, 0).UTC(), time.Unix(20, 0)
+	for _, wakes := range []bool{false, true} {
+		w := Waiting{Job: "nb", Path: "/jobs/nb/region", Owner: "anna", Since: since, Wakes: wakes}
+		j := Job{Name: "nb", Path: w.Path, Owner: "anna", Created: start, State: Ended, Ended: start.Add(time.Second)}
+		want := "admit start end"
+		before := &Machine{Folder: "/jobs", Waiting: []Waiting{w}}
+		if wakes {
+			j = Job{Name: "nb", Path: w.Path, Created: time.Unix(1, 0), State: Running, Sleeps: 1, SleepSince: start}
+			before.Jobs = []Job{j}
+			before.Jobs[0].Sleep, before.Jobs[0].SleepSince = Asleep, time.Unix(5, 0)
+			want = "admit wake"
+		}
+		var kinds []string
+		events := Events(before, &Machine{Folder: "/jobs", Jobs: []Job{j}}, now)
+		for _, e := range events {
+			kinds = append(kinds, e.Kind)
+		}
+		expect.Equal(t, strings.Join(kinds, " "), want)
+		expect.True(t, strings.HasSuffix(events[0].Text, "after 5 s"), events[0].Text)
 	}
 }
 

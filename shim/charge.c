@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "attach.h"
@@ -114,20 +113,6 @@ void charge_on_pressure(enum charge_relief which, charge_relieve relieve)
 	__atomic_store_n(&charge_reliefs[which], relieve, __ATOMIC_RELAXED);
 }
 
-/* charge_may_log returns true at most once a second. The other calls are counted in *skipped: a
- * program that retries in a loop must not flood its log. */
-static bool charge_may_log(uint64_t *last, uint64_t *skipped)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	uint64_t now = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000 + 1000, before = load_relaxed(last);
-	if (now - before < 1000 || !cas(last, before, now)) {
-		fetch_add(skipped, 1);
-		return false;
-	}
-	return true;
-}
-
 /* charge_remedy says what the user can do about a limit that is too low. Only an operator changes limits in a
  * file beside the region. What a policy's rule allows the user to ask for is not known here. */
 static const char *charge_remedy(void)
@@ -154,7 +139,7 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 	uint64_t room = why->limit > why->held ? why->limit - why->held : 0, me = (uint64_t)getpid();
 	const char *remedy = ""; /* what can be done about the holders, if there are any */
 	int n = 0, others = 0;
-	if (!log_wanted(LOG_WARN) || !charge_may_log(&last, &skipped))
+	if (!log_wanted(LOG_WARN) || !log_seldom(&last, &skipped))
 		return;
 	for (unsigned i = 0; i < RATION_HOLDERS && n >= 0 && (size_t)n < sizeof who; i++)
 		if (why->top[i].bytes) {
@@ -215,7 +200,7 @@ static int charge_fail(int err)
 	static uint64_t last, skipped;
 	if (attach_state() != ATTACH_ON)
 		return CUDA_SUCCESS;
-	if (charge_may_log(&last, &skipped))
+	if (log_seldom(&last, &skipped))
 		log_error("region %s: %s", attach_config()->path, region_error_text(err));
 	return attach_config()->fail_open ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }

@@ -321,6 +321,15 @@ uint64_t log_clock(void)
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
+bool log_seldom(uint64_t *last, uint64_t *skipped)
+{
+	uint64_t now = log_clock() + 1000, before = __atomic_load_n(last, __ATOMIC_RELAXED);
+	if (now - before >= 1000 && __atomic_compare_exchange_n(last, &before, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return true;
+	__atomic_fetch_add(skipped, 1, __ATOMIC_RELAXED);
+	return false;
+}
+
 void log_wait(uint64_t since, const char *what)
 {
 	uint64_t waited = log_clock() - since;

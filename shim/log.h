@@ -9,6 +9,7 @@
 #ifndef RATION_LOG_H
 #define RATION_LOG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
@@ -33,6 +34,10 @@ void log_line(enum log_level level, const char *format, ...) __attribute__((form
 enum { LOG_WAIT_MS = 100 };
 uint64_t log_clock(void);
 void log_wait(uint64_t since, const char *what);
+
+/* log_seldom returns true at most once a second. The other calls are counted in *skipped: a program that retries in a loop
+ * must not flood its log. Both words are atomic. */
+bool log_seldom(uint64_t *last, uint64_t *skipped);
 
 /* errno_text returns the text for an errno value, in buf. It is used since strerror may
  * allocate. */

@@ -196,7 +196,7 @@ type Device struct {
 	_          uint32
 	_          [6]uint64
 
-	Peak        uint64 // most units that living processes ever held at once; while it grows, up to 1/PeakStep too low
+	Peak        uint64 // most units that living processes ever were charged at once; while it grows, up to 1/PeakStep too low
 	Refused     uint64 // requests refused, over the life of the region
 	ContextCost uint64 // packed by ContextCost; the last process that measured it overwrites it
 	Fences      uint64 // number of fences put into LedgerWord; sequence of the next one

@@ -284,7 +284,10 @@ func nameOf(argument string, j job.Job) string {
 		return job.ShownName("", j.Path)
 	}
 	name := j.Name
-	if _, own, ofUser := splitUser(argument); name == "" && ofUser && j.Path != argument {
+	if user, own, ofUser := splitUser(argument); name == "" && ofUser && j.Path != argument {
+		if !node.IsUser(user)(os.Geteuid(), proc.UserName(os.Geteuid())) {
+			return argument
+		}
 		name = own
 	}
 	if name == "" && !strings.Contains(argument, "/") {

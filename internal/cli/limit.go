@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -203,36 +204,44 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 	if err != nil {
 		return err
 	}
+	name := nameOf(args[0], j)
 	// The record of a run has a copy of its region, which limits nothing.
 	if _, of := job.PolicyUser(job.InfoOf(j).Region); of && (priority != 0 || wait != 0 || change.IsSet()) {
-		return statusError{fmt.Errorf("changing the limit of %s: it has ended", nameOf(args[0], j)), ExitFailed}
+		return statusError{fmt.Errorf("changing the limit of %s: it has ended", name), ExitFailed}
 	}
 	if priority != 0 || wait != 0 {
 		if change.IsSet() || f.device != allDevices {
 			return usageError("--priority and --wait-alloc: they are the whole job's (change other limits by a command of their own)")
 		}
-		return a.changeWhole(j, priority, wait)
+		return a.changeWhole(j, name, priority, wait)
 	}
 	if change.IsSet() {
-		if err := a.confirmLimit(j, change, f.yes); err != nil {
+		if err := a.confirmLimit(j, name, change, f.yes); err != nil {
 			return err
 		}
-		return a.changeLimits(j, change)
+		return a.changeLimits(j, name, change)
 	}
-	s := node.ReadJob(j, node.Options{})
+	s := readNamed(j, name, node.Options{})
 	if s.Err() != nil {
 		return statusError{s.Err(), ExitOpen}
 	}
 	return a.printLimits(s, f.device)
 }
 
+// readNamed reads a job that its caller knows by a name, as USER/NAME, and that is found by its path; "" for none.
+func readNamed(j job.Job, name string, opts node.Options) machine.Job {
+	s := node.ReadJob(j, opts)
+	s.Name = cmp.Or(s.Name, name)
+	return s
+}
+
 // confirmLimit asks if a new limit is less than half of what the job holds: a size with a wrong unit would end most programs.
 // It asks as well if a job that sleeps could not wake with it.
-func (a *app) confirmLimit(j job.Job, change limit.Limits, yes bool) error {
+func (a *app) confirmLimit(j job.Job, name string, change limit.Limits, yes bool) error {
 	if yes || !change.Memory.IsSet() {
 		return nil
 	}
-	s := node.ReadJob(j, node.Options{ReadOnly: true})
+	s := readNamed(j, name, node.Options{ReadOnly: true})
 	if _, is := job.PolicyUser(s.Path); is && os.Geteuid() != 0 {
 		return nil // it is refused in any case
 	}
@@ -275,13 +284,17 @@ func setLimit(j machine.Job, change limit.Limits) (string, error) {
 		return "", err
 	}
 	var out bytes.Buffer
-	err = (&app{out: newTerminal(&out), err: newTerminal(&out)}).changeLimits(found, change)
+	name := ""
+	if j.Name != "" {
+		name = node.ShownName(&j)
+	}
+	err = (&app{out: newTerminal(&out), err: newTerminal(&out)}).changeLimits(found, name, change)
 	return out.String(), err
 }
 
 // changeWhole changes what is not one device's, where it is given, and prints the job's limits.
-func (a *app) changeWhole(j job.Job, priority limit.Priority, wait limit.WaitAlloc) error {
-	s := node.ReadJob(j, node.Options{})
+func (a *app) changeWhole(j job.Job, name string, priority limit.Priority, wait limit.WaitAlloc) error {
+	s := readNamed(j, name, node.Options{})
 	page, _, done, err := openLimits(s)
 	if err != nil {
 		return statusError{err, ExitOpen}
@@ -297,7 +310,7 @@ func (a *app) changeWhole(j job.Job, priority limit.Priority, wait limit.WaitAll
 		return changeError(s, err)
 	}
 	a.noteEnded(&s)
-	return a.printLimits(node.ReadJob(j, node.Options{}), allDevices)
+	return a.printLimits(readNamed(j, name, node.Options{}), allDevices)
 }
 
 // noteEnded says that a change limits no program, as the job has ended.
@@ -334,12 +347,12 @@ func (a *app) printLimits(s machine.Job, device int) error {
 }
 
 // changeLimits changes a job's limits, and prints those before and after.
-func (a *app) changeLimits(j job.Job, change limit.Limits) error {
-	c, err := applyLimits(node.ReadJob(j, node.Options{}), change)
+func (a *app) changeLimits(j job.Job, name string, change limit.Limits) error {
+	c, err := applyLimits(readNamed(j, name, node.Options{}), change)
 	if err != nil {
 		return err
 	}
-	s := node.ReadJob(j, node.Options{})
+	s := readNamed(j, name, node.Options{})
 	printError(a.err, s.Err()) // the change has been made
 	a.noteEnded(&s)
 	if uid, is := job.PolicyUser(s.Path); is && s.Path == job.OfUserPath(uid) {

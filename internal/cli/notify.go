@@ -69,9 +69,10 @@ can write in /tmp and /var/tmp, which are the service's own: other programs do
 not see these files, and they are gone when the service ends. Another folder
 takes ReadWritePaths= (systemctl edit ration-notify).
 
-Exit status: 0 when it was asked to end; 1 if it could not start, with --test if
-a section failed, or with --check if its program or url_file is not there; 2 if
-the file is wrong.`,
+Exit status: 0 when it was asked to end, or at once if the file has no section;
+1 if it could not start, with --test if a section failed, or with --check if its
+program or url_file is not there; 2 if the file is wrong, or with --check and
+--test has no section.`,
 		Example: "  ration notify --check\n  ration notify --test\n  systemctl enable --now ration-notify",
 		Args:    noArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.runNotify(f) },
@@ -127,8 +128,13 @@ func (a *app) runNotify(f notifyFlags) error {
 	if err != nil {
 		return err
 	}
-	if len(rules) == 0 {
+	if len(rules) == 0 && (f.check || f.test) {
 		return statusError{fmt.Errorf("%s has no [[notify]] section (ration notify --help shows one)", f.config), ExitUsage}
+	}
+	if len(rules) == 0 { // no failure: a service that nobody has given anything to do must not be started again and again
+		agent.Notify("READY=1")
+		a.err.printf("%s has no [[notify]] section, so there is nothing to send (ration notify --help shows one)\n", f.config)
+		return nil
 	}
 	ctx, stop := untilSignal()
 	defer stop()

@@ -56,8 +56,11 @@ is every job that may use GPU 0. Several filters must all match.
 A job is waiting while its command is in the queue (ration run --wait); NOTE
 has its place. It is starting until a process has joined it. It is running
 while one of those lives, stopped while all of them are (by a signal), and idle
-while its command runs without any. --all also shows jobs that have ended. This
-comes from locks in the kernel: a job's processes, and its command with
+while its command runs without any. --all also shows jobs that have ended, and
+to root those on no GPU of this machine, as of ration bench or a stand-in
+driver: regions elsewhere that name none of its GPUs, and of which the driver
+lists no process. They count for no GPU, and have no events and no accounts. The
+state comes from locks in the kernel: a job's processes, and its command with
 everything that it starts, hold locks on its files. How a job ended is unknown
 only if its ration run was killed. If an agent runs, a job is idle as well while
 its processes hold memory and do nothing on the GPU; NOTE says for how long.
@@ -199,11 +202,17 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		return err
 	}
 	if len(names) == 0 {
+		if f.all {
+			m.Jobs = append(m.Jobs, m.Elsewhere...)
+		}
 		m.Jobs = f.Apply(m.Jobs)
 		m.Waiting = slices.DeleteFunc(m.Waiting, func(w machine.Waiting) bool { return !f.HasWaiting(&w) })
 		if !f.all && !slices.Contains(f.Filters, "state="+machine.Ended) {
 			hideEnded(&m)
 		}
+	}
+	if len(names) > 0 || f.User != "" || len(f.Filters) > 0 {
+		onlySelected(&m, f.Selection)
 	}
 	for _, s := range m.Jobs {
 		if s.Err() != nil {

@@ -85,6 +85,9 @@ func dead(j *machine.Job) (n int, held uint64) {
 // noteText says what needs attention.
 func noteText(j *machine.Job) string {
 	var notes []string
+	if j.Elsewhere {
+		notes = append(notes, "on no GPU of this machine")
+	}
 	var over uint64
 	for _, d := range j.Devices {
 		over += d.Over()

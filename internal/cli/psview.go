@@ -48,6 +48,30 @@ func findWaiting(m *machine.Machine, argument string) *machine.Waiting {
 	return node.WaitingAt(m, jobs[i].Path)
 }
 
+// onlySelected removes what is about none of the jobs and commands that were selected, nor about another process of a
+// selected user.
+func onlySelected(m *machine.Machine, s node.Selection) {
+	selected := map[string]bool{}
+	for i := range m.Jobs {
+		selected[m.Jobs[i].Path] = true
+	}
+	for i := range m.Waiting {
+		selected[m.Waiting[i].Path] = true
+	}
+	delete(selected, "")
+	of := func(uid int, name string) bool {
+		return len(s.Filters) == 0 && s.User != "" && node.IsUser(s.User)(uid, name)
+	}
+	m.Outside = slices.DeleteFunc(m.Outside, func(o machine.Outside) bool { return !of(o.UID, o.User) })
+	m.Denied = slices.DeleteFunc(m.Denied, func(d machine.Denied) bool { return !of(d.UID, d.User) && !selected[job.OfUserPath(d.UID)] })
+	m.Findings = slices.DeleteFunc(m.Findings, func(f machine.Finding) bool {
+		if f.Kind == machine.OutsideJobs {
+			return !slices.ContainsFunc(m.Outside, func(o machine.Outside) bool { return o.PID == f.PID && f.PID != 0 })
+		}
+		return !selected[f.Path] && !slices.ContainsFunc(m.Denied, func(d machine.Denied) bool { return f.Path == job.OfUserPath(d.UID) })
+	})
+}
+
 // hideEnded removes ended jobs from the list, and counts them. It keeps jobs that cannot be read,
 // because they need attention.
 func hideEnded(m *machine.Machine) {
@@ -124,7 +148,7 @@ const shownRows = 64
 func (a *app) printTitle(s machine.Job) {
 	title := ""
 	if s.Name != "" {
-		title = a.out.style(bold, termtext.Printable(s.Name)) + "  "
+		title = a.out.style(bold, termtext.Printable(node.ShownName(&s))) + "  "
 	}
 	if s.State != "" {
 		title += node.StateText(s, time.Now()) + "  "

@@ -8,6 +8,8 @@ import (
 
 	"ration/check/expect"
 	"ration/internal/agent"
+	"ration/internal/job"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -80,5 +82,37 @@ func TestPrintEachIsOneLine(t *testing.T) {
 		a := &app{out: newTerminal(&out)}
 		err := a.printEach(jobs, c.format)
 		expect.True(t, err == nil && out.String() == c.want, name, out.String(), err, c.want)
+	}
+}
+
+// Below the jobs of one user, or one job, only what is about them is said.
+func TestOnlySelected(t *testing.T) {
+	all := func() *machine.Machine {
+		return &machine.Machine{
+			Jobs:    []machine.Job{{Name: "train", Path: "/a/train/region", Owner: "alice", UID: 4001}},
+			Outside: []machine.Outside{{PID: 1, UID: 4001, User: "alice"}, {PID: 2, UID: 4002, User: "bob"}},
+			Denied:  []machine.Denied{{UID: 4001, User: "alice"}, {UID: 4002, User: "bob"}},
+			Waiting: []machine.Waiting{{Path: "/a/late/region"}},
+			Findings: []machine.Finding{{Kind: machine.Overbooked}, {Kind: machine.OutsideJobs, PID: 1}, {Kind: machine.OutsideJobs, PID: 2}, {Kind: machine.OverLimit, Path: "/a/train/region"},
+				{Kind: machine.OverLimit, Path: "/b/region"}, {Kind: machine.PolicyRefused, Path: job.OfUserPath(4001)}, {Kind: machine.PolicyRefused, Path: job.OfUserPath(4002)}},
+		}
+	}
+	for name, c := range map[string]struct {
+		s    node.Selection
+		want string
+	}{
+		"a user":   {node.Selection{User: "alice"}, "outside over-limit policy-refused"},
+		"a name":   {node.Selection{}, "over-limit"},
+		"a filter": {node.Selection{User: "alice", Filters: []string{"state=running"}}, "over-limit"},
+	} {
+		m := all()
+		onlySelected(m, c.s)
+		var kinds []string
+		for _, f := range m.Findings {
+			kinds = append(kinds, f.Kind)
+			expect.True(t, f.PID != 2 && f.Path != "/b/region" && f.Path != job.OfUserPath(4002), name, f)
+		}
+		expect.Equal(t, strings.Join(kinds, " "), c.want, name)
+		expect.True(t, len(m.Outside) == len(m.Denied) && len(m.Outside) < 2, name, m.Outside, m.Denied)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"ration/check/testenv"
 	"ration/internal/embedded"
 	"ration/internal/job"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -126,4 +127,33 @@ func TestQueueChaos(t *testing.T) {
 		expect.True(t, atOnce <= fit, atOnce, "at once")
 	}
 	expect.True(t, len(started) >= all-len(killed), len(started), "started")
+}
+
+// x in ration top ends the command that waits, and none that waits under its name later.
+func TestTopStopsWaiting(t *testing.T) {
+	jobs := queueMachine(t)
+	blocker := exec.Command("ration", "run", "--mem", "130g", "--name", "blocker", "--", "sleep", "600")
+	expect.OK(t, blocker.Start())
+	for !job.Running(job.Job{Name: "blocker", Path: filepath.Join(jobs, "blocker", job.RegionName)}) {
+		time.Sleep(time.Millisecond)
+	}
+	late := exec.Command("ration", "run", "--wait=2m", "--mem", "20g", "--name", "late", "--", "true")
+	expect.OK(t, late.Start())
+	waitQueued(t, jobs, 1)
+	m, err := node.Jobs()
+	expect.OK(t, err)
+	waiting := node.WaitingJobs(m.Waiting)
+	expect.Must(t, len(waiting) == 1, m.Waiting)
+	j := waiting[0]
+	j.Started = j.Started.Add(-time.Second)
+	_, err = topActions{}.Stop(j)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "late: it waits no more"), err)
+	said, err := topActions{}.Stop(waiting[0])
+	expect.True(t, err == nil && said == "late: 1 process got a signal", said, err)
+	expect.True(t, late.Wait() != nil, "it has ended by itself")
+	waitQueued(t, jobs, 0)
+	_, err = topActions{}.Stop(waiting[0])
+	expect.True(t, err != nil && strings.Contains(err.Error(), "late: it waits no more"), err)
+	_ = blocker.Process.Signal(os.Interrupt)
+	_ = blocker.Wait()
 }

@@ -46,7 +46,8 @@ jobs.
   HELD      memory held over time: 10 GiB for 2 hours are 20 GiB·h
   IDLE      the part of HELD in which the job did no work on the device
   RESERVED  limits over time, while their jobs had not ended
-  PEAK      most memory that one job held on one device
+  PEAK      most memory that one job was charged on one device, also for a
+            moment by a request that the driver then refused
   REFUSED   requests for memory, and rations that a policy refused to users
   DIED      processes that ended without returning their memory
   ASLEEP    hours for which jobs slept, on each device of which they had memory
@@ -248,16 +249,8 @@ func parseTime(flag, text string, now time.Time) (time.Time, error) {
 
 // reportColumns are the columns of a report.
 func reportColumns(by string, gpus map[string]string) []column[usage.Line] {
-	name := func(empty string, get func(usage.Line) string) func(usage.Line) string {
-		return func(l usage.Line) string {
-			if text := get(l); text != "" {
-				return text
-			}
-			return empty
-		}
-	}
-	user := column[usage.Line]{"USER", false, name("total", func(l usage.Line) string { return l.User }), nil}
-	project := column[usage.Line]{"PROJECT", false, name("–", func(l usage.Line) string { return l.Project }), nil}
+	user := column[usage.Line]{"USER", false, func(l usage.Line) string { return l.User }, nil}
+	project := column[usage.Line]{"PROJECT", false, func(l usage.Line) string { return cmp.Or(l.Project, "–") }, nil}
 	var head []column[usage.Line]
 	switch by {
 	case usage.ByProject:

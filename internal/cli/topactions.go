@@ -57,6 +57,14 @@ func (topActions) Signal(j machine.Job, s syscall.Signal) (string, error) {
 // onJob finds the job of a row as ration stop does, unless it is another one now, and calls do.
 func onJob(j machine.Job, do func(job.Job) (job.Stopped, error)) (string, error) {
 	name := node.ShownName(&j)
+	if j.State == node.Waiting {
+		found, err := findWaitingJob(&j)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", oneWord(name), err)
+		}
+		done, err := do(found)
+		return stoppedText(name, done), cmp.Or(err, leftError(name, done))
+	}
 	found, err := lookUpJob(argumentOf(&j), job.FindFolder)
 	if err != nil {
 		return "", err
@@ -66,6 +74,31 @@ func onJob(j machine.Job, do func(job.Job) (job.Stopped, error)) (string, error)
 	}
 	done, err := do(found)
 	return stoppedText(name, done), cmp.Or(err, leftError(name, done))
+}
+
+// errWaitsNoMore is returned if a command is no longer the one in the queue that was shown.
+var errWaitsNoMore = errors.New("it waits no more, or another command of its name waits now")
+
+// findWaitingJob finds the job of a row that waits as ration stop does, unless it is another one now.
+func findWaitingJob(j *machine.Job) (job.Job, error) {
+	if j.Path == "" {
+		return job.Job{}, errors.New("what waits there is not known, so it cannot be ended from here")
+	}
+	jobs, queued, err := lookUpStarting([]string{argumentOf(j)})
+	if err != nil {
+		return job.Job{}, errors.Join(errWaitsNoMore, err)
+	}
+	var since int64
+	if q := queued[0]; q != nil {
+		since = q.Since
+		q.Close()
+	} else if w, waits := job.WaitingForRation(j.UID); waits && jobs[0].Path == job.OfUserPath(j.UID) {
+		since = w.Since
+	}
+	if since != j.Started.UnixNano() {
+		return job.Job{}, errWaitsNoMore
+	}
+	return jobs[0], nil
 }
 
 // errNotIt is returned if a process is no longer the one that was shown.

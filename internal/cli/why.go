@@ -96,10 +96,12 @@ machine's GPUs, and why they are on these.
 
 JOB is a name that ration ps shows, the path of a region, with a slash in it,
 or for root USER/NAME, a job of another user. Without it, all jobs are shown. A
-region keeps its latest 256 refusals. A process that has ended is shown by its
-PID. A repeated request is shown once, with the number of times. If an agent
-runs (ration agent), events of removed jobs are shown as well, and marked if a
-later job has the name.
+region keeps its latest 256 refusals. A request that the limit allows, and that
+the driver refuses because the GPU itself is full, is not among them: the
+program's standard error has a line about it (RATION_LOG_FILE). A process that
+has ended is shown by its PID. A repeated request is shown once, with the
+number of times. If an agent runs (ration agent), events of removed jobs are
+shown as well, and marked if a later job has the name.
 
 Exit status: 0, also when nothing was refused; 3 if there is no such job, or its
 region could not be read.`,
@@ -130,7 +132,9 @@ func (a *app) runWhy(names []string, count int) error {
 	if a.json {
 		return a.out.printJSON(out)
 	}
-	if up := job.PolicyUp(); up != nil && !*up {
+	up := job.PolicyUp()
+	down := up != nil && !*up
+	if down {
 		without := "are refused CUDA"
 		if p, err := policy.InForce(); err == nil && p.Missing == policy.MissingOpen {
 			without = "have no limit"
@@ -149,7 +153,7 @@ func (a *app) runWhy(names []string, count int) error {
 		a.printAt(d.Time, machine.DeniedSentence(&d))
 	}
 	if len(denied)+len(waiting) == 0 || len(out.Refusals) > 0 {
-		a.printRefusals(jobs, count)
+		a.printRefusals(jobs, count, down)
 	}
 	for i, d := range out.Deaths {
 		if i == 0 {
@@ -294,8 +298,9 @@ func (a *app) readJobs(names []string) (readable []machine.Job, err error) {
 	return readable, nil
 }
 
-// printRefusals prints the latest refusals as sentences.
-func (a *app) printRefusals(jobs []machine.Job, count int) {
+// printRefusals prints the latest refusals as sentences. down says that the policy's service does not run: then programs
+// without a job are refused, and nobody records that.
+func (a *app) printRefusals(jobs []machine.Job, count int, down bool) {
 	type jobRefusal struct {
 		machine.RepeatedRefusal
 		job *machine.Job
@@ -307,7 +312,11 @@ func (a *app) printRefusals(jobs []machine.Job, count int) {
 		}
 	}
 	slices.SortStableFunc(refusals, func(x, y jobRefusal) int { return y.Time.Compare(x.Time) })
-	if len(refusals) == 0 {
+	switch {
+	case len(refusals) == 0 && down:
+		a.out.paragraph(plain, 0, "No request of a job was refused. What was refused to programs without a job is not recorded while that service does not run.")
+		return
+	case len(refusals) == 0:
 		a.out.printf("No request was refused.\n")
 		return
 	}

@@ -17,7 +17,7 @@ func TestWhyNamesWhatHelps(t *testing.T) {
 		var text bytes.Buffer
 		a := &app{out: terminal{Writer: &text, tty: true, width: 200, writeErr: new(error)}}
 		a.printRefusals([]machine.Job{{Name: "train", Path: "/jobs/train/region", State: state,
-			Refusals: []machine.Refusal{{Asked: uint64(2 * limit.GiB), Held: uint64(limit.GiB), Limit: uint64(2 * limit.GiB)}}}}, 1)
+			Refusals: []machine.Refusal{{Asked: uint64(2 * limit.GiB), Held: uint64(limit.GiB), Limit: uint64(2 * limit.GiB)}}}}, 1, false)
 		expect.True(t, strings.HasSuffix(text.String(), "The newest would have been granted with: "+want+"\n"), text.String())
 	}
 }
@@ -37,8 +37,18 @@ func TestWhyMarksEarlierJobs(t *testing.T) {
 	}
 	var text bytes.Buffer
 	a := &app{out: terminal{Writer: &text, width: 200, writeErr: new(error)}}
-	a.printRefusals(jobs, 9)
+	a.printRefusals(jobs, 9, false)
 	lines := strings.Split(text.String(), "\n")
 	expect.True(t, strings.Contains(lines[0], "  train, device 0: ") && strings.Contains(lines[0], "pid 7") &&
 		strings.Contains(lines[1], "  train (an earlier job of this name), device 0: ") && strings.Contains(lines[1], "pid 8"), text.String())
+}
+
+// While the policy's service does not run, nobody knows what programs without a job were refused.
+func TestWhyWhileServiceIsDown(t *testing.T) {
+	for down, want := range map[bool]string{false: "No request was refused.\n", true: "No request of a job was refused. What was refused to programs without a job is not recorded while that service does not run.\n"} {
+		var text bytes.Buffer
+		a := &app{out: terminal{Writer: &text, width: 200, writeErr: new(error)}}
+		a.printRefusals(nil, 9, down)
+		expect.Equal(t, text.String(), want)
+	}
 }

@@ -65,6 +65,32 @@ func (c *checker) checkAgent() {
 	}
 }
 
+// notifyUnit is the name of the check of the notifier's unit.
+const notifyUnit = "notifier's unit"
+
+// checkNotifier checks the unit of ration notify, which need not run.
+func (c *checker) checkNotifier() {
+	const unit = "ration-notify.service"
+	if !isInstalled(unit) || !hasSystemd() {
+		return
+	}
+	is, err := systemctlShow(unit)
+	if err != nil {
+		c.skip(notifyUnit, "systemctl show: %v", err)
+		return
+	}
+	c.checkNotifyUnit(unit, is)
+}
+
+func (c *checker) checkNotifyUnit(unit string, is unitState) {
+	if is["ActiveState"] == "inactive" { // it was not started, or had nothing to send
+		return
+	}
+	if c.checkUnit(notifyUnit, unit, is) {
+		c.pass(notifyUnit, "%s runs", unit)
+	}
+}
+
 // checkAgentUser checks that the user of root's agent exists, if the machine has an agent.
 func (c *checker) checkAgentUser(name string) {
 	uid, _, err := proc.LocalUser(name)
@@ -146,7 +172,7 @@ const agentUnit = "agent's unit"
 // checkUnits checks the agent's installed units. socket is nil if an administrator's own unit has
 // no socket.
 func (c *checker) checkUnits(service, socket unitState) {
-	if !c.checkUnit("ration-agent.service", service) || socket != nil && !c.checkUnit("ration-agent.socket", socket) {
+	if !c.checkUnit(agentUnit, "ration-agent.service", service) || socket != nil && !c.checkUnit(agentUnit, "ration-agent.socket", socket) {
 		return
 	}
 	runs, listens := service["ActiveState"] == "active", socket["ActiveState"] == "active"
@@ -167,18 +193,19 @@ func (c *checker) checkUnits(service, socket unitState) {
 }
 
 // checkUnit checks one unit, and reports whether it is in order.
-func (c *checker) checkUnit(unit string, is unitState) bool {
+func (c *checker) checkUnit(check, unit string, is unitState) bool {
+	name, _, _ := strings.Cut(unit, ".") // of the service
 	switch {
 	case is["LoadState"] == "masked":
-		c.warn(agentUnit, "systemctl unmask "+unit+", if that was not meant", "%s is masked: nothing can start it", unit)
+		c.warn(check, "systemctl unmask "+unit+", if that was not meant", "%s is masked: nothing can start it", unit)
 	case is["LoadState"] != "loaded":
-		c.warn(agentUnit, "systemctl daemon-reload", "%s is installed, but systemd reports it as %q", unit, is["LoadState"])
+		c.warn(check, "systemctl daemon-reload", "%s is installed, but systemd reports it as %q", unit, is["LoadState"])
 	case is["ActiveState"] == "failed":
-		c.warn(agentUnit, "journalctl -u ration-agent says more; then systemctl restart ration-agent", "%s has failed: %s", unit, is["Result"])
+		c.warn(check, "journalctl -u "+name+" says more; then systemctl restart "+name, "%s has failed: %s", unit, is["Result"])
 	case is["ActiveState"] == "activating" && is["SubState"] == "auto-restart":
-		c.warn(agentUnit, "journalctl -u ration-agent says more", "%s keeps ending: %s", unit, is["Result"])
+		c.warn(check, "journalctl -u "+name+" says more", "%s keeps ending: %s", unit, is["Result"])
 	case is["NeedDaemonReload"] == "yes":
-		c.warn(agentUnit, "systemctl daemon-reload, and systemctl restart ration-agent", "%s has changed since systemd read it", unit)
+		c.warn(check, "systemctl daemon-reload, and systemctl restart "+name, "%s has changed since systemd read it", unit)
 	default:
 		return true
 	}

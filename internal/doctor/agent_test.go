@@ -91,6 +91,27 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// A notifier that keeps failing is told of; one that does not run is in order.
+func TestNotifyUnit(t *testing.T) {
+	for shown, want := range map[string]string{
+		"LoadState=loaded\nActiveState=active\nSubState=running\n":                            "pass: ration-notify.service runs",
+		"LoadState=loaded\nActiveState=inactive\nSubState=dead\n":                             "",
+		"LoadState=masked\nActiveState=inactive\n":                                            "",
+		"LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nResult=exit-code\n": "warn: ration-notify.service keeps ending: exit-code (journalctl -u ration-notify says more)",
+		"LoadState=loaded\nActiveState=failed\nResult=start-limit-hit\n":                      "warn: ration-notify.service has failed: start-limit-hit (journalctl -u ration-notify says more; then systemctl restart ration-notify)",
+	} {
+		c := &checker{}
+		c.checkNotifyUnit("ration-notify.service", parseUnit(shown))
+		got := ""
+		for _, one := range c.report.Checks {
+			if got = string(one.Verdict) + ": " + one.Text; one.Remedy != "" {
+				got += " (" + one.Remedy + ")"
+			}
+		}
+		expect.Equal(t, got, want)
+	}
+}
+
 // Where the user is missing as whom root's agent reads, that is said, with what to do.
 func TestAgentUser(t *testing.T) {
 	for name, want := range map[string]struct{ verdict, text, remedy string }{

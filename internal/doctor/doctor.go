@@ -73,6 +73,7 @@ func Run(opt Options) (Report, error) {
 	c.checkPreloads()
 	c.checkJobs()
 	c.checkAgent()
+	c.checkNotifier()
 	c.checkPolicy()
 	if len(opt.Command) > 0 {
 		c.checkProgram()

@@ -94,7 +94,7 @@ func (e emitter) userTotals(a Accounts, visible func(uid int) bool) {
 	slices.SortStableFunc(users, func(a, b usage.Subject) int { return cmp.Compare(turn[a], turn[b]) })
 	sums := map[string]usage.Sums{} // by label: two names may have one
 	for _, u := range users {
-		name := label(u.Owner)
+		name := label(cmp.Or(u.Owner, usage.UnknownUser))
 		if _, known := sums[name]; (known || len(sums) < MaxUsers) && (visible == nil || visible(u.UID)) {
 			sums[name] = sums[name].Plus(totals[u])
 		}

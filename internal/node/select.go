@@ -204,6 +204,9 @@ func DevicesOf(j *machine.Job) (out []machine.Device) {
 }
 
 func gpusOf(j *machine.Job) (out []int) {
+	if j.Elsewhere {
+		return nil
+	}
 	for _, d := range DevicesOf(j) {
 		out = append(out, d.Device)
 	}
@@ -212,6 +215,9 @@ func gpusOf(j *machine.Job) (out []int) {
 
 // GPUText formats the numbers of a job's devices, as 0,2-3.
 func GPUText(j *machine.Job) string {
+	if j.Elsewhere {
+		return "none"
+	}
 	return cmp.Or(humanfmt.Ranges(gpusOf(j), ",", "-"), "any")
 }
 

@@ -54,8 +54,11 @@ type DeviceRange struct {
 	Last int // number of the last device
 }
 
-// String returns the numbers, as in 0 or 0-15.
+// String returns the numbers, as in 0 or 0-15; "any" for a device that is not chosen yet.
 func (r DeviceRange) String() string {
+	if r.Device.Device < 0 {
+		return "any"
+	}
 	if r.Last > r.Device.Device {
 		return fmt.Sprintf("%d-%d", r.Device.Device, r.Last)
 	}

@@ -26,7 +26,7 @@ func (m *Model) jobs() (out []*machine.Job) {
 	for i := range m.sample.Jobs {
 		j := &m.sample.Jobs[i]
 		ended := j.State == machine.Ended && j.Error == ""
-		if (!ended || m.showEnded) && m.chosen(j) {
+		if (!ended || m.showEnded && node.WaitingAt(&m.sample.Machine, j.Path) == nil) && m.chosen(j) {
 			out = append(out, j)
 		}
 	}
@@ -135,7 +135,7 @@ func (m *Model) shownJob() *machine.Job {
 	return m.jobAt(m.job.id)
 }
 
-// owners returns the users with jobs, and those with processes outside jobs.
+// owners returns the users with jobs or processes outside jobs, and those that wait.
 func (m *Model) owners() (names []string) {
 	for i := range m.sample.Jobs {
 		names = append(names, m.sample.Jobs[i].Owner)
@@ -145,6 +145,9 @@ func (m *Model) owners() (names []string) {
 	}
 	for _, d := range m.sample.Denied { // a user without a job, because there was no room
 		names = append(names, d.User)
+	}
+	for i := range m.sample.Waiting {
+		names = append(names, m.sample.Waiting[i].Owner)
 	}
 	slices.Sort(names)
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })

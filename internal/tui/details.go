@@ -86,8 +86,12 @@ func (d *details) all(m *Model) (lines []line) {
 	if j.Launcher != "" && j.Launcher != j.Owner {
 		owner += ", launched by " + j.Launcher
 	}
+	queue := ""
+	if w := node.WaitingAt(&m.sample.Machine, j.Path); w != nil && j.State == node.Waiting {
+		queue = node.WaitingText(w)
+	}
 	for _, f := range []struct{ name, text string }{
-		{"state", state}, {"sleep", node.SleepText(j, m.sample.Time)}, {"owner", owner}, {"command", strings.Join(j.Command, " ")}, {"region", j.Path}, {"problem", j.Error},
+		{"state", state}, {"queue", queue}, {"sleep", node.SleepText(j, m.sample.Time)}, {"owner", owner}, {"command", strings.Join(j.Command, " ")}, {"region", j.Path}, {"problem", j.Error},
 	} {
 		if f.text == "" {
 			continue
@@ -95,8 +99,11 @@ func (d *details) all(m *Model) (lines []line) {
 		label := "  " + termtext.PadRight(f.name, 9)
 		add(m.labelled(m.theme.faint.Render(label), f.text, len(label))...)
 	}
-	for _, r := range node.DeviceRanges(j.Devices) {
-		add(d.deviceLines(m, j, r)...)
+	if j.State == node.Waiting { // it has no limits, processes and refusals yet
+		return lines
+	}
+	for i, r := range node.DeviceRanges(j.Devices) {
+		add(d.deviceLines(m, j, r, i == 0)...)
 	}
 	rows := m.processRows()
 	add(m.rule(fmt.Sprintf("processes, by %s", m.Processes.Sort)))
@@ -113,7 +120,9 @@ func (d *details) all(m *Model) (lines []line) {
 	add(m.rule("refusals and deaths"))
 	events := m.eventsOf(j, false)
 	if node.DeniedTo(m.sample.Denied, j) > 0 {
-		events = append(events, m.deniedEvents(func(d *machine.Denied) bool { return d.UID == j.UID })...)
+		for _, d := range m.deniedGroups(func(d *machine.Denied) bool { return d.UID == j.UID }) {
+			events = append(events, d.event)
+		}
 		m.sortEvents(events)
 	}
 	add(m.linesOf(events)...)
@@ -121,13 +130,17 @@ func (d *details) all(m *Model) (lines []line) {
 }
 
 // deviceLines returns a job's limits on a device, its use of it, and its history.
-func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange) (lines []line) {
+// As in the list, the rations that the policy refused are with the first.
+func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange, first bool) (lines []line) {
 	lines = append(lines, m.rule("device "+r.String()))
 	limit := "no limit"
 	if r.Limited {
 		limit = fmt.Sprintf("of %s (%.0f %%)", humanfmt.Bytes(r.Limit), 100*shareOfLimit(r.Device))
 	}
 	text := fmt.Sprintf("%s %s, peak %s, %s refused", humanfmt.Bytes(r.Used), limit, humanfmt.Bytes(r.Peak), humanfmt.Plural(int(r.Refused), "request", "requests"))
+	if n := node.DeniedTo(m.sample.Denied, j); n > 0 && first {
+		text += ", " + humanfmt.Plural(int(n), "ration", "rations") + " refused by the policy"
+	}
 	lines = append(lines, m.paragraph(text, 2)...)
 	if r.Over() > 0 {
 		text := fmt.Sprintf("over its limit by %s: the driver counts %s", humanfmt.Bytes(r.Over()), humanfmt.Bytes(r.Driver))

@@ -9,6 +9,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"ration/internal/humanfmt"
+	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -104,6 +105,8 @@ func (m *Model) askLimit() tea.Cmd {
 		m.refuse("l changes the limits of a job: select one")
 	case m.actions == nil:
 		m.refuse(readOnlyText)
+	case j.State == node.Waiting:
+		m.refuse(fmt.Sprintf("%s waits for room and has no limits yet: end it with x, and start it with others", j.Title()))
 	default:
 		m.dialog = &limitPrompt{job: *j}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	tea "charm.land/bubbletea/v2"
 
@@ -145,4 +146,34 @@ func TestStopJob(t *testing.T) {
 	m.actions = nil
 	press(t, m, "home", "x")
 	expect.True(t, m.dialog == nil && strings.Contains(m.message.text, "--read-only") && len(a.did) == 0, m.message.text)
+}
+
+// A command that waits for room has its place, can be ended, and has no limits to change; a user who only waits is one.
+func TestWaiting(t *testing.T) {
+	s := example()
+	s.Jobs = s.Jobs[:1] // one that has ended
+	wants := func(device int) []machine.Wanted { return []machine.Wanted{{Device: device, Bytes: 20 * gib}} }
+	s.Waiting = []machine.Waiting{
+		{Place: 2, Job: "fold", Path: "/run/ration/fold/region", Owner: "ida", UID: 7, Since: ago(90 * time.Second), Wants: wants(-1)},
+		{Place: 1, Job: s.Jobs[0].Name, Path: s.Jobs[0].Path, Owner: "eve", Since: ago(3 * time.Minute), Wants: wants(0)},
+	}
+	m, a := acting(s)
+	m.Jobs.Sort = "name"
+	frame := text(m.Frame())
+	expect.True(t, strings.Contains(frame, "waiting, place 2") && strings.Contains(frame, " any ") && !strings.Contains(frame, "-1"), frame)
+	press(t, m, "l")
+	expect.True(t, m.dialog == nil && strings.Contains(m.message.text, "fold waits for room and has no limits yet"), m.message.text)
+	press(t, m, "x")
+	expect.True(t, strings.Contains(strings.Join(strings.Fields(text(m.Frame())), " "), "End job fold of user ida, which waits for room? SIGTERM to its command, which leaves the queue"), text(m.Frame()))
+	press(t, m, "y")
+	expect.Equal(t, fmt.Sprint(a.did), "[stop fold]")
+	press(t, m, "enter")
+	frame = text(m.Frame())
+	expect.True(t, strings.Contains(frame, "job fold") && strings.Contains(frame, "place 2 in the queue, for 20 GiB on any GPU") && !strings.Contains(frame, "0 B of"), frame)
+	press(t, m, "esc", "e")
+	frame = text(m.Frame())
+	expect.True(t, strings.Count(frame, "yesterday") == 1 && strings.Contains(frame, "waiting, place 1"), "beside an earlier job of the name", frame)
+	press(t, m, "u")
+	frame = text(m.Frame())
+	expect.True(t, strings.Contains(frame, "WAITING") && strings.Contains(frame, "ida"), frame)
 }

@@ -41,30 +41,49 @@ func (m *Model) events() (out []event) {
 // deniedEvents returns the rations that the policy refused: the latest of each user, and how many of these were the same.
 // has says which of these to return.
 func (m *Model) deniedEvents(has func(*machine.Denied) bool) (out []event) {
-	type user struct {
-		same   uint64 // refusals up to the latest one, one after the other, in the same words
+	latest := map[int]event{}
+	for _, e := range m.deniedGroups(has) { // oldest first
+		latest[e.uid] = e.event
+	}
+	for _, e := range latest {
+		out = append(out, e)
+	}
+	return out
+}
+
+// denials are rations that the policy refused to a user, one after the other, in the same words.
+type denials struct {
+	event
+	uid int
+}
+
+// deniedGroups returns all of them, oldest first.
+func (m *Model) deniedGroups(has func(*machine.Denied) bool) (out []denials) {
+	type group struct {
+		same   int
 		latest *machine.Denied
 	}
-	users := map[int]user{}
+	var groups []group
+	last := map[int]int{}            // by UID: index of the user's latest group
 	for i := range m.sample.Denied { // oldest first
 		d := &m.sample.Denied[i]
-		u := users[d.UID]
-		if u.latest == nil || u.latest.Text != d.Text {
-			u.same = 0
+		at, known := last[d.UID]
+		if !known || groups[at].latest.Text != d.Text {
+			at = len(groups)
+			last[d.UID], groups = at, append(groups, group{})
 		}
-		u.same++
-		u.latest = d
-		users[d.UID] = u
+		groups[at].same++
+		groups[at].latest = d
 	}
-	for _, u := range users {
-		if !has(u.latest) {
+	for _, g := range groups {
+		if !has(g.latest) {
 			continue
 		}
-		text := machine.DeniedSentence(u.latest)
-		if u.same > 1 {
-			text += fmt.Sprintf(" %s%d", m.theme.times, u.same)
+		text := machine.DeniedSentence(g.latest)
+		if g.same > 1 {
+			text += fmt.Sprintf(" %s%d", m.theme.times, g.same)
 		}
-		out = append(out, event{u.latest.Time, text, true})
+		out = append(out, denials{event{g.latest.Time, text, true}, g.latest.UID})
 	}
 	return out
 }

@@ -75,9 +75,9 @@ func (m *Model) jobColumns() []column[jobRow] {
 		}},
 		{title: "USER", drop: 4, sort: "user", text: once(func(j *machine.Job) string { return j.Owner }),
 			needed: func(r jobRow) bool { return r.job.Owner != m.sample.Jobs[0].Owner }},
-		{title: "STATE", drop: 2, text: once(stateWord),
+		{title: "STATE", drop: 2, text: once(m.stateWord),
 			needed: func(r jobRow) bool {
-				return stateWord(r.job) != machine.Running && r.job.Error == "" && !r.none
+				return m.stateWord(r.job) != machine.Running && r.job.Error == "" && !r.none
 			}},
 		{title: "DEV", right: true, text: func(r jobRow) string { return r.dev.String() }},
 		{title: "bar", drop: 1, fill: func(r jobRow, width int) string { return m.usageBar(r.dev.Device, width) }},
@@ -119,8 +119,12 @@ func (m *Model) refused(r jobRow) uint64 {
 	return r.dev.Refused
 }
 
-// stateWord returns a job's state: whether it sleeps, or should and cannot, or otherwise whether it runs.
-func stateWord(j *machine.Job) string {
+// stateWord returns a job's state: its place in the queue, whether it sleeps, or should and cannot, or otherwise whether it
+// runs.
+func (m *Model) stateWord(j *machine.Job) string {
+	if w := node.WaitingAt(&m.sample.Machine, j.Path); w != nil && j.State == node.Waiting {
+		return fmt.Sprintf("waiting, place %d", w.Place)
+	}
 	if j.Sleep == "" && j.CannotSleep != "" && j.State != machine.Ended {
 		return "cannot sleep"
 	}

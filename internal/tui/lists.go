@@ -63,6 +63,7 @@ type userRow struct {
 	jobs, processes       int
 	held, limits, outside uint64
 	refused               uint64
+	waiting               int // commands in a queue
 }
 
 // users returns a row for all users together, and one for each.
@@ -89,6 +90,11 @@ func (m *Model) users() []userRow {
 			}
 		}
 		u.refused += machine.DeniedCount(m.sample.Denied, func(d *machine.Denied) bool { return u.name == "" || d.User == u.name })
+		for i := range m.sample.Waiting {
+			if w := &m.sample.Waiting[i]; !w.Wakes && (u.name == "" || w.Owner == u.name) {
+				u.waiting++
+			}
+		}
 		for _, o := range m.sample.Outside {
 			if u.name == "" || o.User == u.name {
 				u.outside += o.Used
@@ -128,6 +134,7 @@ func drawUsers(m *Model, l *list, height int) []line {
 			return u.name
 		}},
 		{title: "JOBS", right: true, text: func(u userRow) string { return fmt.Sprint(u.jobs) }},
+		{title: "WAITING", right: true, text: func(u userRow) string { return fmt.Sprint(u.waiting) }, needed: func(u userRow) bool { return u.waiting > 0 }},
 		{title: "PROC", right: true, drop: 2, text: func(u userRow) string { return fmt.Sprint(u.processes) }},
 		{title: "HELD", right: true, text: size(func(u userRow) uint64 { return u.held })},
 		{title: "LIMITS", right: true, drop: 1, text: size(func(u userRow) uint64 { return u.limits })},

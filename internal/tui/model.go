@@ -6,6 +6,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -172,6 +173,11 @@ func (m *Model) settle() {
 
 // jobAt returns the job of the sample with that region, or nil.
 func (m *Model) jobAt(path string) *machine.Job {
+	for _, j := range node.WaitingJobs(m.sample.Waiting) {
+		if j.Path == path && path != "" {
+			return &j
+		}
+	}
 	i := slices.IndexFunc(m.sample.Jobs, func(j machine.Job) bool { return j.Path == path })
 	if i < 0 {
 		return nil

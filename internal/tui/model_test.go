@@ -384,6 +384,8 @@ func TestDenied(t *testing.T) {
 	m = modelOf(s, 120, 40)
 	press(t, m, "enter")
 	expect.True(t, strings.Contains(text(m.Frame()), "the policy refused ben a ration") && !strings.Contains(text(m.Frame()), "refused carl"), text(m.Frame()))
+	// The details have as many as the list, and each in its words.
+	expect.True(t, strings.Contains(text(m.Frame()), "2 requests refused, 7 rations refused by the policy") && strings.Contains(text(m.Frame()), "no room for 100 GiB"), text(m.Frame()))
 	m = modelOf(s, 120, 40)
 	m.user = "carl"
 	expect.True(t, len(m.events()) == 1 && strings.Contains(m.events()[0].text, "carl"), m.events())

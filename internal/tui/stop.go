@@ -6,6 +6,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"ration/internal/humanfmt"
+	"ration/internal/node"
 	"ration/machine"
 )
 
@@ -86,6 +87,9 @@ func (q *jobQuestion) subject() string {
 func (q *jobQuestion) lines(m *Model) []string {
 	text := fmt.Sprintf("End %s? SIGTERM to all its processes (%s on GPUs), and after %v SIGKILL to those that are left.",
 		q.subject(), humanfmt.Plural(q.job.LivingCount(), "process", "processes"), StopGrace)
+	if q.job.State == node.Waiting {
+		text = fmt.Sprintf("End %s, which waits for room? SIGTERM to its command, which leaves the queue, and SIGKILL after %v if it is left.", q.subject(), StopGrace)
+	}
 	if q.choice != endJob {
 		text = fmt.Sprintf("Send %s to all processes of %s?", signals[q.choice].name, q.subject())
 	}

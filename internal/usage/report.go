@@ -112,6 +112,7 @@ func indexed(by string, visible func(uid int) bool, place func(key Line) int) fu
 // also in a table of comma-separated values.
 func keyLine(by string, s Subject) Line {
 	s.Project, s.Job = termtext.Printable(s.Project), termtext.Printable(s.Job)
+	s.Owner = cmp.Or(s.Owner, UnknownUser)
 	switch by {
 	case ByProject:
 		return Line{Project: s.Project}

@@ -24,6 +24,9 @@ const OtherJobs = "(other jobs)"
 // name, or not by a name that the driver knows.
 const UnknownDevice = "(unknown)"
 
+// UnknownUser is the user in reports for accounts without an owner. No user can have that name.
+const UnknownUser = "(unknown)"
+
 // Sums are the contents of an account for one period. Memory is in byte-seconds: one byte that is held
 // for one second.
 type Sums struct {

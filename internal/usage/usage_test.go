@@ -215,6 +215,11 @@ func TestReport(t *testing.T) {
 	expect.Equal(t, report(ByProject, everybody).Lines[0].Project, "shop")
 	mine := report(ByUser, func(uid int) bool { return uid == 1000 })
 	expect.True(t, len(mine.Lines) == 1 && mine.Total.Held == 150, mine)
+	expect.OK(t, s.Add(Period{At: monday.Add(Step), Watched: Step, Sums: map[Subject]Sums{{UID: -1, Job: "/gone/region", Device: UnknownDevice}: {Died: 1}}}))
+	for _, by := range []string{ByUser, ByJob} { // no line is without a user: one would look like the sum
+		lines := report(by, everybody).Lines
+		expect.True(t, lines[len(lines)-1].User == "(unknown)", lines)
+	}
 	_, err := s.Report(monday, monday, "colour", everybody)
 	expect.True(t, err != nil)
 }

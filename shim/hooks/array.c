@@ -2,6 +2,7 @@
  * charged before the driver is asked. If the driver tells afterwards how much memory they need,
  * the charge is corrected. */
 #include "charge.h"
+#include "full.h"
 #include "hooks/context_table.h"
 #include "overhead.h"
 
@@ -126,6 +127,7 @@ static int array_end(const struct array_alloc *a, int result, void **out, bool m
 		return result;
 	if (result != CUDA_SUCCESS) {
 		charge_return(d->index, RATION_DATA, a->bytes);
+		full_log(d->index, a->bytes, result);
 		return result;
 	}
 	void *handle = *out;

@@ -2,6 +2,7 @@
 #include "charge.h"
 #include "charge_wait.h"
 #include "compute/compute.h"
+#include "full.h"
 #include "hooks/context_table.h"
 #include "hooks/departure.h"
 #include "hooks/graph.h"
@@ -298,8 +299,10 @@ static int context_end(struct context_making *m, int result, void **out)
 	if (!m->device)
 		return result;
 	int refused = m->refused ? result : context_made(m, result == CUDA_SUCCESS ? *out : NULL);
-	if (!refused)
+	if (!refused) {
+		full_log_context(m->device->index, result);
 		return result;
+	}
 	*out = NULL;
 	overhead_refresh(m->device);
 	return refused;

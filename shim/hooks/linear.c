@@ -2,6 +2,7 @@
 #include "cannot.h"
 #include "capture.h"
 #include "charge.h"
+#include "full.h"
 #include "hooks/context_table.h"
 #include "hooks/graph.h"
 #include "hooks/graph_capture.h"
@@ -48,6 +49,7 @@ static int linear_end(const struct linear_alloc *a, int result, CUdeviceptr addr
 		return result;
 	if (unlikely(result != CUDA_SUCCESS)) {
 		charge_return(t->device->index, RATION_DATA, a->bytes);
+		full_log(t->device->index, a->bytes, result);
 		return result;
 	}
 	pool_keep_address(&(struct alloc_record){

@@ -2,6 +2,7 @@
 #include "capture.h"
 #include "charge.h"
 #include "charge_wait.h"
+#include "full.h"
 #include "hooks/context_table.h"
 #include "hooks/graph_capture.h"
 #include "hooks/pool.h"
@@ -136,6 +137,7 @@ static int pool_charge_and_call(const struct pool_request *q, struct pool *p)
 	int result = pool_call_driver(q);
 	if (unlikely(result != CUDA_SUCCESS)) {
 		reserve_not_grown(r, growth);
+		full_log(pool_device(p), q->bytes, result);
 		return result;
 	}
 	uint64_t found = reserve_grown(r, growth);

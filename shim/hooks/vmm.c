@@ -4,6 +4,7 @@
  * bytes. */
 #include "cannot.h"
 #include "charge.h"
+#include "full.h"
 #include "hooks/context_table.h"
 #include "hooks/ipc.h"
 #include "hooks/lane.h"
@@ -66,6 +67,7 @@ int cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllo
 		return result;
 	if (result != CUDA_SUCCESS) {
 		charge_return(d->index, RATION_DATA, bytes);
+		full_log(d->index, bytes, result);
 		return result;
 	}
 	struct alloc_record r = {.key = *out, .bytes = bytes, .device = (uint8_t)d->index, .other = VMM_REFERENCE};
