@@ -50,7 +50,8 @@ void full_log_context(unsigned device, int result)
 {
 	char more[64];
 	if (full_wanted(result))
-		log_warn("out of memory: the GPU itself is full: the driver made no context on device %u for %s (pid %d); try again when other "
+		log_warn("out of memory: the GPU itself is full: the driver made no context on device %u for %s (pid %d); try again when "
+			 "other "
 			 "programs hold less (ration ps, nvidia-smi)%s",
 			 device, program_invocation_short_name, (int)getpid(), full_more(more, sizeof more));
 }
