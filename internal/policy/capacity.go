@@ -55,8 +55,7 @@ func (r *rations) fits(uid int, l region.Limits) error {
 	}
 }
 
-// removable returns the users whose jobs have no process and no promise, except users in keep and users that the
-// file names. If the look-up of a user failed, the job stays, because the file may name its owner.
+// removable returns the users whose jobs are idle, except users in keep and users that the file names. If the look-up of a user failed, the job stays, because the file may name its owner.
 func (r *rations) removable(keep map[int]bool) (uids []int) {
 	for _, uid := range Users() {
 		if keep[uid] {
@@ -66,7 +65,7 @@ func (r *rations) removable(keep map[int]bool) (uids []int) {
 		if err != nil || rule == nil || rule.Exempt || strings.HasPrefix(rule.Source, "users.") {
 			continue
 		}
-		if safepath.Exists(job.OfUserPath(uid)) && job.CheckRemovable(jobOf(uid), true) == nil {
+		if safepath.Exists(job.OfUserPath(uid)) && idle(uid) {
 			uids = append(uids, uid)
 		}
 	}

@@ -283,7 +283,7 @@ func (rule *Rule) labels() map[string]string {
 // exempt lets a user's programs run without a job, and removes the limits of a job that exists.
 func (r *rations) exempt(uid int) error {
 	if usable(uid) {
-		vacate(uid) // if no process uses it; nothing would be in it any more
+		_ = evict(uid) // if it is idle; nothing would be in it any more
 	}
 	folder := folderOf(uid)
 	err := os.Mkdir(folder, 0o755)

@@ -65,7 +65,7 @@ type keeper struct {
 	turn   turn              // held while jobs are made or changed
 	policy *Policy           // in force; guarded by turn
 	stays  map[int]time.Time // of rations; guarded by turn
-	behind []int             // users without room for the ration of a changed rule; only for Keep
+	behind []int             // users without the ration of a changed rule: no room, or on other devices; only for Keep
 }
 
 // turn is a lock that serves the first caller first. A sync.Mutex may serve a later caller before one

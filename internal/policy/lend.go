@@ -72,7 +72,7 @@ func lend(uid int) error {
 // removeLent removes the jobs without processes whose ration is lent: nothing is left that could wake, and the user's next
 // program asks for a ration as any other.
 func (k *keeper) removeLent() {
-	gone := func(uid int) bool { return lent(uid) && job.CheckRemovable(jobOf(uid), true) == nil }
+	gone := func(uid int) bool { return lent(uid) && idle(uid) }
 	if !slices.ContainsFunc(Users(), gone) {
 		return
 	}
@@ -188,7 +188,7 @@ func (r *rations) yielding(keep map[int]bool) []int {
 // takeBack takes back the ration of a user in yielding: all of the job if it has no process, or as lend does if it sleeps.
 // A process may have joined the job since.
 func (r *rations) takeBack(uid int) (evicted bool, err error) {
-	if job.CheckRemovable(jobOf(uid), true) != nil && r.mayLend(uid) && saysAsleep(uid) {
+	if !idle(uid) && r.mayLend(uid) && saysAsleep(uid) {
 		return false, lend(uid)
 	}
 	return true, evict(uid)

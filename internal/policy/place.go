@@ -104,25 +104,35 @@ func placed(uid int) (at region.Place, is bool) {
 
 // place restricts the limits of a ration to the devices of the user's job, or of at, or to those that it
 // chooses. If necessary it takes back the jobs of idle users. A job stays on its devices as long as it
-// exists. If the rule now wants another number of them, or more than there is room for, an idle job is taken back and
-// made again. atWhy says why it is on the devices of at.
+// exists. If the rule now wants others, or more than there is room for, an idle job is taken back and made again, where
+// there is room. atWhy says why it is on the devices of at.
 func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at region.Place, atWhy string) (_ region.Limits, why string, err error) {
 	want := r.wanted(ration)
 	if now, is := placed(uid); is {
 		if err := sees(now, at); err != nil {
 			return limits, "", err
 		}
-		if r.suits(now, want, limits) || !vacate(uid) {
-			here := limits.Restrict(now)
-			err := r.fits(uid, here)
-			if want != 0 && at == 0 && errors.Is(err, ErrOverbooked) && idle(uid) {
-				if there, why, full := r.placeFree(uid, want, limits); full == nil && vacate(uid) {
-					return there, why, nil
-				}
+		here := limits.Restrict(now)
+		if !r.suits(now, want, limits) && idle(uid) {
+			// With no room elsewhere it stays, if it may: a changed rule must not cost the user the present place.
+			there, why, full := r.placeNew(uid, want, limits, at, atWhy)
+			if (full == nil || isLent(&here)) && evict(uid) == nil {
+				return there, why, full
 			}
-			return here, "", err
 		}
+		err := r.fits(uid, here)
+		if want != 0 && at == 0 && errors.Is(err, ErrOverbooked) && idle(uid) {
+			if there, why, full := r.placeFree(uid, want, limits); full == nil && evict(uid) == nil {
+				return there, why, nil
+			}
+		}
+		return here, "", err
 	}
+	return r.placeNew(uid, want, limits, at, atWhy)
+}
+
+// placeNew is place for a user whose job has no place yet, or is to have another.
+func (r *rations) placeNew(uid, want int, limits region.Limits, at region.Place, atWhy string) (_ region.Limits, why string, err error) {
 	if want == 0 {
 		return limits, "", r.fits(uid, limits)
 	}
@@ -212,13 +222,16 @@ func (r *rations) suits(at region.Place, want int, limits region.Limits) bool {
 	return n == want && at>>len(r.totals()) == 0
 }
 
-// idle reports whether the job of a user has no process, no promise and no run.
-func idle(uid int) bool {
-	return len(job.RunsOf(uid)) == 0 && job.CheckRemovable(jobOf(uid), true) == nil
+// misplaced reports whether a user has a job on other devices than the rule wants. It is moved when it is idle.
+func (r *rations) misplaced(uid int) bool {
+	now, is := placed(uid)
+	ration, rule, err := r.rationOf(uid)
+	if !is || err != nil || rule.Exempt {
+		return false
+	}
+	limits, err := r.limitsOf(ration)
+	return err == nil && !r.suits(now, r.wanted(ration), limits)
 }
-
-// vacate takes back the job of a user that is idle.
-func vacate(uid int) bool { return len(job.RunsOf(uid)) == 0 && evict(uid) == nil }
 
 // ErrMove is returned for a ration that cannot be moved.
 var ErrMove = errors.New("your ration cannot be moved")
@@ -278,7 +291,7 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 		if err := r.fits(uid, limits.Restrict(at)); err != nil {
 			return 0, err
 		}
-		if !vacate(uid) {
+		if evict(uid) != nil {
 			return 0, busy
 		}
 	}
