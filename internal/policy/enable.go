@@ -172,7 +172,7 @@ func (p *Policy) putInForce() error {
 
 // Enable puts a policy in force. If it fails, programs preload the same as before.
 func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
-	lookForSleepers()
+	lookAround()
 	lock, err := lockJobs()
 	if err != nil {
 		return Result{}, err
@@ -187,7 +187,7 @@ func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
 // Apply replaces the policy in force, changes the limits of running jobs, and installs the library of
 // this program.
 func (p *Policy) Apply(more []int, warn func(string)) (Result, error) {
-	lookForSleepers()
+	lookAround()
 	lock, err := lockJobs()
 	if err != nil {
 		return Result{}, err

@@ -53,7 +53,7 @@ func watchFolder(path string) (changes <-chan []safepath.WatchEvent, stop func()
 
 // reload puts the operator's file in force. If the file is not valid, the current policy stays.
 func (k *keeper) reload() {
-	lookForSleepers()
+	lookAround()
 	k.turn.lock()
 	defer k.turn.unlock()
 	warn := func(text string) { k.log.Warn(text) }
@@ -110,7 +110,7 @@ func (k *keeper) catchUp() {
 	if len(k.behind) == 0 {
 		return
 	}
-	lookForSleepers()
+	lookAround()
 	r, done, err := k.open()
 	if err != nil {
 		return // the next tick tries again

@@ -93,7 +93,7 @@ func (r *rations) ensureOrWait(m *mustWait) error {
 	}
 	why := placeText(placeOf(all, m.uid))
 	if l, want, err := r.wholeRation(m.uid); err == nil && want == 0 && !r.policy.Overbook {
-		if full := r.checkBeside(l, bookedByOthers(m.uid), nil); full != nil {
+		if full := r.checkBeside(l, r.beside(m.uid), nil); full != nil {
 			why += "; " + whyFull(full)
 		}
 	}
@@ -122,7 +122,7 @@ const maxWhy = 3
 func whyFull(err error) string {
 	why, _, _ := strings.Cut(err.Error(), " (try again later")
 	var full *noRoom
-	if !errors.As(err, &full) {
+	if !errors.As(err, &full) || len(full.holders) == 0 {
 		return why
 	}
 	var holders []string
