@@ -8,6 +8,8 @@
  * Each job is on one of two devices, which never changes. A process initialises the driver with the device of the job that
  * it has found, before it locks a slot. It locks another byte of the region meanwhile, if the kernel lets it, and then does not
  * lose the job. If it loses the job, it asks for one on the same device.
+ *
+ * With RUN the keeper carves a run of the first user (carve.pml), whose job then stays until the run has ended.
  */
 
 #define USERS 2
@@ -31,6 +33,7 @@ byte joined[USERS];			/* processes that count themselves as members */
 #define UNKNOWN 2			/* no file says it: a process would see all devices */
 byte device[USERS] = UNKNOWN;		/* where the job is */
 byte deaths = DEATHS;
+bool carved, run_goes_on;		/* the run of user 0: it has been made, and has not ended */
 
 mtype = { none, asked, granted, refused };
 mtype answer[PROCESSES] = none;		/* of the connection of a process */
@@ -81,6 +84,10 @@ starts:
 #ifdef MOVE_IN_PLACE
 	:: atomic { created[0] && locked[0] == 0 && promises[0] == 0 -> device[0] = 1 - device[0] }
 #endif
+#ifdef RUN
+	:: atomic { created[0] && !carved -> carved = true; run_goes_on = true }
+	:: run_goes_on -> run_goes_on = false
+#endif
 	:: atomic { answer[0] == asked -> p = 0 }; goto handle
 	:: atomic { PROCESSES > 1 && answer[1 % PROCESSES] == asked -> p = 1 % PROCESSES }; goto handle
 	:: atomic { PROCESSES > 2 && answer[2 % PROCESSES] == asked -> p = 2 % PROCESSES }; goto handle
@@ -113,6 +120,12 @@ handle:
 	:: else
 	fi;
 	/* Take back the other user's job. */
+#ifndef NO_RUN_LOOK
+	if
+	:: v == 0 && run_goes_on -> goto refuse
+	:: else
+	fi;
+#endif
 	if
 	:: promises[v] > 0 || locked[v] > 0 -> goto refuse
 	:: else
@@ -133,6 +146,7 @@ handle:
 	atomic {						/* removed */
 		assert(joined[v] == 0);
 		assert(promises[v] == 0);
+		assert(v != 0 || !run_goes_on);			/* the rest of the ration is the user's */
 		folder[v] = false; device[v] = UNKNOWN; created[v] = false; leaving[v] = false;
 		locked[v] = 0;					/* the locks are on files that nobody finds */
 		generation[v]++

@@ -342,7 +342,7 @@ func newPolicyMoveCommand(a *app) *cobra.Command {
 		Short: "Move your ration to another GPU",
 		Long: `Move your ration to another GPU of a machine with several: to GPU, a number that
 ration ps shows (0,2 if your ration is on two), or else to the other GPU with
-most memory in no ration. End your programs first: a program stays on the GPU
+most memory left. End your programs first: a program stays on the GPU
 that it began with. While you run nothing, others may get the memory; then your
 next program is given a GPU as usual.
 

@@ -30,18 +30,24 @@ func (r *rations) fits(uid int, l region.Limits) error {
 	}
 	keep := map[int]bool{uid: true}
 	for {
-		others := bookedByOthers(uid)
-		check := func(without []int) error { return r.checkBeside(l, others, without) }
-		if check(nil) == nil {
-			return nil
-		}
-		lose, err := fewest(r.yielding(keep), check)
-		if err != nil {
-			var room *noRoom
-			if errors.As(err, &room) {
-				room.has = heldBy(uid, room.device)
+		b := r.beside(uid)
+		check := func(without []int) error { return r.checkBeside(l, b, without) }
+		var lose []int
+		if check(nil) != nil {
+			var err error
+			if lose, err = fewest(r.yielding(keep), check); err != nil {
+				var room *noRoom
+				if errors.As(err, &room) {
+					room.has = limit.Size(b.has[room.device])
+				}
+				return err
 			}
-			return err
+		}
+		if b.grows(l) && r.mustLook() {
+			return errUnread // before anybody loses a ration for what may not fit
+		}
+		if len(lose) == 0 {
+			return nil
 		}
 		for _, other := range lose {
 			passed("taking-back")
@@ -55,8 +61,7 @@ func (r *rations) fits(uid int, l region.Limits) error {
 	}
 }
 
-// removable returns the users whose jobs have no process and no promise, except users in keep and users that the
-// file names. If the look-up of a user failed, the job stays, because the file may name its owner.
+// removable returns the users whose jobs are idle, except users in keep and users that the file names. If the look-up of a user failed, the job stays, because the file may name its owner.
 func (r *rations) removable(keep map[int]bool) (uids []int) {
 	for _, uid := range Users() {
 		if keep[uid] {
@@ -66,7 +71,7 @@ func (r *rations) removable(keep map[int]bool) (uids []int) {
 		if err != nil || rule == nil || rule.Exempt || strings.HasPrefix(rule.Source, "users.") {
 			continue
 		}
-		if safepath.Exists(job.OfUserPath(uid)) && job.CheckRemovable(jobOf(uid), true) == nil {
+		if safepath.Exists(job.OfUserPath(uid)) && idle(uid) {
 			uids = append(uids, uid)
 		}
 	}
@@ -96,39 +101,12 @@ type booked struct {
 	limits region.Limits
 }
 
-// bookedByOthers returns the jobs and runs of all users except one.
-func bookedByOthers(uid int) (out []booked) {
-	for _, other := range Users() {
-		if other == uid {
-			continue
-		}
-		if l, err := readLimits(jobOf(other).Path); err == nil {
-			out = append(out, booked{other, false, l})
-		}
-		for _, run := range job.RunsOf(other) {
-			if l, err := readLimits(run.Path); err == nil {
-				out = append(out, booked{other, true, l})
-			}
-		}
-	}
-	return out
-}
-
-// heldBy returns how much of a device the rations of a user's job and runs have.
-func heldBy(uid, device int) (sum limit.Size) {
-	for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
-		if l, err := readLimits(j.Path); err == nil {
-			sum += limit.Size(l.Memory[device].Bytes())
-		}
-	}
-	return sum
-}
-
 // noRoom is the error for memory that does not fit beside the rations of other users. It matches
 // ErrOverbooked.
 type noRoom struct {
 	device             int
 	asked, held, total limit.Size
+	outside            limit.Size         // what programs hold there in no ration
 	has                limit.Size         // what the user has there now
 	holders            []job.DeniedHolder // largest first
 	among              int                // number of devices of which the ration could be on any; 1 if it names its devices
@@ -139,7 +117,7 @@ const leastUseful = 1 << 30
 
 func (e *noRoom) Error() string {
 	less := ""
-	if free := e.total - min(e.held, e.total); free >= leastUseful {
+	if free := e.total - min(e.held+e.outside, e.total); free >= leastUseful {
 		round := 20 // to MiB, or to GiB if little is lost by that
 		if free >= 4<<30 {
 			round = 30
@@ -148,13 +126,19 @@ func (e *noRoom) Error() string {
 			less = ", or ask for less: ration policy ask --mem " + free.Exact()
 		}
 	}
-	where := fmt.Sprintf("on GPU %d: the rations", e.device)
+	where := fmt.Sprintf("on GPU %d:", e.device)
 	if e.among > 1 {
-		where = fmt.Sprintf("on any of %d GPUs: on GPU %d, which has most left, the rations", e.among, e.device)
+		where = fmt.Sprintf("on any of %d GPUs: on GPU %d, which has most left,", e.among, e.device)
 	}
-	return fmt.Sprintf("%v for %s %s of %s hold %s of its %s (try again later%s)",
-		ErrOverbooked, humanfmt.Bytes(uint64(e.asked)), where, humanfmt.Plural(len(e.holders), "other user", "other users"),
-		humanfmt.Bytes(uint64(e.held)), humanfmt.Bytes(uint64(e.total)), less)
+	var holds []string
+	if e.held > 0 || e.outside == 0 {
+		holds = append(holds, fmt.Sprintf("the rations of %s hold %s", humanfmt.Plural(len(e.holders), "other user", "other users"), humanfmt.Bytes(uint64(e.held))))
+	}
+	if e.outside > 0 {
+		holds = append(holds, fmt.Sprintf("programs hold %s in no ration", humanfmt.Bytes(uint64(e.outside))))
+	}
+	return fmt.Sprintf("%v for %s %s %s of its %s (try again later%s)",
+		ErrOverbooked, humanfmt.Bytes(uint64(e.asked)), where, strings.Join(holds, ", and "), humanfmt.Bytes(uint64(e.total)), less)
 }
 
 func (e *noRoom) Unwrap() error { return ErrOverbooked }
@@ -179,23 +163,18 @@ func holdersOf(device int, others []booked, without []int) (out []job.DeniedHold
 	return out
 }
 
-// checkBeside returns ErrOverbooked if the limits, together with those of others, exceed a device.
-// The jobs of the users in without do not count, but their runs do.
-func (r *rations) checkBeside(l region.Limits, others []booked, without []int) error {
-	var held, all launch.Booking
-	for i := range others {
-		if o := &others[i]; o.run || !slices.Contains(without, o.uid) {
-			held.Add(o.limits)
-		}
-	}
-	all = held
+// checkBeside returns ErrOverbooked if the limits, together with those of others and what programs hold in no ration, exceed
+// a device. The jobs of the users in without do not count, but their runs do.
+func (r *rations) checkBeside(l region.Limits, b beside, without []int) error {
+	held := b.booking(without)
+	all := held
 	all.Add(l)
 	for d, total := range r.totals() {
 		if !l.MayUse(d) {
 			continue // what others have there is not in the way
 		}
-		if all.Memory[d] > uint64(total) {
-			return &noRoom{device: d, asked: limit.Size(l.Memory[d].Bytes()), held: limit.Size(held.Memory[d]), total: total, holders: holdersOf(d, others, without), among: 1}
+		if outside := b.outside(d, l, without); all.Memory[d]+outside > uint64(total) {
+			return &noRoom{device: d, asked: limit.Size(l.Memory[d].Bytes()), held: limit.Size(held.Memory[d]), outside: limit.Size(outside), total: total, holders: holdersOf(d, b.booked, without), among: 1}
 		}
 		if all.Share[d] > 100 {
 			return fmt.Errorf("%w for a share of %d %% of GPU %d: other users have %d %% (try again later, or ask for less: ration policy ask --compute)",
@@ -246,7 +225,7 @@ func (p *Policy) checkCapacity(file string) error {
 			continue
 		}
 		if want := machine.wanted(rule.Default); want != 0 {
-			at, _ := launch.Choose(want, machine.candidates(limits, named, nil), inNoRation)
+			at, _ := launch.Choose(want, machine.candidates(limits, beside{booked: named}, nil), inNoRation)
 			limits = limits.Restrict(at)
 		}
 		named = append(named, booked{limits: limits})

@@ -79,8 +79,9 @@ func Trusted(file string) error {
 
 // Result is how a policy was applied.
 type Result struct {
-	Users  []int // have the ration of their rule
-	Failed []Fail
+	Users     []int // have the ration of their rule
+	Failed    []Fail
+	Misplaced []int // are in use on other devices than their rule wants, or those have no room
 }
 
 // Fail is a user whose ration could not be created or changed.
@@ -149,6 +150,7 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 			break
 		}
 	}
+	out.Misplaced = slices.DeleteFunc(Users(), func(uid int) bool { return !r.misplaced(uid) })
 	slices.Sort(out.Users)
 	out.Users = slices.DeleteFunc(out.Users, func(uid int) bool { return hasAgent && uid == agent }) // no user of the operator's
 	return out, nil
@@ -170,7 +172,7 @@ func (p *Policy) putInForce() error {
 
 // Enable puts a policy in force. If it fails, programs preload the same as before.
 func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
-	lookForSleepers()
+	lookAround()
 	lock, err := lockJobs()
 	if err != nil {
 		return Result{}, err
@@ -185,7 +187,7 @@ func (p *Policy) Enable(more []int, warn func(string)) (Result, error) {
 // Apply replaces the policy in force, changes the limits of running jobs, and installs the library of
 // this program.
 func (p *Policy) Apply(more []int, warn func(string)) (Result, error) {
-	lookForSleepers()
+	lookAround()
 	lock, err := lockJobs()
 	if err != nil {
 		return Result{}, err

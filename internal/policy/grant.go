@@ -25,10 +25,20 @@ func promise(uid int) (*os.File, error) {
 	return job.HandOn(jobOf(uid))
 }
 
-// evict takes back the job of a user without processes. It is an error if a process has joined the job, or
-// has a promise.
+// checkIdle returns nil if the job of a user can be taken back: it has no process and no promise, and the user has no run.
+// A run is a part of the ration: beside it the user's other programs have the rest.
+func checkIdle(uid int) error {
+	if runs := job.RunsOf(uid); len(runs) > 0 {
+		return fmt.Errorf("taking back the job of user %d: %w by the run %s", uid, job.ErrInUse, runs[0].Name)
+	}
+	return job.CheckRemovable(jobOf(uid), true)
+}
+
+func idle(uid int) bool { return checkIdle(uid) == nil }
+
+// evict takes back the job of a user that is idle. It is an error if a process has joined the job since, or has a promise.
 func evict(uid int) error {
-	if err := job.CheckRemovable(jobOf(uid), true); err != nil {
+	if err := checkIdle(uid); err != nil {
 		return err
 	}
 	// A process locks a slot and then looks for this file. So a process that still finds it has its slot

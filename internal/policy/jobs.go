@@ -43,8 +43,9 @@ type rations struct {
 	note    func(uid int, text string) // writes to the log; may be nil
 
 	stays  map[int]time.Time // when rations of users could not be taken back; guarded by the lock
-	asleep map[string]bool   // jobs that sleep, by the path of their region (lookForSleepers); nil if that is not known
-	unread bool              // it was not known, and would have counted
+	ended  []booked          // runs that have ended since the lock was taken: their part is the user's
+	seen   *seen             // nil if the machine must be looked at (mustLook)
+	unread bool              // it would have counted
 }
 
 // lockJobs takes the lock that protects the jobs of users and the policy in force. The caller must
@@ -75,7 +76,7 @@ func lockJobs() (*os.File, error) {
 // open finds the devices, and completes what a service that died had begun. The caller holds the lock of
 // lockJobs.
 func (p *Policy) open(warn func(string)) (*rations, error) {
-	r := &rations{policy: p, warn: warn, stays: map[int]time.Time{}, asleep: lastLook(forEver)}
+	r := &rations{policy: p, warn: warn, stays: map[int]time.Time{}, seen: lastSeen(forEver)}
 	if err := keepLeaving(); err != nil {
 		return nil, err
 	}
@@ -287,7 +288,7 @@ func (rule *Rule) labels() map[string]string {
 // exempt lets a user's programs run without a job, and removes the limits of a job that exists.
 func (r *rations) exempt(uid int) error {
 	if usable(uid) {
-		vacate(uid) // if no process uses it; nothing would be in it any more
+		_ = evict(uid) // if it is idle; nothing would be in it any more
 	}
 	folder := folderOf(uid)
 	err := os.Mkdir(folder, 0o755)

@@ -65,7 +65,7 @@ type keeper struct {
 	turn   turn              // held while jobs are made or changed
 	policy *Policy           // in force; guarded by turn
 	stays  map[int]time.Time // of rations; guarded by turn
-	behind []int             // users without room for the ration of a changed rule; only for Keep
+	behind []int             // users without the ration of a changed rule: no room, or on other devices; only for Keep
 }
 
 // turn is a lock that serves the first caller first. A sync.Mutex may serve a later caller before one
@@ -268,10 +268,10 @@ func (k *keeper) handle(peer int, line string, waits bool) (answer string, held 
 	return answer, held, err
 }
 
-// withRations calls do with the rations of the policy in force. If do fails, and it counts which jobs sleep and was not
-// known, withRations looks for them and calls do again.
+// withRations calls do with the rations of the policy in force. If do fails, and what the machine's jobs and processes hold
+// counts and was not known, withRations looks and calls do again.
 func (k *keeper) withRations(do func(*rations) error) error {
-	try := func(asleep map[string]bool) (unread bool, err error) {
+	try := func(known *seen) (unread bool, err error) {
 		r, done, err := k.open()
 		if err != nil {
 			return false, err
@@ -280,13 +280,13 @@ func (k *keeper) withRations(do func(*rations) error) error {
 		if err := checkInForce(); err != nil {
 			return false, err
 		}
-		r.asleep = asleep
+		r.seen = known
 		err = do(r)
 		return r.unread, err
 	}
-	unread, err := try(lastLook(lookAgain))
+	unread, err := try(lastSeen(lookAgain))
 	if unread && err != nil {
-		_, err = try(lookForSleepers()) // without a lock
+		_, err = try(lookAround()) // without a lock
 	}
 	return err
 }

@@ -3,23 +3,20 @@ package policy
 import (
 	"errors"
 	"maps"
-	"math"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/internal/region"
-	"ration/machine"
 )
 
 // A job that sleeps needs none of its ration until it wakes. The service lends it to users that need it: it sets the limits
 // of memory of the job to 0. PROTOCOL.md (*Lending*) gives the invariant and the steps. Callers of these functions hold
-// the lock of lockJobs, except for lookForSleepers.
+// the lock of lockJobs.
 
 // isLent reports whether limits are those of a job whose ration is lent.
 func isLent(l *region.Limits) bool {
@@ -72,7 +69,7 @@ func lend(uid int) error {
 // removeLent removes the jobs without processes whose ration is lent: nothing is left that could wake, and the user's next
 // program asks for a ration as any other.
 func (k *keeper) removeLent() {
-	gone := func(uid int) bool { return lent(uid) && job.CheckRemovable(jobOf(uid), true) == nil }
+	gone := func(uid int) bool { return lent(uid) && idle(uid) }
 	if !slices.ContainsFunc(Users(), gone) {
 		return
 	}
@@ -97,10 +94,10 @@ func (r *rations) sleepers(keep map[int]bool) (uids []int) {
 			uids = append(uids, uid)
 		}
 	}
-	if len(uids) > 0 && r.asleep == nil {
-		r.unread = true
+	if len(uids) == 0 || r.mustLook() {
+		return nil
 	}
-	return slices.DeleteFunc(uids, func(uid int) bool { return !r.asleep[job.OfUserPath(uid)] })
+	return slices.DeleteFunc(uids, func(uid int) bool { return !r.seen.asleep[job.OfUserPath(uid)] })
 }
 
 // mayLend reports whether a user's ration can be lent while the job sleeps.
@@ -120,53 +117,8 @@ func saysAsleep(uid int) bool {
 	return err == nil && word.State() == abi.Asleep
 }
 
-// look is what lookForSleepers has found last.
-var look struct {
-	reading sync.Mutex // held while the machine is read
-
-	mu     sync.Mutex
-	at     time.Time       // guarded by mu
-	asleep map[string]bool // guarded by mu; not changed after it is set
-}
-
-// A user who says that its job sleeps, and holds memory, must not make the service read the machine all the time.
-const (
-	lookAgain = time.Second
-	staysFor  = time.Second // how long a ration that could not be taken back is left alone
-	forEver   = time.Duration(math.MaxInt64)
-)
-
-// lastLook returns what lookForSleepers has found last, or nil if that was longer ago.
-func lastLook(age time.Duration) map[string]bool {
-	look.mu.Lock()
-	defer look.mu.Unlock()
-	if time.Since(look.at) >= age {
-		return nil
-	}
-	return look.asleep
-}
-
-// lookForSleepers returns the paths of jobs that sleep, and of which the driver counts no memory. A user's folder that
-// does not respond delays it, so it is called without the lock of lockJobs. What it finds may be wrong when it is used: lend
-// checks that the job holds nothing.
-func lookForSleepers() map[string]bool {
-	look.reading.Lock()
-	defer look.reading.Unlock()
-	if known := lastLook(lookAgain); known != nil { // another request has just looked
-		return known
-	}
-	m, err := machine.Read()
-	asleep := map[string]bool{}
-	for i := 0; err == nil && i < len(m.Jobs); i++ {
-		if j := &m.Jobs[i]; j.LeavesRoom() {
-			asleep[j.Path] = true
-		}
-	}
-	look.mu.Lock()
-	defer look.mu.Unlock()
-	look.at, look.asleep = time.Now(), asleep
-	return asleep
-}
+// staysFor is how long a ration that could not be taken back is left alone.
+const staysFor = time.Second
 
 // yielding returns the users that can give up their rations for others. Those whose jobs sleep come first: as few of them
 // as possible lose theirs. A ration that could not be taken back a moment ago counts as one in use: its user can hold a promise
@@ -188,7 +140,7 @@ func (r *rations) yielding(keep map[int]bool) []int {
 // takeBack takes back the ration of a user in yielding: all of the job if it has no process, or as lend does if it sleeps.
 // A process may have joined the job since.
 func (r *rations) takeBack(uid int) (evicted bool, err error) {
-	if job.CheckRemovable(jobOf(uid), true) != nil && r.mayLend(uid) && saysAsleep(uid) {
+	if !idle(uid) && r.mayLend(uid) && saysAsleep(uid) {
 		return false, lend(uid)
 	}
 	return true, evict(uid)
@@ -233,7 +185,7 @@ func (r *rations) wholeRation(uid int) (l region.Limits, want int, err error) {
 // hasRoom reports whether the ration of a user with a job fits beside those of others, without taking back any.
 func (r *rations) hasRoom(uid int) bool {
 	l, _, err := r.wholeRation(uid)
-	return err == nil && (r.policy.Overbook || r.checkBeside(l, bookedByOthers(uid), nil) == nil)
+	return err == nil && (r.policy.Overbook || r.checkBeside(l, r.beside(uid), nil) == nil)
 }
 
 // firstIsStuck reports whether there is no room for the first user in the queue, as far as is known. Then a job whose ration is
@@ -243,25 +195,22 @@ func (r *rations) firstIsStuck() bool {
 	return err == nil && len(all) > 0 && all[0].UID > 0 && !r.roomFor(all[0].UID)(nil) && !r.unread
 }
 
-// errUnread is returned, so that withRations looks for jobs that sleep and asks again.
-var errUnread = errors.New("it is not known which jobs sleep")
-
 // room returns the devices on which a user can have the ration now, if necessary after taking back those of others.
 func (r *rations) room(uid int) (at region.Place, err error) {
 	l, want, err := r.wholeRation(uid)
 	if err != nil {
 		return 0, err
 	}
-	others, yielding := bookedByOthers(uid), r.yielding(map[int]bool{uid: true})
-	if r.unread {
+	beside, yielding := r.beside(uid), r.yielding(map[int]bool{uid: true})
+	if r.mustLook() {
 		return 0, errUnread
 	}
-	for _, c := range r.candidates(l, others, yielding) {
+	for _, c := range r.candidates(l, beside, yielding) {
 		if !c.Full {
 			at |= region.PlaceAt(c.Device)
 		}
 	}
-	if len(at.Devices()) < want || want == 0 && !r.policy.Overbook && r.checkBeside(l, others, yielding) != nil {
+	if len(at.Devices()) < want || want == 0 && !r.policy.Overbook && r.checkBeside(l, beside, yielding) != nil {
 		at = 0
 	}
 	return at, nil
@@ -271,14 +220,15 @@ func (r *rations) room(uid int) (at region.Place, err error) {
 // and those of more.
 func (r *rations) roomFor(uid int) func(more []int) bool {
 	l, want, err := r.wholeRation(uid)
-	others, yielding := bookedByOthers(uid), r.yielding(map[int]bool{uid: true})
+	beside, yielding := r.beside(uid), r.yielding(map[int]bool{uid: true})
+	_ = r.mustLook()
 	return func(more []int) bool {
 		without := slices.Concat(yielding, more)
 		if err != nil || want == 0 {
-			return err == nil && (r.policy.Overbook || r.checkBeside(l, others, without) == nil)
+			return err == nil && (r.policy.Overbook || r.checkBeside(l, beside, without) == nil)
 		}
 		fits := 0
-		for _, c := range r.candidates(l, others, without) {
+		for _, c := range r.candidates(l, beside, without) {
 			if !c.Full {
 				fits++
 			}

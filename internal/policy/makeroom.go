@@ -140,6 +140,9 @@ func (k *keeper) makeRoom(r *rations, uid int) {
 		return
 	}
 	room := r.roomFor(uid)
+	if r.unread {
+		return // it is asked again
+	}
 	if p := k.idle.next(idle, func(uids []int) bool { return room(slices.Concat(uids, falling)) }); p != nil {
 		k.idle.request(p, time.Now())
 	}

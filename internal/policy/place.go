@@ -21,8 +21,8 @@ import (
 // ErrPlaced is returned if a job is on other devices than a request needs.
 var ErrPlaced = errors.New("your ration is on another GPU")
 
-// inNoRation says which memory counts as free when a ration is placed.
-const inNoRation = "in no ration"
+// inNoRation is the memory that counts as free when a ration is placed: no ration has it, and no program holds it in none.
+const inNoRation = "left"
 
 // wanted returns how many devices a ration is for, or 0 for all of them. On a machine with several
 // devices the default is one; but a ration that names devices has those that it names.
@@ -59,19 +59,16 @@ func (p *Policy) OnDevices(uid int) int {
 
 // candidates returns the devices that limits allow, beside the rations of others. idle are the users that
 // may lose theirs.
-func (r *rations) candidates(limits region.Limits, others []booked, idle []int) (out []launch.Candidate) {
-	var held launch.Booking
-	for i := range others {
-		held.Add(others[i].limits)
-	}
+func (r *rations) candidates(limits region.Limits, b beside, idle []int) (out []launch.Candidate) {
+	held := b.booking(nil)
 	for d, total := range r.totals() {
 		if !limits.MayUse(d) {
 			continue
 		}
-		c := launch.Candidate{Device: d, Free: int64(total) - int64(held.Memory[d])}
+		c := launch.Candidate{Device: d, Free: int64(total) - int64(held.Memory[d]) - int64(b.outside(d, limits, nil))}
 		if !r.policy.Overbook {
 			on := limits.Restrict(region.PlaceAt(d))
-			check := func(without []int) error { return r.checkBeside(on, others, without) }
+			check := func(without []int) error { return r.checkBeside(on, b, without) }
 			if check(nil) != nil {
 				lose, err := fewest(idle, check)
 				c.Full, c.Lose = err != nil, len(lose)
@@ -104,25 +101,38 @@ func placed(uid int) (at region.Place, is bool) {
 
 // place restricts the limits of a ration to the devices of the user's job, or of at, or to those that it
 // chooses. If necessary it takes back the jobs of idle users. A job stays on its devices as long as it
-// exists. If the rule now wants another number of them, or more than there is room for, an idle job is taken back and
-// made again. atWhy says why it is on the devices of at.
+// exists. If the rule now wants others, or more than there is room for, an idle job is taken back and made again, where
+// there is room. atWhy says why it is on the devices of at.
 func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at region.Place, atWhy string) (_ region.Limits, why string, err error) {
 	want := r.wanted(ration)
 	if now, is := placed(uid); is {
 		if err := sees(now, at); err != nil {
 			return limits, "", err
 		}
-		if r.suits(now, want, limits) || !vacate(uid) {
-			here := limits.Restrict(now)
-			err := r.fits(uid, here)
-			if want != 0 && at == 0 && errors.Is(err, ErrOverbooked) && idle(uid) {
-				if there, why, full := r.placeFree(uid, want, limits); full == nil && vacate(uid) {
-					return there, why, nil
-				}
+		here := limits.Restrict(now)
+		if !r.suits(now, want, limits) && idle(uid) {
+			// With no room elsewhere it stays, if it may: a changed rule must not cost the user the present place.
+			there, why, full := r.placeNew(uid, want, limits, at, atWhy)
+			if errors.Is(full, errUnread) {
+				return limits, "", full
 			}
-			return here, "", err
+			if (full == nil || isLent(&here)) && evict(uid) == nil {
+				return there, why, full
+			}
 		}
+		err := r.fits(uid, here)
+		if want != 0 && at == 0 && errors.Is(err, ErrOverbooked) && idle(uid) {
+			if there, why, full := r.placeFree(uid, want, limits); full == nil && evict(uid) == nil {
+				return there, why, nil
+			}
+		}
+		return here, "", err
 	}
+	return r.placeNew(uid, want, limits, at, atWhy)
+}
+
+// placeNew is place for a user whose job has no place yet, or is to have another.
+func (r *rations) placeNew(uid, want int, limits region.Limits, at region.Place, atWhy string) (_ region.Limits, why string, err error) {
 	if want == 0 {
 		return limits, "", r.fits(uid, limits)
 	}
@@ -154,8 +164,11 @@ func checkPlace(uid int, at region.Place) error {
 
 // placeAnew restricts limits to the devices that it chooses.
 func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limits, why string, err error) {
+	if r.policy.Overbook && r.mustLook() { // otherwise fits does
+		return limits, "", errUnread
+	}
 	candidates := func() []launch.Candidate {
-		return r.candidates(limits, bookedByOthers(uid), r.yielding(map[int]bool{uid: true}))
+		return r.candidates(limits, r.beside(uid), r.yielding(map[int]bool{uid: true}))
 	}
 	at, why, err := chooseFitting(want, candidates, func(at region.Place) error { return r.fits(uid, limits.Restrict(at)) })
 	if err != nil {
@@ -166,10 +179,13 @@ func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limit
 
 // placeFree is placeAnew for a user without a program: nobody loses a ration for it.
 func (r *rations) placeFree(uid, want int, limits region.Limits) (_ region.Limits, why string, err error) {
-	others := bookedByOthers(uid)
-	at, why := launch.Choose(want, r.candidates(limits, others, nil), inNoRation)
+	if r.mustLook() {
+		return limits, "", errUnread
+	}
+	b := r.beside(uid)
+	at, why := launch.Choose(want, r.candidates(limits, b, nil), inNoRation)
 	limits = limits.Restrict(at)
-	return limits, why, r.checkBeside(limits, others, nil)
+	return limits, why, r.checkBeside(limits, b, nil)
 }
 
 // chooseFitting chooses devices on which a ration fits. fits takes back the rations that must be lost, and fails if
@@ -212,13 +228,16 @@ func (r *rations) suits(at region.Place, want int, limits region.Limits) bool {
 	return n == want && at>>len(r.totals()) == 0
 }
 
-// idle reports whether the job of a user has no process, no promise and no run.
-func idle(uid int) bool {
-	return len(job.RunsOf(uid)) == 0 && job.CheckRemovable(jobOf(uid), true) == nil
+// misplaced reports whether a user has a job on other devices than the rule wants. It is moved when it is idle.
+func (r *rations) misplaced(uid int) bool {
+	now, is := placed(uid)
+	ration, rule, err := r.rationOf(uid)
+	if !is || err != nil || rule.Exempt {
+		return false
+	}
+	limits, err := r.limitsOf(ration)
+	return err == nil && !r.suits(now, r.wanted(ration), limits)
 }
-
-// vacate takes back the job of a user that is idle.
-func vacate(uid int) bool { return len(job.RunsOf(uid)) == 0 && evict(uid) == nil }
 
 // ErrMove is returned for a ration that cannot be moved.
 var ErrMove = errors.New("your ration cannot be moved")
@@ -256,8 +275,10 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 	switch {
 	case at != 0 && !r.suits(at, want, limits):
 		return 0, fmt.Errorf("%w: it needs %s that this machine has and your rule allows, not %v (ration ps lists the GPUs)", ErrMove, humanfmt.Plural(want, "GPU", "GPUs"), at)
+	case at == 0 && r.mustLook():
+		return 0, errUnread
 	case at == 0:
-		all := r.candidates(limits, bookedByOthers(uid), r.yielding(map[int]bool{uid: true}))
+		all := r.candidates(limits, r.beside(uid), r.yielding(map[int]bool{uid: true}))
 		all = slices.DeleteFunc(all, func(c launch.Candidate) bool { return is && now.Has(c.Device) })
 		if len(all) < want {
 			return 0, fmt.Errorf("%w: there is no other GPU that it may use", ErrMove)
@@ -278,7 +299,7 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 		if err := r.fits(uid, limits.Restrict(at)); err != nil {
 			return 0, err
 		}
-		if !vacate(uid) {
+		if evict(uid) != nil {
 			return 0, busy
 		}
 	}

@@ -39,9 +39,9 @@ func TestPlaceSpreads(t *testing.T) {
 	var others []booked
 	var users [2]int
 	for uid := range 30 {
-		at, _ := launch.Choose(1, r.candidates(on(8, 8), others, nil), inNoRation)
+		at, _ := launch.Choose(1, r.candidates(on(8, 8), beside{booked: others}, nil), inNoRation)
 		limits := on(8, 8).Restrict(at)
-		expect.OK(t, r.checkBeside(limits, others, nil))
+		expect.OK(t, r.checkBeside(limits, beside{booked: others}, nil))
 		others = append(others, booked{uid: uid, limits: limits})
 		users[at.Devices()[0]]++
 	}
@@ -57,9 +57,9 @@ func TestPlaceBesideFailed(t *testing.T) {
 	limits, err := r.limitsOf(ration)
 	expect.OK(t, err)
 	others := []booked{{uid: 1, limits: on(0, 70).Restrict(region.PlaceAt(1))}}
-	at, _ := launch.Choose(1, r.candidates(limits, others, nil), inNoRation)
+	at, _ := launch.Choose(1, r.candidates(limits, beside{booked: others}, nil), inNoRation)
 	expect.Equal(t, at, region.PlaceAt(0))
-	expect.OK(t, r.checkBeside(limits.Restrict(at), others, nil))
+	expect.OK(t, r.checkBeside(limits.Restrict(at), beside{booked: others}, nil))
 	expect.True(t, r.failed(region.PlaceAt(1)) && !r.failed(at), "which has failed")
 }
 
@@ -69,11 +69,11 @@ func TestCandidates(t *testing.T) {
 	}
 	r := machineOf(10, 10, 10)
 	others := []booked{{uid: 1, limits: on(8, 3, 3)}, {uid: 2, limits: on(0, 0, 7)}}
-	expect.True(t, slices.Equal(r.candidates(on(4, 4, 4), others, nil), []launch.Candidate{from(0, true, 0, 2*gib), from(1, false, 0, 7*gib), from(2, true, 0, 0)}))
-	expect.True(t, slices.Equal(r.candidates(on(4, 4, 4), others, []int{1, 2}), []launch.Candidate{from(0, false, 1, 2*gib), from(1, false, 0, 7*gib), from(2, false, 1, 0)}))
-	expect.True(t, slices.Equal(r.candidates(on(4, 0, 4), others, []int{2}), []launch.Candidate{from(0, true, 0, 2*gib), from(2, false, 1, 0)}), "a device that the ration does not have")
+	expect.True(t, slices.Equal(r.candidates(on(4, 4, 4), beside{booked: others}, nil), []launch.Candidate{from(0, true, 0, 2*gib), from(1, false, 0, 7*gib), from(2, true, 0, 0)}))
+	expect.True(t, slices.Equal(r.candidates(on(4, 4, 4), beside{booked: others}, []int{1, 2}), []launch.Candidate{from(0, false, 1, 2*gib), from(1, false, 0, 7*gib), from(2, false, 1, 0)}))
+	expect.True(t, slices.Equal(r.candidates(on(4, 0, 4), beside{booked: others}, []int{2}), []launch.Candidate{from(0, true, 0, 2*gib), from(2, false, 1, 0)}), "a device that the ration does not have")
 	r.policy.Overbook = true
-	expect.True(t, slices.Equal(r.candidates(on(4, 4, 0), others, nil), []launch.Candidate{from(0, false, 0, 2*gib), from(1, false, 0, 7*gib)}))
+	expect.True(t, slices.Equal(r.candidates(on(4, 4, 0), beside{booked: others}, nil), []launch.Candidate{from(0, false, 0, 2*gib), from(1, false, 0, 7*gib)}))
 }
 
 func TestWanted(t *testing.T) {

@@ -53,7 +53,7 @@ func watchFolder(path string) (changes <-chan []safepath.WatchEvent, stop func()
 
 // reload puts the operator's file in force. If the file is not valid, the current policy stays.
 func (k *keeper) reload() {
-	lookForSleepers()
+	lookAround()
 	k.turn.lock()
 	defer k.turn.unlock()
 	warn := func(text string) { k.log.Warn(text) }
@@ -83,9 +83,9 @@ func (k *keeper) reload() {
 	if err == nil {
 		err = p.putInForce()
 	}
-	k.behind = nil
+	k.behind = out.Misplaced
 	for _, f := range out.Failed {
-		if errors.Is(f.Err, ErrOverbooked) {
+		if errors.Is(f.Err, ErrOverbooked) && !slices.Contains(k.behind, f.UID) {
 			k.behind = append(k.behind, f.UID)
 		}
 		k.log.Error("a user's job could not be made or changed", "user", proc.UserName(f.UID), "uid", f.UID, "error", f.Text())
@@ -101,7 +101,8 @@ func (k *keeper) reload() {
 	}
 }
 
-// behindEvery is how often the service tries to give users the ration of a changed rule for which there was no room.
+// behindEvery is how often the service tries to give users the ration of a changed rule for which there was no room, or
+// whose programs kept it from moving.
 const behindEvery = 5 * time.Second
 
 // catchUp gives them their rations, if there is room now and no user waits for it.
@@ -109,7 +110,7 @@ func (k *keeper) catchUp() {
 	if len(k.behind) == 0 {
 		return
 	}
-	lookForSleepers()
+	lookAround()
 	r, done, err := k.open()
 	if err != nil {
 		return // the next tick tries again
@@ -119,10 +120,16 @@ func (k *keeper) catchUp() {
 		return
 	}
 	k.behind = slices.DeleteFunc(k.behind, func(uid int) bool {
-		if !usable(uid) || lent(uid) {
+		if !usable(uid) || lent(uid) && !r.misplaced(uid) {
 			return true // the next program of the user, or the wake, gets it
 		}
+		if lent(uid) {
+			return false
+		}
 		err := r.ensure(uid)
+		if err == nil && r.misplaced(uid) {
+			return false // until its programs have ended
+		}
 		if err == nil {
 			l, _ := readLimits(job.OfUserPath(uid))
 			r.say(uid, "%s has the ration of the changed rule: %s", proc.UserName(uid), r.rationText(l))
@@ -145,7 +152,7 @@ func (k *keeper) leaveFailed() {
 	for _, uid := range Users() {
 		now, is := placed(uid)
 		ration, rule, err := r.rationOf(uid)
-		if err != nil || !is || !r.failed(now) || r.wanted(ration) == 0 || checkInForce() != nil || !vacate(uid) {
+		if err != nil || !is || !r.failed(now) || r.wanted(ration) == 0 || checkInForce() != nil || evict(uid) != nil {
 			continue
 		}
 		r.say(uid, "the ration of %s is taken back: %v does not answer", proc.UserName(uid), now)

@@ -442,6 +442,9 @@ func (r *rations) endRun(run job.Job) error {
 		}
 		return err
 	}
+	if uid, _, is := job.RunOf(run.Name); is && known {
+		r.ended = append(r.ended, booked{uid, true, before})
+	}
 	passed("removed")
 	return nil
 }

@@ -123,10 +123,12 @@ func (r *rations) fullNow(m *mustWait) error {
 	if m.at != 0 {
 		l, want = l.Restrict(m.at), 0
 	}
-	if want == 0 {
-		return r.checkBeside(l, bookedByOthers(m.uid), nil)
+	b := r.beside(m.uid)
+	if want != 0 {
+		at, _ := launch.Choose(want, r.candidates(l, b, nil), inNoRation)
+		l = l.Restrict(at)
 	}
-	_, _, err = r.placeFree(m.uid, want, l)
+	err = r.checkBeside(l, b, nil)
 	var full *noRoom
 	if errors.As(err, &full) && want == 1 {
 		full.among = 0
@@ -161,7 +163,7 @@ const maxWhy = 3
 func whyFull(err error) string {
 	why, _, _ := strings.Cut(err.Error(), " (try again later")
 	var full *noRoom
-	if !errors.As(err, &full) {
+	if !errors.As(err, &full) || len(full.holders) == 0 {
 		return why
 	}
 	var holders []string
