@@ -250,28 +250,14 @@ void compute_stream_ends(CUstream stream)
 		meter_table_stream_ends(stream); /* also without a cap: there may be one again later */
 }
 
-/* What is left to do after a launch. */
-enum { COMPUTE_METER = 1, COMPUTE_SIGNAL = 2 };
-
-/* A launch of high priority does not wait until this thread has looked, which takes 20 us and more: the
- * others look only every few milliseconds, too. */
-unsigned compute_launch_begins(CUstream stream, bool graph)
+bool compute_launch_begins(CUstream stream, bool graph)
 {
-	if (unlikely(clock_coarse() >= compute_next_signal)) {
-		if (!cap_any() && region_priority(attach_region()) == RATION_PRIORITY_HIGH)
-			return COMPUTE_SIGNAL;
+	if (unlikely(clock_coarse() >= compute_next_signal))
 		compute_signal();
-	}
-	return unlikely(cap_any()) && cap_launch_begins(stream, graph) ? COMPUTE_METER : 0;
+	return unlikely(cap_any()) && cap_launch_begins(stream, graph);
 }
 
-void compute_launch_ended(CUstream stream, unsigned begun)
-{
-	if (begun & COMPUTE_METER)
-		meter_ends(stream);
-	if (begun & COMPUTE_SIGNAL)
-		compute_signal();
-}
+void compute_launch_ended(CUstream stream) { meter_ends(stream); }
 
 void compute_copy_begins(CUstream stream)
 {

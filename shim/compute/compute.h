@@ -67,10 +67,10 @@ static inline void compute_answered(int result)
 void compute_stream_ends(CUstream stream);
 
 /* compute_launch_begins is called before a kernel or a graph is launched on a stream
- * (CU_STREAM_PER_THREAD means the stream of this thread). If the job has a cap, it may wait. The
- * caller passes the result to compute_launch_ended after the launch, unless it is 0. */
-unsigned compute_launch_begins(CUstream stream, bool graph);
-void compute_launch_ended(CUstream stream, unsigned begun);
+ * (CU_STREAM_PER_THREAD means the stream of this thread). If the job has a cap, it may wait. It
+ * returns true if the caller must call compute_launch_ended after the launch. */
+bool compute_launch_begins(CUstream stream, bool graph);
+void compute_launch_ended(CUstream stream);
 
 /* compute_copy_begins is called before work that is not a kernel is put into a stream: a copy, a
  * host function. compute_event_wait_begins is called before a stream is made to wait for an event. */

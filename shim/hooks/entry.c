@@ -92,19 +92,19 @@ static inline void entry_end(struct entry_cancel c)
 		return result_;                                       \
 	}
 /* A launch waits for a cap before cancellation is disabled, so that the wait can be cancelled. */
-#define HOOK_LAUNCH(family, symbol, base, version, per_thread, params, text)                             \
-	int entry_##symbol params                                                                        \
-	{                                                                                                \
-		CUstream stream_ = per_thread && !stream ? CU_STREAM_PER_THREAD : stream;                \
-		struct gate_stay stay_ = GATE_##family();                                                \
-		unsigned begun_ = unlikely(attach_compute()) ? compute_launch_begins(stream_, true) : 0; \
-		struct entry_cancel cancel_ = entry_begin();                                             \
-		int result_ = symbol ARGUMENTS_##symbol;                                                 \
-		entry_end(cancel_);                                                                      \
-		if (unlikely(begun_))                                                                    \
-			compute_launch_ended(stream_, begun_);                                           \
-		gate_leave(stay_);                                                                       \
-		return result_;                                                                          \
+#define HOOK_LAUNCH(family, symbol, base, version, per_thread, params, text)                     \
+	int entry_##symbol params                                                                \
+	{                                                                                        \
+		CUstream stream_ = per_thread && !stream ? CU_STREAM_PER_THREAD : stream;        \
+		struct gate_stay stay_ = GATE_##family();                                        \
+		bool ends_ = unlikely(attach_compute()) && compute_launch_begins(stream_, true); \
+		struct entry_cancel cancel_ = entry_begin();                                     \
+		int result_ = symbol ARGUMENTS_##symbol;                                         \
+		entry_end(cancel_);                                                              \
+		if (unlikely(ends_))                                                             \
+			compute_launch_ended(stream_);                                           \
+		gate_leave(stay_);                                                               \
+		return result_;                                                                  \
 	}
 #define TIMED(kind, family, symbol, base, version, per_thread, params, stream, text)
 #include "hooks.def"

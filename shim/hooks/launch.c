@@ -37,12 +37,12 @@
 		return launch_##symbol ARGUMENTS_##symbol;                                       \
 	}
 
-#define TIMED_LAUNCH(symbol, per_thread, params, stream_)                                                                  \
-	LAUNCH_HOOK(symbol, params, GATE_ASKS, {                                                                           \
-		unsigned begun_ = attach_compute() ? compute_launch_begins(LAUNCH_STREAM(stream_, per_thread), false) : 0; \
-		result_ = call_ ARGUMENTS_##symbol;                                                                        \
-		if (begun_)                                                                                                \
-			compute_launch_ended(LAUNCH_STREAM(stream_, per_thread), begun_);                                  \
+#define TIMED_LAUNCH(symbol, per_thread, params, stream_)                                                          \
+	LAUNCH_HOOK(symbol, params, GATE_ASKS, {                                                                   \
+		bool ends_ = attach_compute() && compute_launch_begins(LAUNCH_STREAM(stream_, per_thread), false); \
+		result_ = call_ ARGUMENTS_##symbol;                                                                \
+		if (ends_)                                                                                         \
+			compute_launch_ended(LAUNCH_STREAM(stream_, per_thread));                                  \
 	})
 
 /* In the driver it counts as having work. So while the job sleeps, it waits at the gate. */

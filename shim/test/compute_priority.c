@@ -32,21 +32,8 @@ static void *say_waits(void *arg)
 	return arg;
 }
 
-#define LAUNCH "cuLaunchKernel:before"
-
-/* Says that this process launches, once the library calls the driver, and lets it go on when it is told. */
-static void *say_launches(void *arg)
-{
-	char go;
-	unsigned held = fakegpu_held(LAUNCH, 1, 60000);
-	if (held != 1 || write(1, "b", 1) != 1 || read(0, &go, 1) != 1)
-		_exit(1);
-	fakegpu_open(LAUNCH);
-	return arg;
-}
-
-/* A worker: l launches, b the same and stops where the driver's call begins, w waits for a kernel that takes
- * minutes, 1 to 3 change the job's priority, c makes another context and launches in it, x closes the file of claims. */
+/* A worker: l launches, w waits for a kernel that takes minutes, 1 to 3 change the job's priority, c
+ * makes another context and launches in it, x closes the file of claims. */
 static int work(void)
 {
 	char step;
@@ -56,13 +43,6 @@ static int work(void)
 	while (read(0, &step, 1) == 1) {
 		if (step == 'l')
 			OK(launch(f, NULL));
-		if (step == 'b') {
-			pthread_t t;
-			fakegpu_hold(LAUNCH, 1);
-			EQ(pthread_create(&t, NULL, say_launches, NULL), 0);
-			OK(launch(f, NULL));
-			EQ(pthread_join(t, NULL), 0);
-		}
 		if (step == 'w') {
 			pthread_t t;
 			OK(launch(forever, NULL));
@@ -154,22 +134,6 @@ static void waiting(void)
 	EQ(slice(&low), SHORT);
 	later(11 * SECOND);
 	EQ(slice(&low), OWN);
-	finish_worker(&low, false);
-	finish_worker(&high, false);
-}
-
-/* A launch of low priority looks before the driver's, one of high priority does not wait until it has. */
-static void order(void)
-{
-	struct worker low = begin("low"), high = begin("high");
-	later(8 * MS);
-	tell(&high, 'b', 'b');
-	EQ(slice(&low), OWN);
-	tell(&high, 'o', 'd');
-	later(8 * MS);
-	tell(&low, 'b', 'b');
-	EQ(books_of(0, low.pid, 0).slice_us, SHORT);
-	tell(&low, 'o', 'd');
 	finish_worker(&low, false);
 	finish_worker(&high, false);
 }
@@ -436,7 +400,6 @@ int main(int argc, char **argv)
 	start_timed();
 	low_ones();
 	waiting();
-	order();
 	closed();
 	changes();
 	others();
