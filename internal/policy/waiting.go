@@ -123,12 +123,12 @@ func (r *rations) fullNow(m *mustWait) error {
 	if m.at != 0 {
 		l, want = l.Restrict(m.at), 0
 	}
-	b := r.beside(m.uid)
+	b, placed := r.beside(m.uid), l
 	if want != 0 {
 		at, _ := launch.Choose(want, r.candidates(l, b, nil), inNoRation)
-		l = l.Restrict(at)
+		placed = l.Restrict(at)
 	}
-	err = r.checkBeside(l, b, nil)
+	err = r.checkBeside(placed, b, nil)
 	var full *noRoom
 	if errors.As(err, &full) && want == 1 {
 		full.among = 0
