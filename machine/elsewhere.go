@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"ration/internal/job"
+	"ration/internal/termtext"
 )
 
 // A region that root's scan found only by its lock, in no folder of jobs, may be of a program on a stand-in driver, or of a
@@ -51,8 +52,8 @@ func (m *Machine) names(d *Device) bool {
 	})
 }
 
-// withoutElsewhere removes the events of jobs that are, or were until they went, on no device of this machine. The events
-// of a job that was, and now is not, are all those that its region has.
+// withoutElsewhere removes the events of jobs that are, or were until they went, on no device of this machine. A job that was
+// on one and now is not has ended here. The events of a job that was on none, and now is, are all those that its region has.
 func withoutElsewhere(events []Event, before, after *Machine, now time.Time) []Event {
 	if before == nil {
 		before = &Machine{}
@@ -61,6 +62,18 @@ func withoutElsewhere(events []Event, before, after *Machine, now time.Time) []E
 	for _, all := range [][]Job{before.Elsewhere, after.Elsewhere} {
 		for i := range all {
 			drop[all[i].ID()] = true
+		}
+	}
+	for i := range before.Jobs {
+		j := &before.Jobs[i]
+		if !drop[j.ID()] {
+			continue
+		}
+		delete(drop, j.ID())
+		if j.State != Ended {
+			e := j.event(JobEnded, now)
+			e.Text = termtext.Printable(j.endTitle() + " is on no GPU of this machine any more")
+			events = append(events, e)
 		}
 	}
 	if len(drop) == 0 {

@@ -77,5 +77,9 @@ func TestEventsElsewhere(t *testing.T) {
 	expect.True(t, slices.Equal(kinds(there, here), all) && slices.Equal(kinds(none, here), all), kinds(there, here))
 	expect.True(t, slices.Equal(kinds(here, none), []string{JobEnded + " " + j.Path}), kinds(here, none))
 	expect.True(t, slices.Equal(kinds(none, Machine{Jobs: []Job{train}, Elsewhere: []Job{j}}), []string{JobStarted + " " + train.Path}))
+	// Its last events here are not lost by that.
+	dead := j
+	dead.Deaths = append(slices.Clone(j.Deaths), Death{Slot: 2, PID: 3, Time: timeOf(4e9)})
+	expect.True(t, slices.Equal(kinds(here, Machine{Elsewhere: []Job{dead}}), []string{ProcessDied + " " + j.Path, JobEnded + " " + j.Path}), kinds(here, Machine{Elsewhere: []Job{dead}}))
 	expect.True(t, withoutElsewhere(nil, nil, &none, now) == nil)
 }

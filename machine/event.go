@@ -127,7 +127,7 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 			was[id] = j
 		}
 	}
-	there, next := map[string]*Job{}, map[JobID]time.Time{} // next has the starts of later jobs at the paths of those that have ended
+	there, next := map[string]*Job{}, map[JobID]time.Time{} // next has the starts of the jobs that replace those that have ended
 	for i := range after.Jobs {
 		there[after.Jobs[i].Path] = &after.Jobs[i]
 	}
@@ -137,8 +137,12 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 			continue
 		}
 		e := j.event(JobEnded, cmp.Or(j.Ended, now))
-		if other != nil && other.ID() != j.ID() {
+		// When a job started may be its user's word: it does not put the end of another one before that one's start.
+		if other != nil && other.ID() != j.ID() && other.startedAt().After(j.startedAt()) {
 			next[j.ID()] = other.startedAt()
+			if next[j.ID()].After(now) {
+				next[j.ID()] = now
+			}
 		}
 		e.Text = j.endTitle() + " has ended, and was removed"
 		out = append(out, e)

@@ -43,6 +43,10 @@ func TestEvents(t *testing.T) {
 	reaped := running // by another, who noticed the same death earlier
 	reaped.Deaths = []Death{{Time: timeOf(79), PID: 9, Slot: 3, Joined: timeOf(15)}, {Time: timeOf(30), PID: 2, Slot: 2}}
 	late := killed // the service noticed its death after it had made the next
+	older := again // by the word of its user
+	older.Created, older.Started = timeOf(1), timeOf(2)
+	ahead := again // by a clock that was set back
+	ahead.Created = timeOf(5000)
 	removed := &Machine{Removed: []Job{killed}}
 	for name, c := range map[string]struct {
 		before, after *Machine
@@ -63,6 +67,8 @@ func TestEvents(t *testing.T) {
 		"removed long ago":                     {removed, removed, ""},
 		"removed after its end":                {at(ended), at(), ""},
 		"another of its name":                  {at(running), at(again), "end@69 start@70"},
+		"one that says that it is older":       {at(running), at(older), "start@2 end@1000"},
+		"one that started after now":           {at(running), at(ahead), "end@999 start@1000"},
 		"cannot be read for a while":           {at(running), at(broken), ""},
 		"and then it can, as another look has": {at(broken), at(running), "start@11 refusal@20 death@30"}, // known already: by their IDs
 		"more refusals than are kept":          {at(running), at(flood), "refusal@40 death@45 refusal@50"},

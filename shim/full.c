@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "attach.h"
+#include "device.h"
 #include "hooks.h"
 #include "log.h"
 #include "region/region.h"
@@ -28,22 +29,40 @@ static bool full_wanted(int result)
 	return result == CUDA_ERROR_OUT_OF_MEMORY && log_wanted(LOG_WARN) && log_seldom(&full_last, &full_skipped);
 }
 
+/* full_ask asks the driver how much of a device is free. It returns false if the thread's current context is on
+ * another device, or there is none. */
+static bool full_ask(unsigned device, size_t *room, size_t *total)
+{
+	const struct device *d = device_at(device);
+	CUdevice ordinal;
+	return d && REAL(cuCtxGetDevice, &ordinal) == CUDA_SUCCESS && ordinal == d->ordinal &&
+	       REAL(cuMemGetInfo_v2, room, total) == CUDA_SUCCESS && *total >= *room;
+}
+
 void full_log(unsigned device, uint64_t bytes, int result)
 {
 	size_t room = 0, total = 0;
-	char a[SIZE_TEXT], f[SIZE_TEXT], t[SIZE_TEXT], o[SIZE_TEXT], sizes[160] = "", more[64];
+	char asked[SIZE_TEXT], free[SIZE_TEXT], all[SIZE_TEXT], others[SIZE_TEXT], more[64];
 	if (likely(!full_wanted(result)))
 		return;
-	if (REAL(cuMemGetInfo_v2, &room, &total) == CUDA_SUCCESS && total >= room) {
-		uint64_t ours = attach_region() ? region_used(attach_region(), device) : 0, used = total - room;
-		int n = snprintf(sizes, sizeof sizes, ", %s of its %s is free", size_text(room, f), size_text(total, t));
-		if (used > ours)
-			snprintf(sizes + n, sizeof sizes - (size_t)n, "; others hold %s", size_text(used - ours, o));
+	size_text(bytes, asked);
+	full_more(more, sizeof more);
+	if (!full_ask(device, &room, &total)) {
+		log_warn("out of memory: the driver refused %s (pid %d) %s of device %u (ration ps and nvidia-smi show what others hold)%s",
+			 program_invocation_short_name, (int)getpid(), asked, device, more);
+		return;
 	}
-	log_warn("out of memory: %s: %s (pid %d) asked for %s of device %u%s; ask for less, or try again when other programs hold less "
-		 "(ration ps, nvidia-smi)%s",
-		 bytes > room ? "the GPU itself is full" : "the driver refused what the job's limit allows", program_invocation_short_name,
-		 (int)getpid(), size_text(bytes, a), device, sizes, full_more(more, sizeof more));
+	uint64_t ours = attach_region() ? region_used(attach_region(), device) : 0, used = total - room;
+	size_text(room, free);
+	size_text(total, all);
+	if (bytes <= room || bytes > total || used <= ours)
+		log_warn("out of memory: the driver refused %s (pid %d) %s of device %u, of which %s of %s is free (ask for less)%s",
+			 program_invocation_short_name, (int)getpid(), asked, device, free, all, more);
+	else
+		log_warn("out of memory: the GPU itself is full: %s (pid %d) asked for %s of device %u, %s of its %s is free; others hold "
+			 "%s; ask "
+			 "for less, or try again when other programs hold less (ration ps, nvidia-smi)%s",
+			 program_invocation_short_name, (int)getpid(), asked, device, free, all, size_text(used - ours, others), more);
 }
 
 void full_log_context(unsigned device, int result)
@@ -51,7 +70,6 @@ void full_log_context(unsigned device, int result)
 	char more[64];
 	if (full_wanted(result))
 		log_warn("out of memory: the GPU itself is full: the driver made no context on device %u for %s (pid %d); try again when "
-			 "other "
-			 "programs hold less (ration ps, nvidia-smi)%s",
+			 "other programs hold less (ration ps, nvidia-smi)%s",
 			 device, program_invocation_short_name, (int)getpid(), full_more(more, sizeof more));
 }

@@ -76,7 +76,8 @@ memory. Both are in blocks, and in --json with JOB or --long.
 
 If there is a driver, its devices come first, with the sum of the limits on
 each. Processes that hold memory and belong to no job come last, followed by
-findings for the owner of the machine.
+findings for the owner of the machine. With JOB, --user or --filter, those about
+other jobs and users are left out, also in JSON.
 
 Root sees the jobs of all users, also those that a process has locked in any
 other place, such as a container; of a job with very many processes those that

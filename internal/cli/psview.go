@@ -48,8 +48,8 @@ func findWaiting(m *machine.Machine, argument string) *machine.Waiting {
 	return node.WaitingAt(m, jobs[i].Path)
 }
 
-// onlySelected removes what is about none of the jobs and commands that were selected, nor about another process of a
-// selected user.
+// onlySelected removes what is about other jobs, commands and users than were selected. Findings about no job stay: they say
+// that a GPU or the machine has a problem, or that a part could not be read.
 func onlySelected(m *machine.Machine, s node.Selection) {
 	selected := map[string]bool{}
 	for i := range m.Jobs {
@@ -68,7 +68,7 @@ func onlySelected(m *machine.Machine, s node.Selection) {
 		if f.Kind == machine.OutsideJobs {
 			return !slices.ContainsFunc(m.Outside, func(o machine.Outside) bool { return o.PID == f.PID && f.PID != 0 })
 		}
-		return !selected[f.Path] && !slices.ContainsFunc(m.Denied, func(d machine.Denied) bool { return f.Path == job.OfUserPath(d.UID) })
+		return f.Path != "" && !selected[f.Path] && !slices.ContainsFunc(m.Denied, func(d machine.Denied) bool { return f.Path == job.OfUserPath(d.UID) })
 	})
 }
 

@@ -93,7 +93,7 @@ func TestOnlySelected(t *testing.T) {
 			Outside: []machine.Outside{{PID: 1, UID: 4001, User: "alice"}, {PID: 2, UID: 4002, User: "bob"}},
 			Denied:  []machine.Denied{{UID: 4001, User: "alice"}, {UID: 4002, User: "bob"}},
 			Waiting: []machine.Waiting{{Path: "/a/late/region"}},
-			Findings: []machine.Finding{{Kind: machine.Overbooked}, {Kind: machine.OutsideJobs, PID: 1}, {Kind: machine.OutsideJobs, PID: 2}, {Kind: machine.OverLimit, Path: "/a/train/region"},
+			Findings: []machine.Finding{{Kind: machine.Overbooked}, {Kind: machine.Unanswering, Device: -1}, {Kind: machine.OutsideJobs, PID: 1}, {Kind: machine.OutsideJobs, PID: 2}, {Kind: machine.OverLimit, Path: "/a/train/region"},
 				{Kind: machine.OverLimit, Path: "/b/region"}, {Kind: machine.PolicyRefused, Path: job.OfUserPath(4001)}, {Kind: machine.PolicyRefused, Path: job.OfUserPath(4002)}},
 		}
 	}
@@ -101,9 +101,9 @@ func TestOnlySelected(t *testing.T) {
 		s    node.Selection
 		want string
 	}{
-		"a user":   {node.Selection{User: "alice"}, "outside over-limit policy-refused"},
-		"a name":   {node.Selection{}, "over-limit"},
-		"a filter": {node.Selection{User: "alice", Filters: []string{"state=running"}}, "over-limit"},
+		"a user":   {node.Selection{User: "alice"}, "overbooked not-answering outside over-limit policy-refused"},
+		"a name":   {node.Selection{}, "overbooked not-answering over-limit"},
+		"a filter": {node.Selection{User: "alice", Filters: []string{"state=running"}}, "overbooked not-answering over-limit"},
 	} {
 		m := all()
 		onlySelected(m, c.s)

@@ -134,7 +134,14 @@ func TestTopStopsWaiting(t *testing.T) {
 	jobs := queueMachine(t)
 	blocker := exec.Command("ration", "run", "--mem", "130g", "--name", "blocker", "--", "sleep", "600")
 	expect.OK(t, blocker.Start())
-	for !job.Running(job.Job{Name: "blocker", Path: filepath.Join(jobs, "blocker", job.RegionName)}) {
+	t.Cleanup(func() {
+		_ = blocker.Process.Signal(os.Interrupt)
+		_ = blocker.Wait()
+	})
+	running := func() bool {
+		return job.Running(job.Job{Name: "blocker", Path: filepath.Join(jobs, "blocker", job.RegionName)})
+	}
+	for end := time.Now().Add(time.Minute); !running() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	late := exec.Command("ration", "run", "--wait=2m", "--mem", "20g", "--name", "late", "--", "true")
@@ -154,6 +161,4 @@ func TestTopStopsWaiting(t *testing.T) {
 	waitQueued(t, jobs, 0)
 	_, err = topActions{}.Stop(waiting[0])
 	expect.True(t, err != nil && strings.Contains(err.Error(), "late: it waits no more"), err)
-	_ = blocker.Process.Signal(os.Interrupt)
-	_ = blocker.Wait()
 }

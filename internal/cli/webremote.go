@@ -86,7 +86,9 @@ func hostOf(at net.Addr, addresses func() ([]net.Addr, error)) string {
 	best := net.IPv4(127, 0, 0, 1)
 	all, _ := addresses()
 	for _, a := range all {
-		if n, is := a.(*net.IPNet); is && n.IP.IsGlobalUnicast() && (best.IsLoopback() || best.To4() == nil && n.IP.To4() != nil) {
+		n, is := a.(*net.IPNet)
+		served := is && (n.IP.To4() != nil || tcp.IP.To4() == nil) // 0.0.0.0 is all of IPv4
+		if served && n.IP.IsGlobalUnicast() && (best.IsLoopback() || best.To4() == nil && n.IP.To4() != nil) {
 			best = n.IP
 		}
 	}

@@ -98,7 +98,7 @@ JOB is a name that ration ps shows, the path of a region, with a slash in it,
 or for root USER/NAME, a job of another user. Without it, all jobs are shown. A
 region keeps its latest 256 refusals. A request that the limit allows, and that
 the driver refuses because the GPU itself is full, is not among them: the
-program's standard error has a line about it (RATION_LOG_FILE). A process that
+library's log has most of them, one a second (RATION_LOG_FILE). A process that
 has ended is shown by its PID. A repeated request is shown once, with the
 number of times. If an agent runs (ration agent), events of removed jobs are
 shown as well, and marked if a later job has the name.
