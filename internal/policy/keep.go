@@ -124,6 +124,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	defer listener.Close()
 	silent.Store(&map[int]error{})
 	go watchDevices(ctx)
+	look.warnTo(func(text string) { log.Warn(text) })
 	k := newKeeper(log, p)
 	defer k.lines.Close()
 	k.resume()
