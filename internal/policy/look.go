@@ -2,7 +2,6 @@ package policy
 
 import (
 	"errors"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -52,7 +51,6 @@ const (
 	lookMost = 5 * time.Second
 	// heldFor is how long what processes hold counts.
 	heldFor = 10 * time.Second
-	forEver = time.Duration(math.MaxInt64)
 )
 
 // lastSeen returns what lookAround has found last, or nil if that was longer ago.
