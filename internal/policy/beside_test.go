@@ -81,14 +81,17 @@ func TestHeldOn(t *testing.T) {
 			j(job.OfUserPath(5), machine.Device{Device: 0, UUID: "b", Used: 900, Driver: 50, Escaped: 20}),
 			j(job.RunPath(5, "x"), machine.Device{Device: 1, UUID: "b", Driver: 3}, machine.Device{Device: 2, UUID: "c", Driver: 3}),
 			j("/run/ration/train/region", machine.Device{Device: 0, UUID: "a", Driver: 4}),
+			{Path: "/tmp/ration-6/x/region", UID: 6, Devices: []machine.Device{{Device: 0, UUID: "a", Driver: 70, Escaped: 10}}},
 		},
-		Outside: []machine.Outside{{UID: 5, Device: 1, Used: 20}, {UID: 0, Device: 0, Used: 2}, {UID: -1, Device: 0, Used: 600}},
+		Outside: []machine.Outside{{UID: 5, Device: 1, Used: 20}, {UID: 0, Device: 0, Used: 2}, {UID: -1, Device: 0, Used: 600},
+			{UID: 100006, Device: 0, Used: 5}},
 	}
-	h := heldOn(&m)
+	account := func(uid int) int { return uid % 100000 } // 6 has 100006 in /etc/subuid
+	h := heldOn(&m, account)
 	expect.True(t, h.used == [abi.Devices]uint64{7, 8} && len(h.inJobs) == 1 && h.inJobs[5] == [abi.Devices]uint64{1: 33}, h.used, h.inJobs)
-	expect.True(t, len(h.outside) == 3 && h.outside[5][1] == 20 && h.outside[0][0] == 2 && h.outside[noUser][0] == 4, h.outside)
+	expect.True(t, len(h.outside) == 4 && h.outside[5][1] == 20 && h.outside[6][0] == 65 && h.outside[0][0] == 2 && h.outside[noUser][0] == 4, h.outside)
 	m.Findings = []machine.Finding{{Kind: machine.DriverSilent}}
-	expect.True(t, heldOn(&m) == nil, "the driver does not say")
+	expect.True(t, heldOn(&m, account) == nil, "the driver does not say")
 }
 
 // What was seen long ago does not count any more, and a request that needs it is asked again after a look.

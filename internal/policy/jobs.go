@@ -76,7 +76,7 @@ func lockJobs() (*os.File, error) {
 // open finds the devices, and completes what a service that died had begun. The caller holds the lock of
 // lockJobs.
 func (p *Policy) open(warn func(string)) (*rations, error) {
-	r := &rations{policy: p, warn: warn, stays: map[int]time.Time{}, seen: lastSeen(forEver)}
+	r := &rations{policy: p, warn: warn, stays: map[int]time.Time{}, seen: lastSeen(heldFor)}
 	if err := keepLeaving(); err != nil {
 		return nil, err
 	}

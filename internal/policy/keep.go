@@ -124,6 +124,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 	defer listener.Close()
 	silent.Store(&map[int]error{})
 	go watchDevices(ctx)
+	look.warnTo(func(text string) { log.Warn(text) })
 	k := newKeeper(log, p)
 	defer k.lines.Close()
 	k.resume()
@@ -268,20 +269,29 @@ func (k *keeper) handle(peer int, line string, waits bool) (answer string, held 
 	return answer, held, err
 }
 
-// withRations calls do with the rations of the policy in force. If do fails, and what the machine's jobs and processes hold
-// counts and was not known, withRations looks and calls do again.
+// withRations calls do with the rations of the policy in force, as twice does.
 func (k *keeper) withRations(do func(*rations) error) error {
+	return k.twice(func(r *rations) error {
+		if err := checkInForce(); err != nil {
+			return err
+		}
+		return do(r)
+	})
+}
+
+// twice calls do with the rations of the policy. If do fails, and what the machine's jobs and processes hold counts and was
+// not known, twice looks and calls do again. What a run that do has ended had is the user's in both calls.
+func (k *keeper) twice(do func(*rations) error) error {
+	var ended []booked
 	try := func(known *seen) (unread bool, err error) {
 		r, done, err := k.open()
 		if err != nil {
 			return false, err
 		}
 		defer done()
-		if err := checkInForce(); err != nil {
-			return false, err
-		}
-		r.seen = known
+		r.seen, r.ended = known, ended
 		err = do(r)
+		ended = r.ended
 		return r.unread, err
 	}
 	unread, err := try(lastSeen(lookAgain))
@@ -383,18 +393,28 @@ func (k *keeper) record(uid int, refused error) {
 	}
 }
 
-// resume ends the runs without processes, and waits for the end of the others.
+// resume ends the runs without processes, returns their rations to the users' jobs, and waits for the end of the others.
 func (k *keeper) resume() {
+	lookAround()
 	r, done, err := k.open()
 	if err != nil {
 		k.log.Error("reading the runs", "error", err)
 		return
 	}
 	defer done()
+	ended := map[int]bool{}
 	for _, run := range job.RunsOf(-1) {
-		if uid, _, _ := job.RunOf(run.Name); r.endRun(run) != nil {
+		uid, _, _ := job.RunOf(run.Name)
+		if r.endRun(run) != nil {
 			created, _ := ready(run)
 			go k.awaitEnd(uid, run, created)
+		} else {
+			ended[uid] = true
+		}
+	}
+	for uid := range ended {
+		if err := r.ensureUsable(uid); err != nil {
+			k.log.Error("the ration of a run could not be given back", "uid", uid, "error", err)
 		}
 	}
 }
@@ -439,19 +459,21 @@ func endWhenUnused(wait, end func() error, sleep func(time.Duration)) (waited bo
 
 // giveBack ends a run without processes, and returns its ration to the user's job.
 func (k *keeper) giveBack(uid int, run job.Job, created int64) error {
-	r, done, err := k.open()
-	if err != nil {
-		return err
-	}
-	defer done()
-	if now, is := ready(run); is && now != created {
-		return nil // it was ended for its launcher, and the next run has its name
-	}
-	if err := r.endRun(run); err != nil {
-		return err
-	}
+	return k.twice(func(r *rations) error {
+		if now, is := ready(run); is && now != created {
+			return nil // it was ended for its launcher, and the next run has its name
+		}
+		if err := r.endRun(run); err != nil {
+			return err
+		}
+		return r.ensureUsable(uid)
+	})
+}
+
+// ensureUsable is ensure for a user who has a job. If it is needed again, it is created with the whole ration.
+func (r *rations) ensureUsable(uid int) error {
 	if !usable(uid) || checkInForce() != nil {
-		return nil // if the job is needed again, it is created with the whole ration
+		return nil
 	}
 	return r.ensure(uid)
 }

@@ -2,13 +2,14 @@ package policy
 
 import (
 	"errors"
-	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"ration/internal/abi"
 	"ration/internal/job"
+	"ration/internal/proc"
 	"ration/machine"
 )
 
@@ -23,71 +24,99 @@ type seen struct {
 type holdings struct {
 	used    [abi.Devices]uint64         // of the whole device
 	inJobs  map[int][abi.Devices]uint64 // by processes in a user's job and runs under the policy, by user
-	outside map[int][abi.Devices]uint64 // by other processes, by user; noUser has those of jobs that are no user's ration
+	outside map[int][abi.Devices]uint64 // by other processes, by account (proc.Account); noUser has those of root's other jobs
 }
 
 const noUser = -1
 
 // look is the state of lookAround.
-var look struct {
+var look = looker{read: readMachine}
+
+// looker reads the machine, for one or several requests at once.
+type looker struct {
+	read    func() *seen
 	mu      sync.Mutex
-	last    *seen         // guarded by mu
-	reading chan struct{} // guarded by mu; closed when the machine has been read; nil if it is not being read
-	began   time.Time     // guarded by mu
+	last    *seen             // guarded by mu
+	reading chan struct{}     // guarded by mu; closed when the machine has been read; nil if it is not being read
+	began   time.Time         // guarded by mu
+	late    bool              // guarded by mu: a look took too long, and none has been in time since
+	warn    func(text string) // guarded by mu; nil if there is no log
 }
 
 const (
 	// lookAgain bounds how often the machine is read: users can make the service ask as often as they like.
 	lookAgain = time.Second
-	// lookMost is how long a look may take. A driver or a user's folder that does not respond must not keep others from the
-	// service.
-	lookMost = 2 * time.Second
+	// lookMost is how long a look may take. A driver that does not respond must not keep others from the service, whose
+	// clients wait 10 s for an answer (USERJOB_WAITS). It is longer than machine.Read waits for a user's folder.
+	lookMost = 5 * time.Second
 	// heldFor is how long what processes hold counts.
 	heldFor = 10 * time.Second
-	forEver = time.Duration(math.MaxInt64)
 )
 
 // lastSeen returns what lookAround has found last, or nil if that was longer ago.
-func lastSeen(age time.Duration) *seen {
-	look.mu.Lock()
-	defer look.mu.Unlock()
-	if look.last == nil || time.Since(look.last.at) >= age {
-		return nil
-	}
-	return look.last
-}
+func lastSeen(age time.Duration) *seen { return look.lastSeen(age) }
 
 // lookAround reads the machine. It may take time, so it is called without the lock of lockJobs, and what it finds may be
-// wrong when it is used: lend checks that a job that sleeps holds nothing. If it takes too long, nothing is known: no job
-// sleeps, and only the limits of rations count.
-func lookAround() *seen {
-	if known := lastSeen(lookAgain); known != nil { // another request has just looked
+// wrong when it is used: lend checks that a job that sleeps holds nothing. If it takes too long, it returns what was found
+// last, as long as that counts; after that nothing is known: no job sleeps, and only the limits of rations count.
+func lookAround() *seen { return look.around() }
+
+func (l *looker) lastSeen(age time.Duration) *seen {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil || time.Since(l.last.at) >= age {
+		return nil
+	}
+	return l.last
+}
+
+func (l *looker) around() *seen {
+	if known := l.lastSeen(lookAgain); known != nil { // another request has just looked
 		return known
 	}
-	look.mu.Lock()
-	if look.reading == nil {
+	l.mu.Lock()
+	if l.reading == nil {
 		done := make(chan struct{})
-		look.reading, look.began = done, time.Now()
+		l.reading, l.began = done, time.Now()
 		go func() {
-			found := readMachine()
-			look.mu.Lock()
-			look.last, look.reading = found, nil
-			look.mu.Unlock()
+			found := l.read()
+			l.mu.Lock()
+			l.late = l.late && time.Since(l.began) >= lookMost
+			l.last, l.reading = found, nil
+			l.mu.Unlock()
 			close(done)
 		}()
 	}
-	done, left := look.reading, lookMost-time.Since(look.began)
-	look.mu.Unlock()
+	done, left := l.reading, lookMost-time.Since(l.began)
+	l.mu.Unlock()
 	select {
 	case <-done:
 	case <-time.After(left):
 	}
-	look.mu.Lock()
-	defer look.mu.Unlock()
-	if look.reading == done {
-		look.last = &seen{at: time.Now()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reading == done {
+		l.isLate()
 	}
-	return look.last
+	return l.last
+}
+
+// isLate forgets what was found too long ago, and says once that looks take too long. The caller holds l.mu.
+func (l *looker) isLate() {
+	if l.last == nil || time.Since(l.last.at) >= heldFor {
+		l.last = &seen{at: time.Now()}
+	}
+	if !l.late && l.warn != nil {
+		l.warn("reading what programs hold takes longer than " + lookMost.String() + ": if it takes much longer, rations count by their limits only, and none that sleeps is lent")
+	}
+	l.late = true
+}
+
+// warnTo sets where to write that looks take too long.
+func (l *looker) warnTo(warn func(text string)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.warn = warn
 }
 
 func readMachine() *seen {
@@ -101,7 +130,7 @@ func readMachine() *seen {
 			out.asleep[j.Path] = true
 		}
 	}
-	out.held = heldOn(&m)
+	out.held = heldOn(&m, proc.Account)
 	return out
 }
 
@@ -114,8 +143,8 @@ func (r *rations) mustLook() bool {
 	return r.seen == nil
 }
 
-// heldOn returns what processes hold, or nil if that is not known.
-func heldOn(m *machine.Machine) *holdings {
+// heldOn returns what processes hold, or nil if that is not known. account is proc.Account.
+func heldOn(m *machine.Machine, account func(int) int) *holdings {
 	if slices.ContainsFunc(m.Findings, func(f machine.Finding) bool { return f.Kind == machine.DriverSilent }) {
 		return nil
 	}
@@ -145,14 +174,16 @@ func heldOn(m *machine.Machine) *holdings {
 			inside := d.Driver - min(d.Escaped, d.Driver)
 			if uid, is := job.PolicyUser(j.Path); is {
 				add(h.inJobs, uid, m.Devices[at].Device, inside)
-			} else {
+			} else if strings.HasPrefix(j.Path, job.RootFolder+"/") {
 				add(h.outside, noUser, m.Devices[at].Device, inside)
+			} else { // a region that a user has made elsewhere
+				add(h.outside, account(j.UID), m.Devices[at].Device, inside)
 			}
 		}
 	}
 	for _, o := range m.Outside {
 		if o.UID >= 0 { // otherwise it has ended since the driver was asked
-			add(h.outside, o.UID, o.Device, o.Used)
+			add(h.outside, account(o.UID), o.Device, o.Used)
 		}
 	}
 	return h

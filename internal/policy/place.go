@@ -111,8 +111,13 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 		}
 		here := limits.Restrict(now)
 		if !r.suits(now, want, limits) && idle(uid) {
-			// With no room elsewhere it stays, if it may: a changed rule must not cost the user the present place.
-			there, why, full := r.placeNew(uid, want, limits, at, atWhy)
+			// With no room elsewhere it stays, if it may: a changed rule must not cost the user the present place, nor other
+			// idle users theirs.
+			find := func() (region.Limits, string, error) { return r.placeFree(uid, want, limits) }
+			if at != 0 || isLent(&here) {
+				find = func() (region.Limits, string, error) { return r.placeNew(uid, want, limits, at, atWhy) }
+			}
+			there, why, full := find()
 			if errors.Is(full, errUnread) {
 				return limits, "", full
 			}
@@ -177,14 +182,19 @@ func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limit
 	return limits.Restrict(at), why, nil
 }
 
-// placeFree is placeAnew for a user without a program: nobody loses a ration for it.
+// placeFree is placeNew for a user without a program: nobody loses a ration for it.
 func (r *rations) placeFree(uid, want int, limits region.Limits) (_ region.Limits, why string, err error) {
 	if r.mustLook() {
 		return limits, "", errUnread
 	}
 	b := r.beside(uid)
-	at, why := launch.Choose(want, r.candidates(limits, b, nil), inNoRation)
-	limits = limits.Restrict(at)
+	if want != 0 {
+		at, because := launch.Choose(want, r.candidates(limits, b, nil), inNoRation)
+		limits, why = limits.Restrict(at), because
+	}
+	if r.policy.Overbook {
+		return limits, why, nil
+	}
 	return limits, why, r.checkBeside(limits, b, nil)
 }
 

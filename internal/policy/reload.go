@@ -85,7 +85,7 @@ func (k *keeper) reload() {
 	}
 	k.behind = out.Misplaced
 	for _, f := range out.Failed {
-		if errors.Is(f.Err, ErrOverbooked) && !slices.Contains(k.behind, f.UID) {
+		if (errors.Is(f.Err, ErrOverbooked) || errors.Is(f.Err, errUnread)) && !slices.Contains(k.behind, f.UID) {
 			k.behind = append(k.behind, f.UID)
 		}
 		k.log.Error("a user's job could not be made or changed", "user", proc.UserName(f.UID), "uid", f.UID, "error", f.Text())
@@ -134,7 +134,7 @@ func (k *keeper) catchUp() {
 			l, _ := readLimits(job.OfUserPath(uid))
 			r.say(uid, "%s has the ration of the changed rule: %s", proc.UserName(uid), r.rationText(l))
 		}
-		return !errors.Is(err, ErrOverbooked)
+		return !errors.Is(err, ErrOverbooked) && !errors.Is(err, errUnread)
 	})
 }
 
@@ -144,6 +144,7 @@ func (k *keeper) leaveFailed() {
 	if known := silent.Load(); known == nil || len(*known) == 0 {
 		return
 	}
+	lookAround()
 	r, done, err := k.open()
 	if err != nil {
 		return // the next tick tries again
