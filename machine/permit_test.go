@@ -77,3 +77,39 @@ func TestScannerOfRemovedRegions(t *testing.T) {
 		expect.True(t, at >= 0 && m.Jobs[at].State == Running && (m.Jobs[at].Error == "") == (i == 2), path, "is number", at, "of", m.Jobs)
 	}
 }
+
+// A program that reads again and again has a few threads at most in a folder that does not respond.
+func TestReadsOfUserWhoDoesNotAnswer(t *testing.T) {
+	const uid = 4_000_123
+	var inside atomic.Int32
+	hangs, asked := make(chan struct{}), make(chan struct{}, 100)
+	var all []*userScan
+	begun := time.Now()
+	for range mostReads + 3 {
+		u := newUserScan(uid, "it", nil)
+		u.once, u.paths = true, func() []string {
+			inside.Add(1)
+			asked <- struct{}{}
+			<-hangs
+			return nil
+		}
+		u.start(time.Now(), nil, bounds{}, true, make(chan struct{}, 1))
+		all = append(all, u)
+	}
+	for range mostReads {
+		<-asked
+	}
+	for _, u := range all[mostReads:] { // these are not waited for
+		u.wait(make(chan struct{}), time.Hour)
+		expect.True(t, u.unanswering && time.Since(begun) < time.Minute, "it has answered")
+	}
+	expect.Equal(t, inside.Load(), mostReads, "are under way")
+	close(hangs)
+	for _, u := range all[:mostReads] {
+		<-u.done
+	}
+	for end := time.Now().Add(time.Minute); !readsOf.enter(uid); { // the thread of the last one has left
+		expect.Must(t, time.Now().Before(end), "still full")
+	}
+	readsOf.leave(uid)
+}

@@ -135,6 +135,10 @@ func (u *userScan) start(now time.Time, hints map[string]bool, most bounds, all 
 	done := u.done
 	p := &permit{all: permits, over: make(chan struct{})}
 	u.permit = p
+	if u.once && !readsOf.enter(u.uid) {
+		u.began = time.Time{} // it does not answer
+		return
+	}
 	go func() {
 		if u.quota != nil { // read one region of an account at a time, because each copy is large
 			u.quota.turn.Lock()
@@ -147,6 +151,7 @@ func (u *userScan) start(now time.Time, hints map[string]bool, most bounds, all 
 		var next userResult
 		if u.once {
 			next = u.readOnce()
+			readsOf.leave(u.uid)
 		} else {
 			next = u.scan(now, hints, most, all)
 		}
