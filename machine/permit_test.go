@@ -78,38 +78,41 @@ func TestScannerOfRemovedRegions(t *testing.T) {
 	}
 }
 
-// A program that reads again and again has a few threads at most in a folder that does not respond.
+// A program that reads again and again has a few threads at most in a folder that does not respond. Reads that are not late
+// do not count.
 func TestReadsOfUserWhoDoesNotAnswer(t *testing.T) {
 	const uid = 4_000_123
 	var inside atomic.Int32
-	hangs, asked := make(chan struct{}), make(chan struct{}, 100)
-	var all []*userScan
-	begun := time.Now()
-	for range mostReads + 3 {
+	hangs, over := make(chan struct{}), make(chan struct{})
+	close(over)
+	read := func() *userScan {
 		u := newUserScan(uid, "it", nil)
 		u.once, u.paths = true, func() []string {
 			inside.Add(1)
-			asked <- struct{}{}
 			<-hangs
 			return nil
 		}
 		u.start(time.Now(), nil, bounds{}, true, make(chan struct{}, 1))
-		all = append(all, u)
+		return u
 	}
-	for range mostReads {
-		<-asked
+	together := []*userScan{read(), read(), read(), read(), read(), read()}
+	for inside.Load() < int32(len(together)) {
+		runtime.Gosched()
 	}
-	for _, u := range all[mostReads:] { // these are not waited for
-		u.wait(make(chan struct{}), time.Hour)
-		expect.True(t, u.unanswering && time.Since(begun) < time.Minute, "it has answered")
+	for _, u := range together[:mostLate] {
+		u.wait(over, 0)
+		u.wait(over, 0) // is no other read
+		expect.True(t, u.unanswering, "it has answered")
 	}
-	expect.Equal(t, inside.Load(), mostReads, "are under way")
+	last := read()
+	last.wait(nil, time.Hour) // is not waited for
+	expect.True(t, last.unanswering, "it has answered")
+	expect.Equal(t, int(inside.Load()), len(together), "are under way")
 	close(hangs)
-	for _, u := range all[:mostReads] {
+	for _, u := range together {
 		<-u.done
 	}
-	for end := time.Now().Add(time.Minute); !readsOf.enter(uid); { // the thread of the last one has left
-		expect.Must(t, time.Now().Before(end), "still full")
-	}
-	readsOf.leave(uid)
+	lateReads.Lock()
+	defer lateReads.Unlock()
+	expect.True(t, lateReads.of[uid] == nil, "some still count")
 }

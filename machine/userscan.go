@@ -135,8 +135,7 @@ func (u *userScan) start(now time.Time, hints map[string]bool, most bounds, all 
 	done := u.done
 	p := &permit{all: permits, over: make(chan struct{})}
 	u.permit = p
-	if u.once && !readsOf.enter(u.uid) {
-		u.began = time.Time{} // it does not answer
+	if u.refuseRead() {
 		return
 	}
 	go func() {
@@ -151,13 +150,13 @@ func (u *userScan) start(now time.Time, hints map[string]bool, most bounds, all 
 		var next userResult
 		if u.once {
 			next = u.readOnce()
-			readsOf.leave(u.uid)
 		} else {
 			next = u.scan(now, hints, most, all)
 		}
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.running, u.next, u.untaken = false, next, true
+		u.countEnd()
 		if u.over {
 			u.state.close()
 		}
@@ -180,7 +179,7 @@ func (u *userScan) take() {
 // has taken longer than timeout. It reports whether last has changed since the previous wait.
 func (u *userScan) wait(deadline <-chan struct{}, timeout time.Duration) (changed bool) {
 	u.mu.Lock()
-	running, done, left := u.running, u.done, time.Until(u.began.Add(timeout))
+	running, done, left := u.running && !u.began.IsZero(), u.done, time.Until(u.began.Add(timeout))
 	u.mu.Unlock()
 	if running && (deadline == nil || left > 0) {
 		select {
@@ -193,6 +192,7 @@ func (u *userScan) wait(deadline <-chan struct{}, timeout time.Duration) (change
 	u.take()
 	u.late = u.running
 	u.unanswering = u.running && time.Since(u.began) >= timeout
+	u.countLate()
 	if u.unanswering {
 		u.permit.leave() // so that another scan can start
 		if len(u.partial) > 0 {
