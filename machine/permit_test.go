@@ -105,7 +105,9 @@ func TestReadsOfUserWhoDoesNotAnswer(t *testing.T) {
 		expect.True(t, u.unanswering, "it has answered")
 	}
 	last := read()
-	last.wait(nil, time.Hour) // is not waited for
+	late := make(chan struct{})
+	defer time.AfterFunc(10*time.Second, func() { close(late) }).Stop()
+	last.wait(late, time.Hour) // is not waited for
 	expect.True(t, last.unanswering, "it has answered")
 	expect.Equal(t, int(inside.Load()), len(together), "are under way")
 	close(hangs)
