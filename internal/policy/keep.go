@@ -470,7 +470,7 @@ func (k *keeper) giveBack(uid int, run job.Job, created int64) error {
 	})
 }
 
-// ensureUsable is ensure for a user who has a job. If it is needed again, it is created with the whole ration.
+// ensureUsable is ensure for a user who has a job. A user without one gets the whole ration with the next job.
 func (r *rations) ensureUsable(uid int) error {
 	if !usable(uid) || checkInForce() != nil {
 		return nil
