@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"ration/check/expect"
 	"ration/check/testenv"
@@ -184,6 +185,24 @@ func TestSteps(t *testing.T) {
 	_, failed := r.run("scripts/steps", "all", "failed:1?=exit 1")
 	expect.True(t, late != nil && failed != nil, late, failed)
 	expect.True(t, err != nil && strings.HasPrefix(out, "why\nall: first failed with status 3") && !strings.Contains(out, "never"), out, err)
+}
+
+// steps ends a step that has had its minutes. Where the machine did not have its processors for that long, the step has
+// all the minutes of its target, and has shown nothing if it does not end within them.
+func TestStepsWithoutProcessors(t *testing.T) {
+	r := newRepo(t, "steps")
+	steps := func(arguments ...string) (string, error) {
+		r.write("stat", "cpu 100 0 0 0 0 0 0 0 0 0\n")
+		return r.run("env", append([]string{"STEPS_MINUTE=1", "STEPS_STAT=stat", "scripts/steps"}, arguments...)...)
+	}
+	starve := "echo 'cpu 110 0 0 0 0 0 0 90 0 0' >stat; "
+	begun := time.Now()
+	out, err := steps("all:60", "late:2=sleep 60")
+	expect.True(t, err != nil && strings.Contains(out, "all: late failed with status 124") && time.Since(begun) < 30*time.Second, out, err)
+	out, err = steps("all:12", "late:10="+starve+"sleep 60", "next:2=true")
+	expect.True(t, err == nil && strings.Contains(out, "late: skipped: this machine had its processors for ") && strings.Contains(out, "  next: skipped: it may take 2 minutes, and 0 of 12 are left"), out, err)
+	out, err = steps("all:60", "slow:10="+starve+"sleep 12")
+	expect.True(t, err == nil && strings.Contains(out, "\nall: all passed (slow)"), out, err)
 }
 
 // gotest prints why tests were skipped, and of tests that failed what they wrote.
