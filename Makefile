@@ -130,7 +130,7 @@ build/promtool build/prometheus:
 	@if command -v $(@F) >/dev/null; then ln -sf "$$(command -v $(@F))" $@; else scripts/promtool build; fi
 
 # Tests that run beside each other wait most of the time.
-GOTEST     := RATION_TEST_MADE=1 scripts/gotest -parallel $(shell expr 2 '*' $(CORES))
+GOTEST     := RATION_TEST_MADE=1 scripts/gotest -timeout 30m -parallel $(shell expr 2 '*' $(CORES))
 TOOLS      := spin valgrind eatmydata libjemalloc.so.2 unshare python3 jq musl-gcc systemd-analyze
 test: ## everything that runs without a GPU, with the long walks shortened: start here
 	@scripts/need $(TOOLS)
