@@ -79,9 +79,8 @@ func Trusted(file string) error {
 
 // Result is how a policy was applied.
 type Result struct {
-	Users     []int // have the ration of their rule
-	Failed    []Fail
-	Misplaced []int // are in use on other devices than their rule wants, or those have no room
+	Users  []int // have the ration of their rule
+	Failed []Fail
 }
 
 // Fail is a user whose ration could not be created or changed.
@@ -150,7 +149,6 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 			break
 		}
 	}
-	out.Misplaced = slices.DeleteFunc(Users(), func(uid int) bool { return !r.misplaced(uid) })
 	slices.Sort(out.Users)
 	out.Users = slices.DeleteFunc(out.Users, func(uid int) bool { return hasAgent && uid == agent }) // no user of the operator's
 	return out, nil
