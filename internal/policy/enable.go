@@ -95,8 +95,12 @@ func (f Fail) Text() string {
 		return f.Err.Error()
 	}
 	text := whyFull(f.Err)
-	if usable(f.UID) {
-		text += "; the user keeps the ration of before until there is room"
+	var full *noRoom
+	if errors.As(f.Err, &full) && full.outside > 0 {
+		text += " (ration ps names the programs that are in none)"
+	}
+	if isShortfall(f.Err) {
+		text += "; the user keeps what it had of that until there is room, and the rest of the rule counts"
 	}
 	return text
 }

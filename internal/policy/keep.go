@@ -473,14 +473,6 @@ func (k *keeper) giveBack(uid int, run job.Job, created int64) error {
 	})
 }
 
-// ensureUsable is ensure for a user who has a job. A user without one gets the whole ration with the next job.
-func (r *rations) ensureUsable(uid int) error {
-	if !usable(uid) || checkInForce() != nil {
-		return nil
-	}
-	return r.ensure(uid)
-}
-
 // open takes the locks that protect the jobs of users. done releases them.
 func (k *keeper) open() (r *rations, done func(), err error) {
 	k.turn.lock()
