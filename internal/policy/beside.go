@@ -12,10 +12,10 @@ import (
 
 // beside is what the ration of a user must fit beside: the rations of others, and what programs hold in no ration.
 type beside struct {
-	booked []booked            // by others
-	uid    int                 // the user
-	has    [abi.Devices]uint64 // bytes of each device that the user's ration has already
-	held   *holdings           // nil if it is not known
+	booked []booked       // by others
+	uid    int            // the user
+	has    launch.Booking // by the user's ration already
+	held   *holdings      // nil if it is not known
 }
 
 // beside returns what the ration of a user must fit beside.
@@ -37,10 +37,8 @@ func (r *rations) beside(uid int) (b beside) {
 		}
 	}
 	for _, o := range append(own, r.ended...) {
-		for d := range abi.Devices {
-			if o.uid == uid {
-				b.has[d] += o.limits.Memory[d].Bytes()
-			}
+		if o.uid == uid {
+			b.has.Add(o.limits)
 		}
 	}
 	if r.seen != nil && time.Since(r.seen.at) < heldFor {
@@ -69,7 +67,7 @@ func (b *beside) grows(l region.Limits) bool {
 	return false
 }
 
-func (b *beside) growsOn(d int, l region.Limits) bool { return l.Memory[d].Bytes() > b.has[d] }
+func (b *beside) growsOn(d int, l region.Limits) bool { return l.Memory[d].Bytes() > b.has.Memory[d] }
 
 // leastOutside is how much must be held in no ration on a device to count: the driver takes some memory that nobody holds,
 // and its count of a job may exceed that of the library a little.

@@ -50,7 +50,7 @@ func TestOutside(t *testing.T) {
 		{name: "for what the user has already", outside: holds{0: gigabytes(130)}, used: 130, has: 20, want: 0},
 	} {
 		b := beside{booked: c.booked, uid: 9, held: &holdings{inJobs: c.inJobs, outside: c.outside}}
-		b.held.used[0], b.has[0] = c.used*gib, c.has*gib
+		b.held.used[0], b.has.Memory[0] = c.used*gib, c.has*gib
 		expect.Equal(t, b.outside(0, on(20), c.without), c.want*gib, c.name)
 		b.held = nil
 		expect.Equal(t, b.outside(0, on(20), c.without), uint64(0), c.name, "unknown")

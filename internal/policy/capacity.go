@@ -38,7 +38,7 @@ func (r *rations) fits(uid int, l region.Limits) error {
 			if lose, err = fewest(r.yielding(keep), check); err != nil {
 				var room *noRoom
 				if errors.As(err, &room) {
-					room.has = limit.Size(b.has[room.device])
+					room.has = limit.Size(b.has.Memory[room.device])
 				}
 				return err
 			}

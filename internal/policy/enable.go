@@ -79,9 +79,8 @@ func Trusted(file string) error {
 
 // Result is how a policy was applied.
 type Result struct {
-	Users     []int // have the ration of their rule
-	Failed    []Fail
-	Misplaced []int // are in use on other devices than their rule wants, or those have no room
+	Users  []int // have the ration of their rule
+	Failed []Fail
 }
 
 // Fail is a user whose ration could not be created or changed.
@@ -96,8 +95,12 @@ func (f Fail) Text() string {
 		return f.Err.Error()
 	}
 	text := whyFull(f.Err)
-	if usable(f.UID) {
-		text += "; the user keeps the ration of before until there is room"
+	var full *noRoom
+	if errors.As(f.Err, &full) && full.outside > 0 {
+		text += " (ration ps names the programs that are in none)"
+	}
+	if isShortfall(f.Err) {
+		text += "; the user keeps what it had of that until there is room, and the rest of the rule counts"
 	}
 	return text
 }
@@ -150,7 +153,6 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 			break
 		}
 	}
-	out.Misplaced = slices.DeleteFunc(Users(), func(uid int) bool { return !r.misplaced(uid) })
 	slices.Sort(out.Users)
 	out.Users = slices.DeleteFunc(out.Users, func(uid int) bool { return hasAgent && uid == agent }) // no user of the operator's
 	return out, nil

@@ -161,7 +161,7 @@ func (r *rations) ensureAt(uid int, at region.Place) error {
 	if rule.Exempt {
 		return r.exempt(uid)
 	}
-	if err := r.give(uid, ration, rule, at, "a program that had begun there asked for "+at.String()); !errors.Is(err, ErrFailed) {
+	if err := r.adjust(uid, ration, rule, at, "a program that had begun there asked for "+at.String()); !errors.Is(err, ErrFailed) {
 		return err
 	}
 	return nil // the limits stay until the GPU answers, or the programs there have ended
@@ -200,33 +200,19 @@ func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place
 	}
 	asked, _ := os.ReadFile(askedPath(uid))
 	limits, why, err := r.place(uid, ration, limits, at, atWhy)
-	if err == nil {
-		limits, err = r.divide(uid, rule, limits)
-	}
 	if err != nil {
 		return err
 	}
 	if usable(uid) {
-		returned := lent(uid)
-		if err := setLimits(uid, limits); err != nil {
-			return err
-		}
-		if returned {
-			_ = job.SettleDenied(uid)
-		}
-		if err := job.Relabel(jobOf(uid), rule.labels()); err != nil {
-			return err
-		}
-	} else if err := r.create(uid, ration, limits, why); err != nil {
-		return err
-	} else if err := keepAsked(uid, asked); err != nil {
+		return r.set(uid, rule, limits)
+	}
+	if limits, err = r.divide(uid, rule, limits); err != nil {
 		return err
 	}
-	err = os.Remove(filepath.Join(folderOf(uid), job.ExemptName))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("rationing user %d: %w", uid, err)
+	if err := r.create(uid, ration, limits, why); err != nil {
+		return err
 	}
-	return nil
+	return errors.Join(keepAsked(uid, asked), endExemption(uid))
 }
 
 func folderOf(uid int) string { return filepath.Dir(job.OfUserPath(uid)) }

@@ -65,7 +65,7 @@ type keeper struct {
 	turn   turn              // held while jobs are made or changed
 	policy *Policy           // in force; guarded by turn
 	stays  map[int]time.Time // of rations; guarded by turn
-	behind []int             // users without the ration of a changed rule: no room, or on other devices; only for Keep
+	behind []int             // users that may not have the ration of their rule: no room, or on other devices; only for Keep
 }
 
 // turn is a lock that serves the first caller first. A sync.Mutex may serve a later caller before one
@@ -158,6 +158,9 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 			}
 			if slices.ContainsFunc(events, mayChangeConfig) {
 				k.reload()
+			}
+			if slices.ContainsFunc(events, mayBeApplied) {
+				k.behind = Users() // also if only the groups of users have changed
 			}
 		}
 	}
@@ -468,14 +471,6 @@ func (k *keeper) giveBack(uid int, run job.Job, created int64) error {
 		}
 		return r.ensureUsable(uid)
 	})
-}
-
-// ensureUsable is ensure for a user who has a job. A user without one gets the whole ration with the next job.
-func (r *rations) ensureUsable(uid int) error {
-	if !usable(uid) || checkInForce() != nil {
-		return nil
-	}
-	return r.ensure(uid)
 }
 
 // open takes the locks that protect the jobs of users. done releases them.

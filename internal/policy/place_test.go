@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"ration/check/expect"
 	"ration/internal/abi"
@@ -194,4 +195,18 @@ func TestRestrictRunWhereItFits(t *testing.T) {
 	_, err = machineOf(10, 10).restrictRun(&run, asked, on(6, 4))
 	expect.OK(t, err)
 	expect.Equal(t, run.Visible(), region.PlaceAt(1))
+}
+
+// The service moves an idle user by itself, so only to where there is room, and it looks at the machine before.
+func TestPlaceFree(t *testing.T) {
+	r := machineOf(140, 140)
+	_, _, err := r.placeFree(4242, 1, on(100, 100))
+	expect.True(t, errors.Is(err, errUnread) && r.unread, err)
+	r.seen = &seen{at: time.Now(), held: &holdings{outside: map[int][abi.Devices]uint64{0: gigabytes(118)}}}
+	r.seen.held.used = gigabytes(118)
+	limits, _, err := r.placeFree(4242, 1, on(100, 100))
+	expect.OK(t, err)
+	expect.Equal(t, limits.Visible(), region.PlaceAt(1))
+	_, _, err = r.placeFree(4242, 0, on(100, 100))
+	expect.True(t, errors.Is(err, ErrOverbooked), err)
 }

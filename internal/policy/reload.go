@@ -21,6 +21,11 @@ func mayChangeConfig(e safepath.WatchEvent) bool {
 	return e.Name == filepath.Base(ConfigFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
 }
 
+// mayBeApplied reports whether an event may mean that a policy was put in force, by this process or by ration policy apply.
+func mayBeApplied(e safepath.WatchEvent) bool {
+	return e.Name == filepath.Base(InForceFile) || e.Mask&unix.IN_Q_OVERFLOW != 0
+}
+
 // watchFolder watches the folder of the operator's file, and sends its events. stop closes the
 // channel.
 func watchFolder(path string) (changes <-chan []safepath.WatchEvent, stop func(), err error) {
@@ -83,11 +88,7 @@ func (k *keeper) reload() {
 	if err == nil {
 		err = p.putInForce()
 	}
-	k.behind = out.Misplaced
 	for _, f := range out.Failed {
-		if (errors.Is(f.Err, ErrOverbooked) || errors.Is(f.Err, errUnread)) && !slices.Contains(k.behind, f.UID) {
-			k.behind = append(k.behind, f.UID)
-		}
 		k.log.Error("a user's job could not be made or changed", "user", proc.UserName(f.UID), "uid", f.UID, "error", f.Text())
 	}
 	if err != nil {
@@ -101,8 +102,8 @@ func (k *keeper) reload() {
 	}
 }
 
-// behindEvery is how often the service tries to give users the ration of a changed rule for which there was no room, or
-// whose programs kept it from moving.
+// behindEvery is how often the service tries to give users the ration of their rule for which there was no room, or whose
+// programs kept it from moving.
 const behindEvery = 5 * time.Second
 
 // catchUp gives them their rations, if there is room now and no user waits for it.
@@ -126,12 +127,12 @@ func (k *keeper) catchUp() {
 		if lent(uid) {
 			return false
 		}
+		before, _ := readLimits(job.OfUserPath(uid))
 		err := r.ensure(uid)
 		if err == nil && r.misplaced(uid) {
 			return false // until its programs have ended
 		}
-		if err == nil {
-			l, _ := readLimits(job.OfUserPath(uid))
+		if l, _ := readLimits(job.OfUserPath(uid)); err == nil && l != before {
 			r.say(uid, "%s has the ration of the changed rule: %s", proc.UserName(uid), r.rationText(l))
 		}
 		return !errors.Is(err, ErrOverbooked) && !errors.Is(err, errUnread)

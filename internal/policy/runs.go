@@ -276,7 +276,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err := r.checkTurn(uid, false); err != nil {
 		return nil, 0, err
 	}
-	if err := r.give(uid, ration, rule, 0, ""); err != nil { // creates the user's job, or corrects its limits
+	if err := r.adjust(uid, ration, rule, 0, ""); err != nil && !isShortfall(err) { // creates the user's job, or corrects its limits
 		return nil, 0, err
 	}
 	before, err := readLimits(job.OfUserPath(uid))
@@ -412,10 +412,10 @@ func (r *rations) returnRun(uid int, name string) error {
 	switch err := r.endRun(run); {
 	case errors.Is(err, job.ErrLiving) || errors.Is(err, job.ErrInUse):
 		return nil
-	case err != nil || !usable(uid):
+	case err != nil:
 		return err
 	}
-	return r.ensure(uid)
+	return r.ensureUsable(uid)
 }
 
 // endRun ends a run without processes: it sets the run's limits to 0 and removes it. The next

@@ -1,0 +1,109 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"ration/internal/abi"
+	"ration/internal/job"
+	"ration/internal/limit"
+	"ration/internal/region"
+)
+
+// shortfall is the error for a user with a job whose rule has more than there is room for. It matches ErrOverbooked. The user
+// keeps what it had of that, and has the rest of the rule.
+type shortfall struct{ error }
+
+func (e shortfall) Unwrap() error { return e.error }
+
+func isShortfall(err error) bool { return errors.As(err, &shortfall{}) }
+
+// adjust is give for the ration of the user's rule. If there is no room for all of it and the user has a job, the error is a
+// shortfall.
+func (r *rations) adjust(uid int, ration limit.Limits, rule *Rule, at region.Place, atWhy string) error {
+	full := r.give(uid, ration, rule, at, atWhy)
+	if !errors.Is(full, ErrOverbooked) || !usable(uid) || lent(uid) {
+		return full
+	}
+	limits, err := r.limitsOf(ration)
+	if err != nil {
+		return err
+	}
+	now, err := readLimits(jobOf(uid).Path)
+	if err != nil {
+		return err
+	}
+	limits = r.within(limits.Restrict(now.Visible()), now, r.beside(uid))
+	if err := r.set(uid, rule, limits); err != nil {
+		return errors.Join(full, err)
+	}
+	return shortfall{full}
+}
+
+// ensureUsable is ensure for a user who has a job. A user without one gets the whole ration with the next job.
+func (r *rations) ensureUsable(uid int) error {
+	if !usable(uid) || checkInForce() != nil {
+		return nil
+	}
+	if err := r.ensure(uid); !isShortfall(err) {
+		return err
+	}
+	return nil // the user has what it had
+}
+
+// within returns limits with the memory and the shares of now, those of the user's job, and of the user's runs, where there is
+// no room for more. Nobody loses a ration for it.
+func (r *rations) within(limits, now region.Limits, b beside) region.Limits {
+	out := limits
+	for d := range abi.Devices {
+		if now.Memory[d].Limited() && b.growsOn(d, limits) {
+			out.Memory[d] = abi.MakeLimit(b.has.Memory[d])
+		}
+		out.Compute[d] = min(uint64(abi.Percent(limits.Compute[d])), b.has.Share[d])
+	}
+	if r.mustLook() {
+		return out
+	}
+	for d := range r.totals() {
+		memory, share := out, out
+		memory.Memory[d] = limits.Memory[d]
+		if r.checkBeside(memory.Restrict(region.PlaceAt(d)), b, nil) == nil {
+			out, share = memory, memory
+		}
+		share.Compute[d] = limits.Compute[d]
+		if share.MayUse(d) && r.checkBeside(share.Restrict(region.PlaceAt(d)), b, nil) == nil {
+			out = share
+		}
+	}
+	return out
+}
+
+// set changes the limits of a user's job and runs to those of a ration.
+func (r *rations) set(uid int, rule *Rule, limits region.Limits) error {
+	limits, err := r.divide(uid, rule, limits)
+	if err != nil {
+		return err
+	}
+	returned := lent(uid)
+	if err := setLimits(uid, limits); err != nil {
+		return err
+	}
+	if returned {
+		_ = job.SettleDenied(uid)
+	}
+	if err := job.Relabel(jobOf(uid), rule.labels()); err != nil {
+		return err
+	}
+	return endExemption(uid)
+}
+
+func endExemption(uid int) error {
+	err := os.Remove(filepath.Join(folderOf(uid), job.ExemptName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("rationing user %d: %w", uid, err)
+	}
+	return nil
+}
