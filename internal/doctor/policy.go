@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -57,13 +58,16 @@ func (c *checker) checkPolicy() {
 			what = "the file that is in force has an error by now" // a user or group is gone, or a GPU
 		}
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		c.warn("policy", forRoot("ration policy apply, when it is there again; "+policy.InForceFile+" has the rules"), "%s is missing; the policy in force stays", policy.ConfigFile)
+	case err != nil:
 		first, rest, more := strings.Cut(err.Error(), "\n")
 		if more {
 			first += fmt.Sprintf(" (and %d more)", 1+strings.Count(rest, "\n"))
 		}
 		c.warn("policy", forRoot("ration policy check, which shows all errors, and when they are mended ration policy apply"), "%s: %s", what, first)
-	} else if !p.IsOf(text) {
+	case !p.IsOf(text):
 		c.warn("policy", forRoot("ration policy apply"), "%s differs from the policy in force", policy.ConfigFile)
 	}
 	unit := keeperUnit()

@@ -208,13 +208,14 @@ func (p *Policy) checkCapacity(file string) error {
 		if rule.Exempt || rule.broken {
 			continue
 		}
-		path := strings.Replace(rule.Source, ".", "\x00", 1)
+		path := rule.path
 		limits, err := machine.limitsOf(rule.Default)
-		if err == nil {
-			_, err = machine.limitsOf(rule.Largest)
-		}
 		if err != nil {
 			r.problem(path, "%s: %v", rule.Source, err)
+			continue
+		}
+		if _, err := machine.limitsOf(rule.Largest); err != nil {
+			r.problem(path+"\x00largest", "%s: largest: %v", rule.Source, err)
 			continue
 		}
 		if n, has := rule.Default.Devices, len(machine.totals()); n != limit.AllDevices && has > 0 && int(n) > has {

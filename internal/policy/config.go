@@ -56,7 +56,7 @@ const leastSleepAfter = time.Second
 
 // Rule is the ration of a user, of each user of a group, or of everybody else.
 type Rule struct {
-	Source  string // users.anna, groups.students or everybody
+	Source  string // users.anna, users."anna.b", groups.students or everybody, as in the file
 	Exempt  bool   // no job, no limit
 	Default limit.Limits
 	Largest limit.Limits // the most that the user may ask for; equal to Default if the file sets none
@@ -66,8 +66,9 @@ type Rule struct {
 	// SleepAfter is for how long the user's jobs do nothing on their devices before they fall asleep; 0 if they do not.
 	SleepAfter time.Duration
 
-	line   int  // line where the rule begins: the first of a user's groups applies
-	broken bool // the rule has a problem
+	path   string // of the rule in the file, with a NUL between names
+	line   int    // line where the rule begins: the first of a user's groups applies
+	broken bool   // the rule has a problem
 }
 
 // Policy is a valid configuration.
@@ -272,8 +273,11 @@ func (r *reader) rule(kind, name string, t *ruleText, overbook bool) *Rule {
 	path, source := name, name
 	if kind != "" {
 		path, source = kind+"\x00"+name, kind+"."+name
+		if strings.Contains(name, ".") {
+			source = fmt.Sprintf("%s.%q", kind, name)
+		}
 	}
-	out, known := &Rule{Source: source, Exempt: t.Exempt, line: r.position(path).Line}, len(r.problems)
+	out, known := &Rule{Source: source, path: path, Exempt: t.Exempt, line: r.position(path).Line}, len(r.problems)
 	defer func() { out.broken = len(r.problems) > known || r.incomplete[path] || r.wrong[out.line] }()
 	out.Default = r.ration(path, t.rationText)
 	if t.Devices != nil {

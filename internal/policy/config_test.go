@@ -40,6 +40,7 @@ func TestParseProblems(t *testing.T) {
 		{head + "[users.anna]\nmemory = \"1g\"\nprojects = [\n\"a\"]\n[users.anna]\nwhen_full = \"never\"\ncolour = 1\n", []string{"7:2: table anna already exists", "8:1: users.anna: when_full = ", "9:1: users.anna.colour: no such key"}},
 		{"missing = 3\neverybody = \"8g\"\n", []string{`1:1: missing = 3: text in quotes is needed (as missing = "closed")`, `2:1: everybody = "8g": a section is needed (as [everybody]`}},
 		{head + "largest = true\ncompute = [1]\n[[users]]\n", []string{"3:1: largest = true: a section is needed (as [everybody.largest]", `4:1: everybody.compute: text in quotes is needed (as compute = "30%")`, "5:3: users: a section is needed"}},
+		{head + "[users.max.muster]\nmemory = \"1g\"\n", []string{`3:12: users.max.muster: no such key (a name with a dot is in quotes: [users."max.muster"])`}},
 		{head + "color = \"red\"\n", []string{"3:1: everybody.color: no such key"}},
 		{"[everybody]\nmemory = \"lots\"\n[group.staff]\nmemory = \"1g\"\n", []string{`2:1: memory="lots": not a size`, "3:2: group: no such key"}},
 		{"sleep_memory = \"lots\"\n" + head, []string{`1:1: sleep_memory = "lots": not a size`}},

@@ -240,6 +240,8 @@ func (r *reader) checkTable(path string, table map[string]any, t reflect.Type) {
 		}
 		inside := join(path, key)
 		switch {
+		case !known && isTable(value) && slices.Contains([]string{"users", "groups"}, parent(path)):
+			r.problem(inside, "%s: no such key (a name with a dot is in quotes: [%s.%q])", dotted(inside), parent(path), strings.TrimPrefix(dotted(inside), parent(path)+"."))
 		case !known:
 			r.problem(inside, "%s: no such key (%s)", dotted(inside), strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 		case r.checkForm(inside, value, of):
@@ -248,6 +250,17 @@ func (r *reader) checkTable(path string, table map[string]any, t reflect.Type) {
 		delete(table, key)
 		r.incomplete[path] = true
 	}
+}
+
+func isTable(value any) bool {
+	_, is := value.(map[string]any)
+	return is
+}
+
+// parent returns the path of the table that has the last part of a path.
+func parent(path string) string {
+	at := strings.LastIndexByte(path, 0)
+	return path[:max(at, 0)]
 }
 
 // textProblem records that a value which is not in quotes must be.

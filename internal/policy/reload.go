@@ -133,7 +133,8 @@ func (k *keeper) catchUp() {
 			return false // until its programs have ended
 		}
 		if l, _ := readLimits(job.OfUserPath(uid)); err == nil && l != before {
-			r.say(uid, "%s has the ration of the changed rule: %s", proc.UserName(uid), r.rationText(l))
+			whole, _, _ := r.wholeRation(uid) // the user's job has it less that of the runs
+			r.say(uid, "%s has the ration of the changed rule: %s", proc.UserName(uid), r.rationText(whole))
 		}
 		return !errors.Is(err, ErrOverbooked) && !errors.Is(err, errUnread)
 	})

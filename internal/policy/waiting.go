@@ -93,7 +93,7 @@ func (r *rations) waits(uid int) bool {
 // others wait already.
 func (r *rations) ensureOrWait(m *mustWait) error {
 	if !r.waits(m.uid) && !m.asked {
-		return r.ensureAt(m.uid, m.at)
+		return r.ensureNow(m.uid, m.at)
 	}
 	all, err := job.Queue(job.Folder())
 	if err != nil || len(all) == 0 {
@@ -185,12 +185,13 @@ func (r *rations) ensureNow(uid int, at region.Place) error {
 	return r.ensureAt(uid, at)
 }
 
-// checkTurn returns an error if a user who could wait asks for room without that, and others wait for it: a user who asks
-// often enough would always come before them. A user with a job has the room already, unless the job's ration is lent, or
-// is to grow.
+// checkTurn returns an error if a user asks for room without waiting, and others wait for it: a user who asks often enough,
+// or many who ask for little, would always come before them. A user with a job has the room already, unless the ration is
+// to grow, or is lent; the rule says whether a user waits until a ration that was lent is there again.
 func (r *rations) checkTurn(uid int, grows bool) error {
-	if !r.waits(uid) || usable(uid) && !lent(uid) && !grows {
-		return nil
+	rule, err := r.ruleOf(uid)
+	if err != nil || rule.Exempt || usable(uid) && !grows && (!lent(uid) || !rule.Waits) {
+		return nil // nil also if there is no rule: who asks for the ration finds that out
 	}
 	all, err := job.Queue(job.Folder())
 	if err != nil || len(all) == 0 || all[0].UID == uid || lent(uid) && !grows && r.firstIsStuck() {
