@@ -179,13 +179,14 @@ func Ranges(numbers []int, comma, dash string) string {
 // stands for any two.
 func OnGPUs(wants map[int]uint64) string {
 	var sizes []uint64
-	devices := map[uint64][]string{}
+	devices, numbers := map[uint64][]string{}, map[uint64][]int{}
 	for _, d := range slices.Sorted(maps.Keys(wants)) {
 		size := wants[d]
 		if devices[size] == nil {
 			sizes = append(sizes, size)
 		}
 		devices[size] = append(devices[size], strconv.Itoa(d))
+		numbers[size] = append(numbers[size], d)
 	}
 	var parts []string
 	for _, size := range sizes {
@@ -193,7 +194,11 @@ func OnGPUs(wants map[int]uint64) string {
 		if len(devices[size]) > 1 {
 			gpus = "GPUs "
 		}
-		gpus += strings.Join(devices[size], ", ")
+		if len(devices[size]) > 3 {
+			gpus += Ranges(numbers[size], ", ", "-")
+		} else {
+			gpus += strings.Join(devices[size], ", ")
+		}
 		if n, any := strings.CutPrefix(devices[size][0], "-"); any {
 			gpus = "any " + n + " GPUs"
 			if n == "1" {

@@ -62,6 +62,7 @@ func TestRender(t *testing.T) {
 func TestOnGPUs(t *testing.T) {
 	expect.Equal(t, OnGPUs(map[int]uint64{0: 40 * (1 << 30)}), "40 GiB on GPU 0")
 	expect.Equal(t, OnGPUs(map[int]uint64{0: 40 * (1 << 30), 1: 40 * (1 << 30)}), "40 GiB on GPUs 0, 1")
+	expect.Equal(t, OnGPUs(map[int]uint64{0: 1 << 30, 1: 1 << 30, 2: 1 << 30, 3: 1 << 30, 7: 1 << 30}), "1 GiB on GPUs 0-3, 7")
 	expect.Equal(t, OnGPUs(map[int]uint64{0: 40 * (1 << 30), 1: (1 << 30), 3: 40 * (1 << 30)}), "40 GiB on GPUs 0, 3; 1 GiB on GPU 1")
 	expect.Equal(t, OnGPUs(map[int]uint64{-1: 40 << 30}), "40 GiB on any GPU")
 	expect.Equal(t, OnGPUs(map[int]uint64{-2: 40 << 30}), "40 GiB on any 2 GPUs")

@@ -189,7 +189,7 @@ func untrusted(dir string, reasonOf func(string) (string, error)) error {
 	if err != nil || reason == "" {
 		return err
 	}
-	return fmt.Errorf("folder %s %s: %w (remove it, or name another in %s)", dir, reason, ErrFolder, EnvFolder)
+	return fmt.Errorf("folder %s %s: %w (name a folder of your own in %s)", dir, reason, ErrFolder, EnvFolder)
 }
 
 // nearest returns the first of a folder and its parents that exists.

@@ -70,6 +70,10 @@ func Create(name string) (*Lock, error) {
 		l.Release()
 		return nil, inUse(name, "since ration create made it, until ration rm")
 	}
+	if err := checkNotTaken(name); err != nil {
+		l.Release()
+		return nil, err
+	}
 	if err := l.removeContents(); err != nil {
 		l.Release()
 		return nil, err

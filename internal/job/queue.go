@@ -168,9 +168,28 @@ func (t *Ticket) skipRecords() error {
 // make its job while the earlier one runs, and would fail after its time in the queue.
 func checkNotQueued(fd int, name string) error {
 	if w, is := queuedAs(fd, name, always); is {
-		return fmt.Errorf("job %s: %w by a command that waits for room, as pid %d (choose another --name)", name, ErrInUse, w.PID)
+		return nameQueued(name, w)
 	}
 	return nil
+}
+
+// ErrQueued is returned for the name of a job that a command in the queue will make. It is an ErrInUse.
+var ErrQueued = fmt.Errorf("%w by a command that waits for room", ErrInUse)
+
+func nameQueued(name string, w Waiting) error {
+	return fmt.Errorf("job %s: %w, as pid %d (choose another --name)", name, ErrQueued, w.PID)
+}
+
+// checkNotTaken returns an error if another process waits in the queue to make the job of that name. Such a process
+// enters the queue and then looks whether the name is in use (CheckUnused); another process that makes the job locks the
+// name and then looks here. So one of them sees the other, and no command waits in vain.
+func checkNotTaken(name string) error {
+	q := FindQueued(Folder(), name)
+	defer q.Close()
+	if q == nil || q.Joins || q.PID == os.Getpid() {
+		return nil
+	}
+	return nameQueued(name, q.Waiting)
 }
 
 // queuedAs returns the first command in the queue that will make the job of that name, if it is found while more is true.

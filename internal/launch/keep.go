@@ -106,8 +106,8 @@ func (t namespaceTask) mount() error {
 		{t.priorityFile(), runFolder + "/" + job.PriorityFile},
 	} {
 		fd, err := unix.Open(s.from, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if errors.Is(err, unix.ENOENT) {
-			continue // the limits file, the stand-in driver and the file of priorities are optional
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES) && s.from == t.priorityFile() {
+			continue // the limits file, the stand-in driver and the file of priorities, which may be root's alone, are optional
 		}
 		if err != nil {
 			return fmt.Errorf("opening %s: %w", s.from, err)

@@ -213,7 +213,7 @@ func (p Plan) lockJob(j *Job) (err error) {
 	for range 10 {
 		// First try to create it: an ended job is created again, with the limits of this plan.
 		j.Lock, err = job.Create(name)
-		if !p.Join || !errors.Is(err, job.ErrInUse) {
+		if !p.Join || !errors.Is(err, job.ErrInUse) || errors.Is(err, job.ErrQueued) {
 			return err
 		}
 		j.Lock, err = job.Join(name)

@@ -79,7 +79,7 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 			out.Memory[i] = abi.MakeLimit(0)
 		}
 	}
-	if driver == nil {
+	if driver == nil && p.Wait == nil && !p.Settings.Devices.IsSet() { // these end without a driver, and say so
 		unchecked := ""
 		if p.Settings.Memory.IsSet() {
 			unchecked = ", with limits that are not checked against a device"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -123,6 +124,13 @@ func (w *waiter) enter(q job.Waiting, then string) (*job.Ticket, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !q.Joins && !q.Wakes {
+		err = job.CheckUnused(q.Job) // again: from now on no other command gets the name
+	}
+	if err != nil {
+		t.Leave()
+		return nil, err
+	}
 	if w.atOnce {
 		err = w.now(t)
 	} else if err = w.untilFirst(t); err == nil && (!q.Joins || job.CheckUnused(q.Job) == nil) {
@@ -164,20 +172,24 @@ func (p Plan) wants(limits region.Limits, driver *gpu.Driver, missing error) (ma
 	case hasMIG(driver):
 		return nil, cannotWait("the room on MIG instances is not known (leave it out)")
 	}
+	list, listed := os.LookupEnv(visibleDevices)
 	out := map[int]uint64{}
 	for i, l := range limits.Memory {
 		bytes := abi.Limit(l).Bytes()
 		if !abi.Limit(l).Limited() || bytes == 0 {
 			continue
 		}
-		if i >= len(driver.Devices) {
+		if i >= len(driver.Devices) || listed && !devicesIn(list, driver.Devices).Has(i) {
 			continue
 		}
 		if usable := uint64(driver.Devices[i].Usable()); bytes > usable {
-			return nil, p.memoryError(fmt.Errorf("device %d has room for %s at most, also when it is empty", i, humanfmt.Bytes(usable)),
-				fmt.Sprintf("at most %s to wait for it", limit.Size(usable).Exact()))
+			most := limit.Size(usable >> 20 << 20)
+			return nil, p.memoryError(fmt.Errorf("device %d has room for %s at most, also when it is empty", i, most), fmt.Sprintf("at most %s to wait for it", most.Exact()))
 		}
 		out[i] = bytes
+	}
+	if len(out) == 0 && listed {
+		return nil, cannotWait("the command has no memory of the devices in CUDA_VISIBLE_DEVICES=" + list + " (leave it out, or name others)")
 	}
 	if len(out) == 0 {
 		return nil, cannotWait("without a limit no room is needed (add one, as --mem 10g)")
