@@ -209,17 +209,18 @@ func (a *app) runLimit(cmd *cobra.Command, f limitFlags, args []string) error {
 	if _, of := job.PolicyUser(job.InfoOf(j).Region); of && (priority != 0 || wait != 0 || change.IsSet()) {
 		return statusError{fmt.Errorf("changing the limit of %s: it has ended", name), ExitFailed}
 	}
-	if priority != 0 || wait != 0 {
-		if change.IsSet() || f.device != allDevices {
-			return usageError("--priority and --wait-alloc: they are the whole job's (change other limits by a command of their own)")
-		}
-		return a.changeWhole(j, name, priority, wait)
+	whole := wholeChange{priority, wait}
+	if whole != (wholeChange{}) && f.device != allDevices {
+		return usageError("--priority and --wait-alloc: they are the whole job's (use them without --device)")
 	}
 	if change.IsSet() {
 		if err := a.confirmLimit(j, name, change, f.yes); err != nil {
 			return err
 		}
-		return a.changeLimits(j, name, change)
+		return a.changeLimits(j, name, change, whole)
+	}
+	if whole != (wholeChange{}) {
+		return a.changeWhole(j, name, whole)
 	}
 	s := readNamed(j, name, node.Options{})
 	if s.Err() != nil {
@@ -288,29 +289,52 @@ func setLimit(j machine.Job, change limit.Limits) (string, error) {
 	if j.Name != "" {
 		name = node.ShownName(&j)
 	}
-	err = (&app{out: newTerminal(&out), err: newTerminal(&out)}).changeLimits(found, name, change)
+	err = (&app{out: newTerminal(&out), err: newTerminal(&out)}).changeLimits(found, name, change, wholeChange{})
 	return out.String(), err
 }
 
 // changeWhole changes what is not one device's, where it is given, and prints the job's limits.
-func (a *app) changeWhole(j job.Job, name string, priority limit.Priority, wait limit.WaitAlloc) error {
+func (a *app) changeWhole(j job.Job, name string, change wholeChange) error {
 	s := readNamed(j, name, node.Options{})
+	if err := change.apply(s); err != nil {
+		return err
+	}
+	a.noteEnded(&s)
+	return a.printLimits(readNamed(j, name, node.Options{}), allDevices)
+}
+
+// wholeChange is a change of what is of the whole job, and of no device. What is 0 stays.
+type wholeChange struct {
+	priority limit.Priority
+	wait     limit.WaitAlloc
+}
+
+func (c wholeChange) apply(s machine.Job) error {
 	page, _, done, err := openLimits(s)
 	if err != nil {
 		return statusError{err, ExitOpen}
 	}
 	defer done()
-	if priority != 0 {
-		err = page.SetPriority(uint64(priority))
+	if c.priority != 0 {
+		err = page.SetPriority(uint64(c.priority))
 	}
-	if err == nil && wait != 0 {
-		err = page.SetWaitAlloc(uint64(wait))
+	if err == nil && c.wait != 0 {
+		err = page.SetWaitAlloc(uint64(c.wait))
 	}
 	if err != nil {
 		return changeError(s, err)
 	}
-	a.noteEnded(&s)
-	return a.printLimits(readNamed(j, name, node.Options{}), allDevices)
+	return nil
+}
+
+// printWhole prints the priority and the time to wait of a job that has them.
+func (a *app) printWhole(s machine.Job) {
+	if s.Priority != "" {
+		a.out.printf("%s: %s priority\n", termtext.Printable(s.Title()), s.Priority)
+	}
+	if s.WaitAlloc > 0 {
+		a.out.printf("%s: requests wait for memory up to %s\n", termtext.Printable(s.Title()), humanfmt.Span(time.Duration(s.WaitAlloc)*time.Millisecond))
+	}
 }
 
 // noteEnded says that a change limits no program, as the job has ended.
@@ -328,12 +352,7 @@ func (a *app) printLimits(s machine.Job, device int) error {
 		}
 	}
 	return a.print(out, func() {
-		if s.Priority != "" {
-			a.out.printf("%s: %s priority\n", termtext.Printable(s.Title()), s.Priority)
-		}
-		if s.WaitAlloc > 0 {
-			a.out.printf("%s: requests wait for memory up to %s\n", termtext.Printable(s.Title()), humanfmt.Span(time.Duration(s.WaitAlloc)*time.Millisecond))
-		}
+		a.printWhole(s)
 		if len(out.Devices) == 0 {
 			a.out.printf("%s: no limits, and nothing was ever used\n", termtext.Printable(s.Title()))
 		}
@@ -347,8 +366,12 @@ func (a *app) printLimits(s machine.Job, device int) error {
 }
 
 // changeLimits changes a job's limits, and prints those before and after.
-func (a *app) changeLimits(j job.Job, name string, change limit.Limits) error {
-	c, err := applyLimits(readNamed(j, name, node.Options{}), change)
+func (a *app) changeLimits(j job.Job, name string, change limit.Limits, whole wholeChange) error {
+	before := readNamed(j, name, node.Options{})
+	c, err := applyLimits(before, change)
+	if err == nil && whole != (wholeChange{}) {
+		err = whole.apply(before)
+	}
 	if err != nil {
 		return err
 	}
@@ -364,7 +387,7 @@ func (a *app) changeLimits(j job.Job, name string, change limit.Limits) error {
 		booked, err = agent.Booked(&s)
 		a.noteSilent(err, "it is not known whether a device is overbooked now")
 	}
-	out := ShownLimits{Job: s.Name, Path: s.Path, Devices: []ShownLimit{}}
+	out := ShownLimits{Job: s.Name, Path: s.Path, Priority: s.Priority, WaitAlloc: s.WaitAlloc, Devices: []ShownLimit{}}
 	for _, d := range c.devices {
 		if _, shown := now[d]; !shown {
 			now[d] = c.after[d]
@@ -383,6 +406,9 @@ func (a *app) changeLimits(j job.Job, name string, change limit.Limits) error {
 		out.Devices = append(out.Devices, l)
 	}
 	return a.print(out, func() {
+		if whole != (wholeChange{}) {
+			a.printWhole(s)
+		}
 		text := func(d ShownLimit, devices string) string {
 			var out strings.Builder
 			to := *a

@@ -282,7 +282,7 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 		a.printFindings(m.Findings, table)
 	}
 	a.printClaimNote(!table && slices.ContainsFunc(m.Jobs, showsClaims))
-	a.printHidden(&m)
+	a.printHidden(&m, f.Selection)
 	return err
 }
 

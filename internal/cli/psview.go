@@ -274,16 +274,19 @@ func (a *app) printFindings(all []machine.Finding, table bool) {
 	}
 }
 
-// printHidden prints how much was left out.
-func (a *app) printHidden(m *machine.Machine) {
+// printHidden prints how much was left out of the jobs that were selected.
+func (a *app) printHidden(m *machine.Machine, s node.Selection) {
 	if m.Hidden == 0 {
 		return
 	}
 	text := humanfmt.Plural(m.Hidden, "job has ended", "jobs have ended") + " (ration ps -a shows " + humanfmt.ItOrThem(m.Hidden) + ")"
-	if len(m.Jobs) == 0 {
-		text = "No job runs in " + m.Folder + ". " + text
-	} else {
+	switch {
+	case len(m.Jobs) > 0:
 		a.out.printf("\n")
+	case s.User != "" || len(s.Filters) > 0:
+		text = "No job that matches is running. " + text
+	default:
+		text = "No job runs in " + m.Folder + ". " + text
 	}
 	a.out.paragraph(dim, 0, "%s", text)
 }

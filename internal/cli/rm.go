@@ -47,8 +47,8 @@ for root USER/NAME, a job of another user. For a path, and for another user's
 job, the region and the limits file beside it are removed, and nothing else.
 
 A job is kept while one of its processes is alive or its command runs; ration
-rm never kills a process. --force also removes a job that no process has joined
-yet, although it may be about to start, and a job whose region is damaged. And
+rm never kills a process. --force also removes a job of ration run that no process
+has joined yet, although it may be about to start, and a job whose region is damaged. And
 it removes a job with an operator's limits (ration create, or ration run --keep
 by root) that processes still use. It names these processes. They get no more
 memory, and what they hold until they end is counted in no job.
@@ -64,7 +64,7 @@ no such job.`,
 		RunE:              func(_ *cobra.Command, args []string) error { return a.runRm(f, args) },
 	}
 	cmd.Flags().BoolVar(&f.stale, "stale", false, "remove all jobs that have ended")
-	cmd.Flags().BoolVar(&f.force, "force", false, "also remove a job that no process has joined, or that cannot be read, or, with an operator's limits, that is in use")
+	cmd.Flags().BoolVar(&f.force, "force", false, "also remove a job that is about to start, or that cannot be read, or, with an operator's limits, that is in use")
 	return cmd
 }
 

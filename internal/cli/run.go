@@ -206,6 +206,9 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	if errors.Is(err, launch.ErrNoRoom) {
 		return statusError{err, exitTimeout}
 	}
+	if errors.Is(err, launch.ErrNotFound) && f.summary == summaryStderr {
+		err = fmt.Errorf("%w; a file for the summary is --summary=%s", err, command[0])
+	}
 	if err != nil {
 		return err
 	}
@@ -352,12 +355,16 @@ func (a *app) supervise(j *launch.Job, summary *terminal) error {
 		return err
 	}
 	if summary != nil {
-		if err := a.printSummary(*summary, s); err != nil {
-			return err
-		}
+		err = a.printSummary(*summary, s)
+	}
+	if err != nil {
+		a.warn(err.Error()) // and the command's status counts, if it failed
 	}
 	if status := s.EndAsCommand(); status != 0 {
 		return statusError{errReported, status}
+	}
+	if err != nil {
+		return errFailed
 	}
 	return nil
 }

@@ -117,6 +117,9 @@ has passed; 3 if there is no such job.`,
 			again, most := []string{"wake"}, ownerTime
 			how := launch.Wait{Most: -1, Tell: func(text string) { a.err.printf("ration: %s\n", text) }}
 			if cmd.Flags().Changed("wait") {
+				if _, err := time.ParseDuration(args[0]); err == nil && wait == 0 {
+					return usageError("%q is taken as a job (write the time as --wait=%[1]s)", args[0])
+				}
 				how.Most = wait
 				again = append(again, "--wait="+wait.String())
 				if most += wait; wait == 0 {

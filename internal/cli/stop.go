@@ -171,7 +171,7 @@ func awaitLauncher(name string, j job.Job) {
 // stoppedText says what stop did.
 func stoppedText(name string, done job.Stopped) string {
 	if len(done.Asked) == 0 {
-		return oneWord(name) + ": has ended already; no process of it is left"
+		return oneWord(name) + ": no process of it is left"
 	}
 	text := oneWord(name) + ": " + humanfmt.Plural(len(done.Asked), "process got a signal", "processes got a signal")
 	if done.Killed > 0 {

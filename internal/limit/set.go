@@ -264,9 +264,9 @@ func (l Limits) Words() string {
 	add("", l.Memory)
 	add("share ", l.Compute)
 	add("cap ", l.ComputeMax)
-	switch l.Devices {
-	case 0:
-	case 1:
+	switch {
+	case l.Devices == 0 || l.Memory.OnlyNamed(): // the names say which, and how many
+	case l.Devices == 1:
 		parts = append(parts, "on 1 GPU")
 	default:
 		parts = append(parts, "on "+l.Devices.String()+" GPUs")
