@@ -45,7 +45,10 @@ func (d *Death) since() time.Time { return cmp.Or(d.Joined, d.Time) }
 // and the PID are claims of the job: the kernel can no longer confirm them.
 func (d *Death) Sentence() string {
 	how := fmt.Sprintf("holding %s, which went back to the job", humanfmt.Bytes(d.Total()))
-	if d.Asleep {
+	switch {
+	case d.Asleep && d.Total() == 0:
+		how = "while its job slept, with nothing put aside"
+	case d.Asleep:
 		how = fmt.Sprintf("asleep, with %s put aside in host memory", humanfmt.Bytes(d.Total()))
 	}
 	return fmt.Sprintf("%s died %s; %s", nameAndPID(d.Name, d.PID, true), how, d.Noticed)

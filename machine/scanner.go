@@ -33,17 +33,18 @@ func init() {
 // in the Findings, and is not scanned again until the folder responds. With Options.Ended, a Scan does not
 // wait for slow users: it returns the results of the others, and Ended is called when there are more.
 type scanner struct {
-	opts    job.ScanOptions
-	mu      sync.Mutex        // held during a Scan
-	users   map[int]*userScan // by UID; ownUser is this user
-	outside map[job.FileID]*userScan
-	quotas  map[int]*quota      // by account, for users and outside together
-	found   time.Time           // when the users' folders and the kernel's locks were last read
-	notes   []Finding           // findings of that read
-	lockers lockers             // the files that processes had locked at that read
-	due     time.Time           // when deferred work is due; zero if there is none
-	permits chan struct{}       // see permit
-	unread  map[JobID]time.Time // runs without a record that have disappeared: when that was noticed
+	opts      job.ScanOptions
+	mu        sync.Mutex        // held during a Scan
+	users     map[int]*userScan // by UID; ownUser is this user
+	outside   map[job.FileID]*userScan
+	quotas    map[int]*quota      // by account, for users and outside together
+	found     time.Time           // when the users' folders and the kernel's locks were last read
+	notes     []Finding           // findings of that read
+	lockers   lockers             // the files that processes had locked at that read
+	slowLocks int                 // how many reads of the locks, up to that one, were not finished in time
+	due       time.Time           // when deferred work is due; zero if there is none
+	permits   chan struct{}       // see permit
+	unread    map[JobID]time.Time // runs without a record that have disappeared: when that was noticed
 
 	driver *driverPoll
 	denied os.FileInfo // the file of m.Denied; nil if there was none
@@ -81,6 +82,9 @@ const (
 	earlyTimeout = 10 * time.Millisecond
 	// lockTimeout is how long reading the kernel's list of locks may take.
 	lockTimeout = 300 * time.Millisecond
+	// slowReads is how many reads of the locks in a row must take longer before that is a finding: one may be slow on
+	// a busy machine.
+	slowReads = 3
 	// findAge is how often the scanner searches for new users, and for locked regions outside their
 	// folders.
 	findAge = 5 * time.Second
@@ -451,6 +455,15 @@ func (s *scanner) quotaOf(account int) *quota {
 	return s.quotas[account]
 }
 
+func isClosed(end <-chan struct{}) bool {
+	select {
+	case <-end:
+		return true
+	default:
+		return false
+	}
+}
+
 // findLocked finds regions by their locks, and reports whether jobs have disappeared.
 func (s *scanner) findLocked(known map[job.FileID]bool) (gone bool) {
 	deadline, stop := within(lockTimeout)
@@ -460,7 +473,16 @@ func (s *scanner) findLocked(known map[job.FileID]bool) (gone bool) {
 	if err != nil {
 		return false
 	}
-	if !all {
+	late := !all && isClosed(deadline)
+	if s.slowLocks++; !late {
+		s.slowLocks = 0
+	}
+	switch {
+	case late && (s.opts.Once || s.slowLocks >= slowReads):
+		s.notes = append(s.notes, Finding{Kind: Unanswering, Device: -1,
+			Text:   fmt.Sprintf("the kernel's list of locks could not be read within %v; jobs outside the folders of jobs may be missing", lockTimeout),
+			Remedy: "look again when this machine is less busy, and if it stays so, in /proc/locks for a process with very many"})
+	case !all && !late:
 		s.notes = append(s.notes, Finding{Kind: Unanswering, Device: -1,
 			Text:   "the kernel's list of locks is too long to be read, or the locks on jobs change all the time; jobs outside the folders of jobs may be missing",
 			Remedy: "look in /proc/locks for the process that takes so many"})

@@ -32,6 +32,10 @@ func (m *Machine) nameUnread() {
 			}
 		}
 	}
+	// A process may have joined a job of m after the scan read that job.
+	m.Outside = slices.DeleteFunc(m.Outside, func(o Outside) bool {
+		return o.Region != "" && slices.ContainsFunc(m.Jobs, func(j Job) bool { return termtext.Printable(j.Path) == o.Region })
+	})
 }
 
 // isReported reports whether the process holds enough to be a finding.

@@ -42,4 +42,10 @@ func TestUnreadJob(t *testing.T) {
 			}
 		})
 	}
+
+	// A process that joined a job after the job was read is not outside of it.
+	t.Setenv(job.EnvFolder, t.TempDir())
+	m := Machine{Outside: []Outside{{PID: os.Getpid(), Used: gib}}, Jobs: []Job{{Path: path}}}
+	m.nameUnread()
+	expect.Equal(t, len(m.Outside), 0, "processes outside", m.Outside)
 }

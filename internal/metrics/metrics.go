@@ -150,10 +150,14 @@ var kinds = []string{machine.Overbooked, machine.OverLimit, machine.Drift, machi
 const stateWaiting = "waiting"
 
 func (e emitter) states(m *machine.Machine) {
-	states := map[string]int{machine.Starting: 0, machine.Running: 0, machine.Idle: 0, machine.Ended: m.Hidden, stateWaiting: 0}
+	states := map[string]int{machine.Starting: 0, machine.Running: 0, machine.Idle: 0, machine.Asleep: 0, machine.Ended: m.Hidden, stateWaiting: 0}
 	for i := range m.Jobs {
-		if _, known := states[m.Jobs[i].State]; known {
-			states[m.Jobs[i].State]++
+		state := m.Jobs[i].State
+		if m.Jobs[i].Sleep == machine.Asleep && state != machine.Ended {
+			state = machine.Asleep
+		}
+		if _, known := states[state]; known {
+			states[state]++
 		}
 	}
 	for i := range m.Waiting {

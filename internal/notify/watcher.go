@@ -198,19 +198,22 @@ func (w *Watcher) findings(m *machine.Machine, start func(subject, Notification)
 // than farLimit percent.
 func (w *Watcher) nearLimits(m *machine.Machine, lasting map[subject]time.Time, start func(subject, Notification)) {
 	for i := range m.Jobs {
-		j := &m.Jobs[i]
+		j, changes := &m.Jobs[i], "ration limit changes the limit"
+		if _, ruled := job.PolicyUser(j.Path); ruled {
+			changes = "the limit is a part of the ration that the policy gives the user"
+		}
 		for k := range j.Devices {
 			d := &j.Devices[k]
 			of := subject{kind: NearLimit, job: j.ID(), on: fmt.Sprint(d.Device)}
 			percent := 0.0
-			if d.Limited && d.Limit > 0 && j.State != machine.Ended {
+			if d.Limited && d.Limit > 0 && d.Used <= d.Limit && j.State != machine.Ended { // more is a notification of its own
 				percent = 100 * float64(d.Used) / float64(d.Limit)
 			}
 			switch {
 			case percent >= nearLimit:
 				start(of, Notification{User: j.Owner, UID: j.UID, Job: j.Title(), Path: j.Path, Device: m.DeviceOf(d),
 					Text:   fmt.Sprintf("%s holds %s of its %s on device %d", humanfmt.JobOf(j.Title(), j.Owner), humanfmt.Bytes(d.Used), humanfmt.Bytes(d.Limit), d.Device),
-					Remedy: "its next request may be refused; ration limit changes the limit"})
+					Remedy: "its next request may be refused; " + changes})
 			case percent >= farLimit:
 				if again, lasts := w.active[of]; lasts {
 					lasting[of] = again

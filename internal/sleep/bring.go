@@ -9,6 +9,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/gpu"
 	"ration/internal/humanfmt"
+	"ration/internal/proc"
 	"ration/internal/region"
 )
 
@@ -30,8 +31,12 @@ func wake(r *region.Region, turn bool, c *calls) (out Result, err error) {
 		return s.result(false), nil
 	}
 	hasRoom := state == abi.Falling || state == abi.Restoring
-	if !hasRoom && !turn {
-		if all, err := s.holding(); err != nil || len(all) > 0 {
+	if !hasRoom {
+		all, err := s.holding()
+		if err == nil && state == abi.Asleep {
+			err = stopped(all)
+		}
+		if err != nil || len(all) > 0 && !turn {
 			return out, cmp.Or(err, errNeedsTurn)
 		}
 	}
@@ -45,6 +50,16 @@ func wake(r *region.Region, turn bool, c *calls) (out Result, err error) {
 	}
 	err = s.bring()
 	return s.result(true), err
+}
+
+// stopped returns an error if a process is stopped: the driver would wait for it, with the memory charged.
+func stopped(all []region.Sleeper) error {
+	for i := range all {
+		if stat, err := proc.ReadStat(all[i].PID); err == nil && stat.Stopped() {
+			return fmt.Errorf("pid %d (%s) is stopped (it sleeps on; continue it: kill -CONT %[1]d)", all[i].PID, all[i].Name)
+		}
+	}
+	return nil
 }
 
 // charge charges all that is aside, on all devices, or nothing.
