@@ -91,6 +91,16 @@ func TestMachinesAreRead(t *testing.T) {
 	}
 }
 
+// A limit of nothing puts no user on a GPU.
+func TestUserOfOneGPU(t *testing.T) {
+	s, folder := made(t, 1)
+	address := serveTLS(t, s.Authority, "127.0.0.1", says(`{"devices":[{"device":0,"uuid":"a","total":100},{"device":1,"uuid":"b","total":100}],"serials":[1],"jobs":[{"owner":"ada","devices":[`+
+		`{"device":0,"uuid":"a","limited":true,"limit":5},{"device":1,"uuid":"b","limited":true}]}]}`+"\n"))
+	f := follow(t, folder, address)
+	m := await(t, f, address, fleet.Up)
+	expect.True(t, len(m.GPUs) == 2 && len(m.GPUs[0].Users) == 1 && len(m.GPUs[1].Users) == 0 && m.Users[0].Limit == 5, m.GPUs, m.Users)
+}
+
 // A machine that goes away is unreachable, with what it said last.
 func TestGoesAway(t *testing.T) {
 	s, folder := made(t, 1)
