@@ -357,6 +357,9 @@ func (a *app) printLimits(s machine.Job, device int) error {
 			a.out.printf("%s: no limits, and nothing was ever used\n", termtext.Printable(s.Title()))
 		}
 		for _, d := range out.Devices {
+			if device == allDevices && !node.IsOpen(&s, d.Device.Device) {
+				continue
+			}
 			a.out.printf("%s, %s\n", a.out.style(bold, termtext.Printable(s.Title())), a.deviceLine(d.Device, s.RationLent))
 			if d.Compute != nil {
 				a.out.paragraph(plain, 2, "%s", d.Compute.Sentence())

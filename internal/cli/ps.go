@@ -326,7 +326,7 @@ func (a *app) printJob(s machine.Job) {
 		}
 		return
 	}
-	a.printDevices(s.Devices, s.RationLent)
+	a.printDevices(&s)
 	a.printProcesses(s)
 	for _, d := range s.Devices {
 		for _, text := range notEnforced(s, d.Device) {

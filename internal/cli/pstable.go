@@ -119,7 +119,7 @@ func noteText(j *machine.Job) string {
 	return strings.Join(notes, ", ")
 }
 
-// maxShownName bounds the column of names, so that a long one leaves room for the others; --wide shows all.
+// maxShownName bounds the column of names on a terminal, so that a long one leaves room for the others; --wide shows all.
 const maxShownName = 28
 
 // cutName cuts a long name at its end, and a long path at its beginning.
@@ -134,11 +134,11 @@ func cutName(name string) string {
 	return "…" + string(tail)
 }
 
-// jobColumns are the columns of the table.
-func jobColumns(wide bool, waiting []machine.Waiting) []column[machine.Job] {
+// jobColumns are the columns of the table. Names are whole unless they are cut, as on a terminal.
+func jobColumns(wide, cut bool, waiting []machine.Waiting) []column[machine.Job] {
 	always := func(machine.Job) bool { return wide }
 	name := func(j machine.Job) string {
-		if wide {
+		if !cut {
 			return node.ShownName(&j)
 		}
 		return cutName(node.ShownName(&j))
@@ -214,7 +214,7 @@ func (a *app) printJobTable(jobs []machine.Job, waiting []machine.Waiting, wide 
 			a.host.AddHostUse(jobs[i : i+1])
 		}
 	}
-	printTable(out, jobColumns(wide, waiting), jobs)
+	printTable(out, jobColumns(wide, out.tty, waiting), jobs)
 	for i := range jobs {
 		var held uint64
 		for _, p := range jobs[i].Reaped {

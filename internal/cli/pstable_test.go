@@ -46,6 +46,19 @@ func TestJobTable(t *testing.T) {
 	expect.True(t, strings.Contains(out.String(), strings.Repeat("x", 200)) && strings.Contains(out.String(), "/run/x/0/region"), out.String())
 }
 
+// A long name is cut on a terminal only: grep finds the whole name.
+func TestLongNames(t *testing.T) {
+	jobs := tableJobs(1)
+	jobs[0].Name = strings.Repeat("n", 60)
+	for _, tty := range []bool{false, true} {
+		var out bytes.Buffer
+		a := &app{out: newTerminal(&out)}
+		a.out.tty, a.out.width = tty, 200
+		a.printJobTable(jobs, nil, false)
+		expect.True(t, strings.Contains(out.String(), jobs[0].Name) == !tty, "on a terminal:", tty, out.String())
+	}
+}
+
 func TestJobSelection(t *testing.T) {
 	first := func(s node.Selection) string {
 		expect.OK(t, s.Check())

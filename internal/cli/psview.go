@@ -179,12 +179,12 @@ func (a *app) printTitle(s machine.Job) {
 	}
 }
 
-// printDevices prints a line for each device that exists or was used. Before any process has found
+// printDevices prints a line for each device that the job may use or has used. Before any process has found
 // out which devices exist, a limit for all devices is one line.
-func (a *app) printDevices(devices []machine.Device, lent bool) {
-	ranges := node.DeviceRanges(devices)
+func (a *app) printDevices(j *machine.Job) {
+	ranges := node.OpenRanges(j)
 	for _, d := range ranges {
-		line := a.deviceLine(d.Device, lent)
+		line := a.deviceLine(d.Device, j.RationLent)
 		if d.Last > d.Device.Device {
 			line = strings.Replace(line, fmt.Sprintf("device %d ", d.Device.Device), fmt.Sprintf("devices %v ", d), 1)
 		}

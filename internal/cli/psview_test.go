@@ -23,10 +23,12 @@ func TestPrintDevices(t *testing.T) {
 	}
 	used := append([]machine.Device(nil), all...)
 	used[2].Used, used[2].Peak = 1<<20, 1<<20
+	one := []machine.Device{{Limited: true, Limit: 1 << 30, Total: 8 << 30}, {Device: 1, Limited: true, Total: 8 << 30}}
 	for name, c := range map[string]struct {
 		devices []machine.Device
 		want    string
 	}{
+		"on one of two":     {one, "  device 0  0 B of 1 GiB (0 %), peak 0 B\n"},
 		"a limit for all":   {all, "  devices 0-15  0 B of 1 GiB (0 %), peak 0 B\n"},
 		"no limit":          {none, "  no limits, and nothing was ever used\n"},
 		"one in use":        {used, "  devices 0-1  0 B of 1 GiB (0 %), peak 0 B\n  device 2  1 MiB of 1 GiB (0 %), peak 1 MiB\n  devices 3-15  0 B of 1 GiB (0 %), peak 0 B\n"},
@@ -34,7 +36,7 @@ func TestPrintDevices(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		a := &app{out: newTerminal(&out)}
-		a.printDevices(c.devices, false)
+		a.printDevices(&machine.Job{Devices: c.devices})
 		expect.Equal(t, out.String(), c.want, name)
 	}
 }

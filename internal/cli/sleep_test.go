@@ -175,6 +175,7 @@ func TestSleepAndWake(t *testing.T) {
 	j, d := readSleeper(t, "pair")
 	expect.True(t, j.Sleep == machine.Asleep && d.Used == 0 && d.Aside == before.Used && d.Driver == 0, "it is", j.Sleep, "with", d.Used, d.Aside, d.Driver)
 	expect.True(t, strings.Contains(mustRation(t, "ps"), "asleep"), "ps does not show it")
+	expect.True(t, strings.Contains(mustRation(t, "ps", "--format", "{{.job}} {{.state}} {{.sleep}}"), "pair running asleep\n"), "not as docs/scripting.md says")
 	expect.True(t, strings.Contains(mustRation(t, "sleep", "--wake", "manual", "pair"), "already"), "it fell asleep twice")
 
 	second.tell("alloc 1048576") // waits

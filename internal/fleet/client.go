@@ -239,6 +239,7 @@ func reason(err error) string {
 	var timeout net.Error
 	var asked *url.Error
 	var dialled *net.OpError
+	var dns *net.DNSError
 	text := err.Error()
 	switch {
 	case errors.As(err, &unknown):
@@ -249,6 +250,8 @@ func reason(err error) string {
 		text = "its certificate has expired, or is not valid yet"
 	case errors.As(err, &invalid):
 		text = "its certificate is not valid for a server"
+	case errors.As(err, &dns): // before the reasons of a connection: this one may be that to the DNS server
+		text = dnsReason(dns)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		text = "nothing listens there (connection refused)"
 	case errors.As(err, &timeout) && timeout.Timeout():

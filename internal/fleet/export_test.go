@@ -18,5 +18,8 @@ func (l *List) SetDNS(hosts func(name string) ([]netip.Addr, error), srv func(na
 	l.lookupSRV = func(_ context.Context, name string) ([]*net.SRV, error) { return srv(name) }
 }
 
+// Reason says why a machine cannot be read.
+func Reason(err error) string { return reason(err) }
+
 // MaxLine is the bound for a line.
 const MaxLine = maxLine

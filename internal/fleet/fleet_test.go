@@ -8,12 +8,16 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -88,6 +92,31 @@ func TestMachinesAreRead(t *testing.T) {
 		}
 		expect.True(t, len(m.GPUs) == 8 && used > 0 && used == all && m.Version == "0.0.0" && m.Jobs > 5, m)
 		expect.True(t, (n == 17) == (len(m.Problems) == 1 && m.Problems[0].Kind == "over-limit"), n, m.Problems)
+	}
+}
+
+// A limit of nothing puts no user on a GPU.
+func TestUserOfOneGPU(t *testing.T) {
+	s, folder := made(t, 1)
+	address := serveTLS(t, s.Authority, "127.0.0.1", says(`{"devices":[{"device":0,"uuid":"a","total":100},{"device":1,"uuid":"b","total":100}],"serials":[1],"jobs":[{"owner":"ada","devices":[`+
+		`{"device":0,"uuid":"a","limited":true,"limit":5},{"device":1,"uuid":"b","limited":true}]}]}`+"\n"))
+	f := follow(t, folder, address)
+	m := await(t, f, address, fleet.Up)
+	expect.True(t, len(m.GPUs) == 2 && len(m.GPUs[0].Users) == 1 && len(m.GPUs[1].Users) == 0 && m.Users[0].Limit == 5, m.GPUs, m.Users)
+}
+
+// A name that DNS does not know, and one that it does not answer for, are said in words.
+func TestUnknownNames(t *testing.T) {
+	for want, err := range map[string]*net.DNSError{
+		"no such host (is the name right?)": {Err: "no such host", Name: "node1", Server: "192.0.2.1:53", IsNotFound: true},
+		"DNS does not answer for this name": {Err: "i/o timeout", Name: "node1", Server: "192.0.2.1:53", IsTimeout: true, UnwrapErr: syscall.ECONNREFUSED},
+	} {
+		expect.Equal(t, fleet.Reason(&url.Error{Op: "Get", URL: "https://node1:9411/v1/watch", Err: &net.OpError{Op: "dial", Net: "tcp", Err: err}}), want)
+		l, parsed := fleet.NewList([]string{"dns+node1"})
+		expect.OK(t, parsed)
+		l.SetDNS(func(string) ([]netip.Addr, error) { return nil, err }, nil)
+		_, problems := l.Targets(t.Context())
+		expect.True(t, len(problems) == 1 && problems[0].Error() == "asking DNS for the machines of dns+node1: "+want, problems)
 	}
 }
 

@@ -123,7 +123,7 @@ func summarise(line []byte, have *jobs) (*summary, error) {
 			if held.UUID == "" {
 				at, known = byNumber[held.Device]
 			}
-			if known && (held.Used > 0 || held.Limited) {
+			if known && (held.Used > 0 || held.Limited && held.Limit > 0) {
 				users.add(at, owner, held.Used, held.Limit, 0)
 			}
 		}

@@ -212,7 +212,7 @@ func (l *List) resolve(ctx context.Context, e entry) (out []Target, err error) {
 		t, _ := parseAddress(e.text) // parseEntry has checked it
 		addresses, err := l.lookupHost(ctx, t.Server)
 		if err != nil {
-			return nil, fmt.Errorf("asking DNS for the machines: %w", err)
+			return nil, lookupError(e, err)
 		}
 		for _, a := range addresses {
 			m := t // the certificate is of the name that the operator gave
@@ -223,12 +223,12 @@ func (l *List) resolve(ctx context.Context, e entry) (out []Target, err error) {
 	case "dnssrv":
 		all, err := l.lookupSRV(ctx, e.text)
 		if err != nil {
-			return nil, fmt.Errorf("asking DNS for the machines: %w", err)
+			return nil, lookupError(e, err)
 		}
 		for _, s := range all {
 			t, err := parseAddress(net.JoinHostPort(strings.TrimSuffix(s.Target, "."), strconv.Itoa(int(s.Port))))
 			if err != nil {
-				return nil, fmt.Errorf("asking DNS for the machines: %w", err)
+				return nil, lookupError(e, err)
 			}
 			out = append(out, t)
 		}
@@ -240,4 +240,21 @@ func (l *List) resolve(ctx context.Context, e entry) (out []Target, err error) {
 		out[i].Token = cmp.Or(e.token, out[i].Token)
 	}
 	return out, nil
+}
+
+// lookupError returns the error of an entry whose machines DNS does not name.
+func lookupError(e entry, err error) error {
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		err = errors.New(dnsReason(dns))
+	}
+	return fmt.Errorf("asking DNS for the machines of %s+%s: %w", e.kind, e.text, err)
+}
+
+// dnsReason says in words why a name has no address. The error itself names the server that was asked, which helps nobody.
+func dnsReason(err *net.DNSError) string {
+	if err.IsNotFound {
+		return "no such host (is the name right?)"
+	}
+	return "DNS does not answer for this name"
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -89,6 +90,22 @@ func DeviceRanges(devices []machine.Device) (out []DeviceRange) {
 		i = last
 	}
 	return out
+}
+
+// OpenRanges returns the DeviceRanges that a person wants to see of a job: without the devices that its limit of nothing keeps it
+// off, and of which it has had nothing. If that would leave none, or the job's ration is lent, it returns all.
+func OpenRanges(j *machine.Job) []DeviceRange {
+	all := DeviceRanges(j.Devices)
+	open := slices.DeleteFunc(slices.Clone(all), func(r DeviceRange) bool { return r.Limited && r.Limit == 0 && r.Unused() })
+	if len(open) == 0 || j.RationLent {
+		return all
+	}
+	return open
+}
+
+// IsOpen reports whether OpenRanges has a device of a job.
+func IsOpen(j *machine.Job, device int) bool {
+	return slices.ContainsFunc(OpenRanges(j), func(r DeviceRange) bool { return r.Device.Device <= device && device <= r.Last })
 }
 
 // sameLimits reports whether two devices differ only in number and UUID.

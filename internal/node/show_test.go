@@ -54,6 +54,34 @@ func TestDeviceRanges(t *testing.T) {
 	}
 }
 
+// A device that a limit of nothing keeps the job off is left out, unless the job has had something of it, or has no other device.
+func TestOpenRanges(t *testing.T) {
+	device := func(n int, limit, peak uint64) machine.Device {
+		return machine.Device{Device: n, Total: 80, Limited: true, Limit: limit, Peak: peak}
+	}
+	refused, escaped, free := device(1, 0, 0), device(1, 0, 0), device(1, 0, 0)
+	refused.Refused, escaped.Driver, free.Limited = 1, 1, false
+	for name, c := range map[string]struct {
+		devices []machine.Device
+		lent    bool
+		want    string
+	}{
+		"closed":    {[]machine.Device{device(0, 10, 0), device(1, 0, 0), device(2, 20, 0), device(3, 20, 0)}, false, "0 2-3"},
+		"used":      {[]machine.Device{device(0, 10, 0), device(1, 0, 5)}, false, "0 1"},
+		"tried":     {[]machine.Device{device(0, 10, 0), refused}, false, "0 1"},
+		"escaped":   {[]machine.Device{device(0, 10, 0), escaped}, false, "0 1"},
+		"unlimited": {[]machine.Device{device(0, 10, 0), free}, false, "0 1"},
+		"no other":  {[]machine.Device{device(0, 0, 0), device(1, 0, 0)}, false, "0-1"},
+		"lent":      {[]machine.Device{device(0, 0, 5), device(1, 0, 0)}, true, "0 1"},
+	} {
+		var got []string
+		for _, r := range OpenRanges(&machine.Job{Devices: c.devices, RationLent: c.lent}) {
+			got = append(got, r.String())
+		}
+		expect.Equal(t, strings.Join(got, " "), c.want, name)
+	}
+}
+
 func TestStateText(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	job := func(state string, ago time.Duration, exit *machine.Exit) (j machine.Job) {

@@ -102,7 +102,7 @@ func (d *details) all(m *Model) (lines []line) {
 	if j.State == node.Waiting { // it has no limits, processes and refusals yet
 		return lines
 	}
-	for i, r := range node.DeviceRanges(j.Devices) {
+	for i, r := range node.OpenRanges(j) {
 		add(d.deviceLines(m, j, r, i == 0)...)
 	}
 	rows := m.processRows()

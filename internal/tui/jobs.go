@@ -28,7 +28,7 @@ type jobRow struct {
 // never used, if it has used others; the details show them.
 func (m *Model) jobRows() (out []jobRow) {
 	for _, j := range m.jobs() {
-		ranges := node.DeviceRanges(j.Devices)
+		ranges := node.OpenRanges(j)
 		if slices.ContainsFunc(ranges, func(r node.DeviceRange) bool { return !r.Unused() }) {
 			ranges = slices.DeleteFunc(ranges, node.DeviceRange.Unused)
 		}

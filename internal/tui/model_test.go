@@ -169,6 +169,17 @@ func TestJobRows(t *testing.T) {
 	expect.True(t, slices.Equal(got, []string{"0-3"}), got)
 }
 
+// The details of a job of one GPU name no other.
+func TestDetailsOfOneGPU(t *testing.T) {
+	s := example()
+	s.Jobs = []machine.Job{{Name: "one", Path: "/a", State: machine.Running, Devices: []machine.Device{{Limited: true, Limit: 2 << 30, Total: 80 << 30}, {Device: 1, Limited: true, Total: 80 << 30}}}}
+	m := modelOf(s, 80, 40)
+	expect.Equal(t, len(m.jobRows()), 1)
+	press(t, m, "enter")
+	got := text(m.Frame())
+	expect.True(t, strings.Contains(got, "device 0") && !strings.Contains(got, "device 1"), got)
+}
+
 // What an agent has kept comes before the samples; that of another job of the same name does not.
 func TestPast(t *testing.T) {
 	value := func(n uint64) *uint64 { return &n }

@@ -105,7 +105,7 @@ func (h *hub) addLimits(v *jobView, m *machine.Machine, j *machine.Job) {
 	default:
 		v.MayNot = "You may not change the limits of this job."
 	}
-	for i, d := range node.DeviceRanges(j.Devices) {
+	for _, d := range node.DeviceRanges(j.Devices) { // also those that a change can open
 		row := limitRow{deviceLabel(m, &d), "none", humanfmt.Bytes(d.Used), "none", "none"}
 		if d.Limited {
 			row.Memory = humanfmt.Bytes(d.Limit)
@@ -116,7 +116,6 @@ func (h *hub) addLimits(v *jobView, m *machine.Machine, j *machine.Job) {
 		if d.Compute != nil && d.Compute.Max > 0 {
 			row.Max = fmt.Sprintf("%d %%", d.Compute.Max)
 		}
-		v.Limits = append(v.Limits, row)
 		for n := d.Device.Device; n <= d.Last; n++ {
 			one := node.DeviceRange{Device: d.Device, Last: n}
 			if d.Last > d.Device.Device { // a range has the UUID of its first device only
@@ -127,7 +126,10 @@ func (h *hub) addLimits(v *jobView, m *machine.Machine, j *machine.Job) {
 			}
 			v.Devices = append(v.Devices, limitDevice{n, deviceLabel(m, &one), row.Memory})
 		}
-		if i == 0 {
+		if !node.IsOpen(j, d.Device.Device) {
+			continue
+		}
+		if v.Limits = append(v.Limits, row); len(v.Limits) == 1 {
 			v.Now = row
 		}
 		v.Now = limitRow{Memory: same(v.Now.Memory, row.Memory), Share: same(v.Now.Share, row.Share), Max: same(v.Now.Max, row.Max)}

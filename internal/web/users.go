@@ -90,7 +90,7 @@ func (h *hub) holdingsOf(m *machine.Machine) *holdings {
 				u.total(name).asleep = true
 				continue
 			}
-			if at < 0 || !d.Limited && d.Used == 0 {
+			if at < 0 || d.Limit == 0 && d.Used == 0 { // without a limit, or with one of nothing, a job has only what it holds
 				continue
 			}
 			on, all := u.on(m.Devices[at].Device, name), u.total(name)

@@ -205,7 +205,7 @@ func (h *hub) job(m *machine.Machine, j *machine.Job, of style, mayChange bool) 
 	}
 	refused := node.DeniedTo(m.Denied, j)
 	var used []node.DeviceRange
-	for _, d := range node.DeviceRanges(j.Devices) {
+	for _, d := range node.OpenRanges(j) {
 		line := h.line(m, &d)
 		refused += d.Refused
 		v.Over = v.Over || line.Over != ""

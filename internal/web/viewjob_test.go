@@ -71,6 +71,20 @@ func TestJobLine(t *testing.T) {
 	expect.Equal(t, own.job(m, &m.Jobs[at], grey, false).Owner, "", "the user")
 }
 
+// A job of one GPU is on no other, for its user or its own line; the form can open another.
+func TestJobOfOneGPU(t *testing.T) {
+	m := webtest.Machine(2, 1, 1)
+	j := &m.Jobs[0]
+	j.Devices = append(j.Devices, machine.Device{Device: 1, UUID: m.Devices[1].UUID, Limited: true, Total: 140 * webtest.GiB})
+	h := newHub(Options{Viewer: "alice"})
+	u := h.holdingsOf(m)
+	legend := h.users(m, u).Users
+	expect.True(t, len(legend) == 1 && legend[0].GPUs == "GPU 0" && legend[0].Of == "of 8 GiB" && len(u.devices[1]) == 0, legend)
+	v := h.job(m, j, grey, true)
+	expect.True(t, len(v.Lines) == 1 && len(v.More) == 0 && len(v.Limits) == 1 && v.Now.Memory == "8 GiB", v.Lines, v.More, v.Limits, v.Now)
+	expect.True(t, len(v.Devices) == 2 && v.Devices[1] == (limitDevice{1, "GPU 1", "0 B"}), v.Devices)
+}
+
 // The totals are sums over the machine's devices, and of jobs that have not ended.
 func TestTotals(t *testing.T) {
 	m := &machine.Machine{

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -73,6 +74,7 @@ class Job:
     labels: dict[str, str] = field(default_factory=dict)
     created_at: Optional[datetime] = None
     idle_since: Optional[datetime] = None  # known only if an agent runs
+    placed: Optional[str] = ""  # why it sees these GPUs and no others; empty if it sees all, None if they are not chosen yet
 
     @property
     def held(self) -> int:
@@ -88,12 +90,22 @@ class Status:
     source: str  # the agent's socket, or the command
 
     def devices(self) -> list[Device]:
-        """The devices that this process may use: the job's or, without a job, the machine's."""
-        shared = {g.number: Device(g.number, g.uuid, None, 0, 0, 0, g) for g in self.gpus}
-        if self.job is None or not self.job.devices:
-            return list(shared.values())
+        """The devices that this process may use: the job's or, without a job, the machine's.
+
+        If CUDA_VISIBLE_DEVICES is set, they are those that it selects, in its order.
+        """
+        shared = [Device(g.number, g.uuid, None, 0, 0, 0, g) for g in self.gpus]
+        job, visible = self.job, os.environ.get("CUDA_VISIBLE_DEVICES")
+        if job is None or not job.devices:
+            return shared if visible is None else select(visible, shared)
         # A job whose programs have used no GPU yet has a limit for each number that there could be.
-        return [d for d in self.job.devices if d.gpu is not None or not shared] or self.job.devices
+        devices = [d for d in job.devices if d.gpu is not None or not shared] or job.devices
+        if visible is None or job.placed is None:
+            return devices
+        if job.placed:  # its programs see these only, and count them from 0
+            return select(visible, devices, [str(number) for number in range(len(devices))])
+        others = [s for s in shared if all(s.number != d.number for d in devices)]
+        return [d for d in select(visible, [*devices, *others]) if d not in others]
 
     def __str__(self) -> str:
         if self.job is None:
@@ -140,6 +152,31 @@ def status() -> Status:
     return Status(job, gpus, source)
 
 
+def select(visible: str, devices: list[Device], numbers: Optional[list[str]] = None) -> list[Device]:
+    """Returns the devices that a value of CUDA_VISIBLE_DEVICES selects: by number, UUID or the beginning of a UUID.
+
+    As with the driver, an entry that selects no device ends the list, and a device that is named twice is an error.
+    """
+    numbers = numbers or [str(d.number) for d in devices]
+    uuids = [(d.uuid or (d.gpu.uuid if d.gpu else "")).lower() for d in devices]
+    out: list[Device] = []
+    for entry in visible.split(","):
+        entry = entry.strip(" ").lower()
+        if entry.startswith(("gpu-", "mig-")):
+            found = [d for d, uuid in zip(devices, uuids) if len(entry) > len("gpu-") and uuid.startswith(entry)]
+            if not found and ("" in uuids or entry.startswith("mig-")):
+                return devices  # which of them that is, is not known here
+        else:
+            digits = re.fullmatch(r"0*(\d+)", entry, re.ASCII)
+            found = [d for d, number in zip(devices, numbers) if digits is not None and digits[1] == number]
+        if len(found) != 1:
+            break
+        if found[0] in out:
+            return []
+        out += found
+    return out
+
+
 def _gpu(g: dict[str, Any]) -> GPU:
     return GPU(int(g["device"]), str(g["uuid"]), str(g["name"]), int(g["total"]), int(g["used"]), int(g["rations"]))
 
@@ -154,6 +191,7 @@ def _job(j: dict[str, Any], gpus: list[GPU]) -> Job:
         labels={str(k): str(v) for k, v in (j.get("labels") or {}).items()},
         created_at=_time(j.get("created_at")),
         idle_since=_time(j.get("idle_since")),
+        placed=str(j.get("placed") or ""),
     )
 
 
@@ -171,7 +209,9 @@ def _ration(machine: dict[str, Any], region: str, gpus: list[GPU]) -> Job:
     room = ration.get("room")  # not known without the policy's service
     full = {g.number for g in gpus if room is not None and g.number not in room}
     devices = [Device(g.number, g.uuid, limits[g.number], 0, 0, 0, g, waits or g.number in full) for g in gpus if g.number in limits]
-    return Job(str(ration["user"]), region, str(ration["user"]), "waiting" if waits else "none", devices)
+    # With a number of GPUs, the first program decides which they are.
+    placed = None if str(ration["ration"].get("devices") or "all") != "all" else ""
+    return Job(str(ration["user"]), region, str(ration["user"]), "waiting" if waits else "none", devices, placed=placed)
 
 
 def parse_limits(memory: str, gpus: list[GPU]) -> dict[int, Optional[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Optional, Union
 
@@ -32,7 +33,9 @@ def wait_for(size: Union[int, str], timeout: Union[float, str, None] = None, dev
         now = status()
         devices = [d for d in now.devices() if device is None or d.number == device]
         if not devices:
-            raise Error("this process may use no GPU that is known here" if device is None else f"this process has no GPU {device}")
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+            raise Error((f"this process has no GPU {device}" if device is not None else "this process may use no GPU that is known here") + why)
         known = [(free, d) for d in devices if (free := d.free) is not None]
         if not known:
             raise Error("what is free is not known: this job has no limit, and the driver cannot be asked (try ration doctor)")

@@ -51,14 +51,14 @@ class Machine:
         done = subprocess.run(command, env={**self.env, **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
         return done.stdout.strip()
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def start(self, *command: str, env: Optional[dict[str, str]] = None) -> subprocess.Popen[str]:
+        process = subprocess.Popen(command, env={**self.env, **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.started.append(process)
         return process
 
-    def hold(self, size: str, *job: str) -> subprocess.Popen[str]:
+    def hold(self, size: str, *job: str, env: Optional[dict[str, str]] = None) -> subprocess.Popen[str]:
         """Starts a program that holds memory, in a job, and returns when it has it."""
-        process = self.start(RATION, "run", *job, "--", os.path.join(DRIVER, "fake-train"), "--hold", size)
+        process = self.start(RATION, "run", *job, "--", os.path.join(DRIVER, "fake-train"), "--hold", size, env=env)
         assert process.stdout is not None
         said = ""
         for line in process.stdout:

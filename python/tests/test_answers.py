@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -45,6 +46,7 @@ class FakeAgent(unittest.TestCase):
         seconds.start()
         self.addCleanup(seconds.stop)
         os.environ.pop("RATION_REGION", None)
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
     def says(self, text: str, status: int = 0) -> None:
         with open(self.command, "w") as f:
@@ -129,6 +131,51 @@ class FakeAgent(unittest.TestCase):
             j = ration.status().job
         assert j is not None and j.created_at is not None and j.idle_since is not None
         self.assertEqual((j.state, j.created_at.isoformat(), j.idle_since.isoformat()), ("asleep", "2026-01-31T15:04:05.123456+00:00", "2026-01-31T15:04:05+02:00"))
+
+    def test_visible_devices(self) -> None:
+        """As fakegpu/test/start.c has it of the driver."""
+        gpus = [ration.GPU(n, f"GPU-{uuid}", "H200", GIB, 0, 0) for n, uuid in enumerate(("525a6879-a", "52161616-b", "77777777-c"))]
+        part = ration.Job("j", "/r", "u", "running", [ration.Device(g.number, g.uuid, GIB, 0, 0, 0, g) for g in gpus[1:]])
+        placed = dataclasses.replace(part, placed="GPU 0 was full")
+        later = dataclasses.replace(part, placed=None)
+        unknown = ration.Job("j", "/r", "u", "running", [ration.Device(n, "", GIB, 0, 0, 0) for n in range(3)])
+        for visible, job, want in (
+            (None, None, [0, 1, 2]),
+            ("1", None, [1]),
+            ("2,0", None, [2, 0]),
+            (" 1 , 02", None, [1, 2]),
+            ("0,7,1", None, [0]),
+            ("0,,1", None, [0]),
+            ("7,0", None, []),
+            ("0,0", None, []),
+            ("", None, []),
+            ("-1", None, []),
+            ("nonsense", None, []),
+            ("GPU-", None, []),
+            ("GPU-77777777-c", None, [2]),
+            ("gpu-77", None, [2]),
+            ("0,GPU-525a", None, []),
+            ("GPU-52", None, []),  # could be either
+            ("GPU-9,0", None, []),
+            ("MIG-9", None, [0, 1, 2]),  # a part of one of them
+            ("0,1", part, [1]),  # the job has nothing of the first
+            ("0", placed, [1]),  # the job sees no other
+            ("1,2", placed, [2]),
+            ("GPU-77,0", placed, [2, 1]),
+            ("GPU-525a", placed, []),
+            ("0", later, [1, 2]),
+        ):
+            with self.subTest(visible=visible, job=job and job.placed):
+                os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+                if visible is not None:
+                    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+                self.assertEqual([d.number for d in ration.Status(job, gpus, "").devices()], want)
+        for visible, want in (("1", [1]), ("GPU-5", [0, 1, 2])):
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible
+            self.assertEqual([d.number for d in ration.Status(unknown, [], "").devices()], want)
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+        with self.assertRaisesRegex(ration.Error, "this process may use no GPU that is known here \\(CUDA_VISIBLE_DEVICES=-1\\)"):
+            ration.wait_for(1)
 
     def test_wait_polls(self) -> None:
         full, empty = (ration.Status(ration.Job("j", "/r", "u", "running", [ration.Device(0, "", GIB, held, 0, 0)]), [], "") for held in (GIB, 0))

@@ -81,6 +81,12 @@ class OnAMachine(unittest.TestCase):
         wait = "import ration\nprint(ration.wait_for('60g', timeout=0).number)\ntry: ration.wait_for('60g', timeout=0, device=0)\nexcept ration.WaitTimeout: print('full')"
         self.assertEqual(self.machine.python(wait, "--mem", "80g"), "1\nfull")
 
+    def test_wait_for_a_visible_gpu(self) -> None:
+        self.machine.hold("100g", "--mem", "1=120g", "--name", "other", env={"CUDA_VISIBLE_DEVICES": "1"})
+        wait = "import ration\nprint([d.number for d in ration.status().devices()])\ntry: ration.wait_for('60g', timeout=0)\nexcept ration.WaitTimeout as e: print(e)"
+        said = self.machine.python(wait, "--mem", "80g", env={"CUDA_VISIBLE_DEVICES": "1"})
+        self.assertRegex(said, r"^\[1\]\nthere was no room for 60 GiB on GPU 1 in time")
+
     def test_magic(self) -> None:
         if importlib.util.find_spec("IPython") is None:
             self.skipTest("IPython is not installed")
