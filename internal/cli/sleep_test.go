@@ -239,6 +239,16 @@ func TestCannotSleep(t *testing.T) {
 	out, err := rationOutput(nil, "sleep", "--wake", "never", "stays")
 	expect.True(t, err != nil && strings.Contains(out, "auto or manual"), out)
 	awakeAndWhole(t, "stays", d.Used, p)
+
+	// Nor does a stopped process wake.
+	mustRation(t, "sleep", "stays")
+	expect.OK(t, unix.Kill(pid, unix.SIGSTOP))
+	waitStopped(t, pid)
+	out, err = rationOutput(nil, "wake", "stays")
+	expect.True(t, err != nil && strings.Contains(out, "is stopped (it sleeps on; continue it: kill -CONT"), out, err)
+	expect.OK(t, unix.Kill(pid, unix.SIGCONT))
+	mustRation(t, "wake", "stays")
+	awakeAndWhole(t, "stays", d.Used, p)
 }
 
 // waitStopped returns when a process is stopped.

@@ -31,12 +31,13 @@ func wake(r *region.Region, turn bool, c *calls) (out Result, err error) {
 		return s.result(false), nil
 	}
 	hasRoom := state == abi.Falling || state == abi.Restoring
-	if !hasRoom {
-		all, err := s.holding()
-		if err == nil && state == abi.Asleep {
-			err = stopped(all)
+	if state == abi.Asleep {
+		if err := s.checkStopped(); err != nil {
+			return out, err
 		}
-		if err != nil || len(all) > 0 && !turn {
+	}
+	if !hasRoom && !turn {
+		if all, err := s.holding(); err != nil || len(all) > 0 {
 			return out, cmp.Or(err, errNeedsTurn)
 		}
 	}
@@ -52,8 +53,12 @@ func wake(r *region.Region, turn bool, c *calls) (out Result, err error) {
 	return s.result(true), err
 }
 
-// stopped returns an error if a process is stopped: the driver would wait for it, with the memory charged.
-func stopped(all []region.Sleeper) error {
+// checkStopped returns an error if a process is stopped: the driver would wait for it, with the memory charged.
+func (s *sleeper) checkStopped() error {
+	all, err := s.holding()
+	if err != nil {
+		return err
+	}
 	for i := range all {
 		if stat, err := proc.ReadStat(all[i].PID); err == nil && stat.Stopped() {
 			return fmt.Errorf("pid %d (%s) is stopped (it sleeps on; continue it: kill -CONT %[1]d)", all[i].PID, all[i].Name)
