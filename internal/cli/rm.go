@@ -47,11 +47,12 @@ for root USER/NAME, a job of another user. For a path, and for another user's
 job, the region and the limits file beside it are removed, and nothing else.
 
 A job is kept while one of its processes is alive or its command runs; ration
-rm never kills a process. --force also removes a job of ration run that no process
-has joined yet, although it may be about to start, and a job whose region is damaged. And
-it removes a job with an operator's limits (ration create, or ration run --keep
-by root) that processes still use. It names these processes. They get no more
-memory, and what they hold until they end is counted in no job.
+rm never kills a process. --force also removes a job of ration run that no
+process has joined yet, although it may be about to start, and a job whose
+region is damaged. And it removes a job with an operator's limits (ration
+create, or ration run --keep by root) that processes still use. It names these
+processes. They get no more memory, and what they hold until they end is counted
+in no job.
 
 --stale removes all of your jobs that have ended. A job that no process has
 joined is kept for an hour.
