@@ -203,6 +203,10 @@ func TestStepsWithoutProcessors(t *testing.T) {
 	expect.True(t, err == nil && strings.Contains(out, "late: skipped: this machine had its processors for ") && strings.Contains(out, "  next: skipped: it may take 2 minutes, and 0 of 12 are left"), out, err)
 	out, err = steps("all:60", "slow:10="+starve+"sleep 12")
 	expect.True(t, err == nil && strings.Contains(out, "\nall: all passed (slow)"), out, err)
+	out, err = steps("all:60", "broken:10="+starve+"sleep 2; echo why; exit 3")
+	expect.True(t, err == nil && strings.Contains(out, "why\n") && strings.Contains(out, "and the step failed with status 3"), out, err)
+	out, err = steps("all:60", "broken:10=sleep 2; exit 3")
+	expect.True(t, err != nil && strings.Contains(out, "all: broken failed with status 3"), out, err)
 }
 
 // gotest prints why tests were skipped, and of tests that failed what they wrote.
