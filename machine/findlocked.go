@@ -19,7 +19,11 @@ func isClosed(end <-chan struct{}) bool {
 
 // findLocked finds regions by their locks, and reports whether jobs have disappeared.
 func (s *scanner) findLocked(known map[job.FileID]bool) (gone bool) {
-	deadline, stop := within(lockTimeout)
+	timeout := lockTimeout
+	if s.opts.Once {
+		timeout = userTimeout // as long as for a user: nothing looks again later
+	}
+	deadline, stop := within(timeout)
 	defer stop()
 	at := time.Now()
 	files, all, err := job.LockedFiles(deadline)
@@ -33,7 +37,7 @@ func (s *scanner) findLocked(known map[job.FileID]bool) (gone bool) {
 	switch {
 	case late && (s.opts.Once || s.slowLocks >= slowReads):
 		s.notes = append(s.notes, Finding{Kind: Unanswering, Device: -1,
-			Text:   fmt.Sprintf("the kernel's list of locks could not be read within %v; jobs outside the folders of jobs may be missing", lockTimeout),
+			Text:   fmt.Sprintf("the kernel's list of locks could not be read within %v; jobs outside the folders of jobs may be missing", timeout),
 			Remedy: "look again when this machine is less busy, and if it stays so, in /proc/locks for a process with very many"})
 	case !all && !late:
 		s.notes = append(s.notes, Finding{Kind: Unanswering, Device: -1,

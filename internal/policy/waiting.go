@@ -191,7 +191,7 @@ func (r *rations) ensureNow(uid int, at region.Place) error {
 func (r *rations) checkTurn(uid int, grows bool) error {
 	rule, err := r.ruleOf(uid)
 	if err != nil || rule.Exempt || usable(uid) && !grows && (!lent(uid) || !rule.Waits) {
-		return nil // nil also if there is no rule: who asks for the ration finds that out
+		return nil // without a rule the caller gets the error where it asks for the ration
 	}
 	all, err := job.Queue(job.Folder())
 	if err != nil || len(all) == 0 || all[0].UID == uid || lent(uid) && !grows && r.firstIsStuck() {
