@@ -318,6 +318,9 @@ func (a *app) printRefusals(jobs []machine.Job, count int, down bool) {
 		return
 	case len(refusals) == 0:
 		a.out.printf("No request was refused.\n")
+		if a.out.tty {
+			a.out.paragraph(dim, 0, "What the driver refused because a GPU itself was full is not here: the program's own output says so, and ration ps shows who holds the GPU.")
+		}
 		return
 	}
 	for _, f := range refusals[:min(count, len(refusals))] {

@@ -43,7 +43,8 @@ func TestWhyMarksEarlierJobs(t *testing.T) {
 		strings.Contains(lines[1], "  train (an earlier job of this name), device 0: ") && strings.Contains(lines[1], "pid 8"), text.String())
 }
 
-// While the policy's service does not run, nobody knows what programs without a job were refused.
+// While the policy's service does not run, nobody knows what programs without a job were refused. What the driver refused
+// is never known.
 func TestWhyWhileServiceIsDown(t *testing.T) {
 	for down, want := range map[bool]string{false: "No request was refused.\n", true: "No request of a job was refused. What was refused to programs without a job is not recorded while that service does not run.\n"} {
 		var text bytes.Buffer
@@ -51,4 +52,8 @@ func TestWhyWhileServiceIsDown(t *testing.T) {
 		a.printRefusals(nil, 9, down)
 		expect.Equal(t, text.String(), want)
 	}
+	var text bytes.Buffer
+	a := &app{out: terminal{Writer: &text, width: 200, tty: true, writeErr: new(error)}}
+	a.printRefusals(nil, 9, false)
+	expect.True(t, strings.Contains(text.String(), "because a GPU itself was full is not here"), text.String())
 }
