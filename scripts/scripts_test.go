@@ -3,6 +3,7 @@ package scripts_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -191,22 +192,37 @@ func TestSteps(t *testing.T) {
 // all the minutes of its target, and has shown nothing if it does not end within them.
 func TestStepsWithoutProcessors(t *testing.T) {
 	r := newRepo(t, "steps")
+	processors := "cpu0\ncpu1\n"
 	steps := func(arguments ...string) (string, error) {
-		r.write("stat", "cpu 100 0 0 0 0 0 0 0 0 0\n")
+		r.write("stat", "cpu 100 0 0 0 0 0 0 5000 0 0\n"+processors)
 		return r.run("env", append([]string{"STEPS_MINUTE=1", "STEPS_STAT=stat", "scripts/steps"}, arguments...)...)
 	}
-	starve := "echo 'cpu 110 0 0 0 0 0 0 90 0 0' >stat; "
+	// steal is a command that takes seconds of two processors away.
+	steal := func(seconds int) string {
+		return fmt.Sprintf("printf 'cpu 110 0 0 0 0 0 0 %d 0 0\\n%s' >stat; ", 5000+seconds*2*100, strings.ReplaceAll(processors, "\n", "\\n"))
+	}
+	tick := strings.Replace(steal(0), "5000", "5001", 1)
 	begun := time.Now()
 	out, err := steps("all:60", "late:2=sleep 60")
 	expect.True(t, err != nil && strings.Contains(out, "all: late failed with status 124") && time.Since(begun) < 30*time.Second, out, err)
-	out, err = steps("all:12", "late:10="+starve+"sleep 60", "next:2=true")
-	expect.True(t, err == nil && strings.Contains(out, "late: skipped: this machine had its processors for ") && strings.Contains(out, "  next: skipped: it may take 2 minutes, and 0 of 12 are left"), out, err)
-	out, err = steps("all:60", "slow:10="+starve+"sleep 12")
+	out, err = steps("all:6", "late:5="+steal(4)+"sleep 60", "next:2=true")
+	expect.True(t, err == nil && strings.Contains(out, "late: skipped: this machine had its processors for ") && strings.Contains(out, "  next: skipped: it may take 2 minutes, and 0 of 6 are left") &&
+		strings.HasSuffix(out, "\nall: all skipped"), out, err)
+	out, err = steps("all:60", "slow:5="+steal(3)+"sleep 6")
 	expect.True(t, err == nil && strings.Contains(out, "\nall: all passed (slow)"), out, err)
-	out, err = steps("all:60", "broken:10="+starve+"sleep 2; echo why; exit 3")
+	out, err = steps("all:60", "broken:10="+steal(3)+"sleep 3; echo why; exit 3")
 	expect.True(t, err == nil && strings.Contains(out, "why\n") && strings.Contains(out, "and the step failed with status 3"), out, err)
-	out, err = steps("all:60", "broken:10=sleep 2; exit 3")
-	expect.True(t, err != nil && strings.Contains(out, "all: broken failed with status 3"), out, err)
+	for _, c := range []struct{ what, target, step string }{
+		{"none", "all:60", "broken:10=sleep 2; exit 3"},
+		{"a little before a failure", "all:60", "broken:10=" + steal(1) + "sleep 3; exit 3"},
+		{"a counter that goes back", "all:60", "broken:10=" + steal(-20) + "sleep 2; exit 3"},
+		{"a tick, all minutes that are left", "all:3", "broken:3=" + tick + "sleep 30"},
+		{"a tick", "all:60", "broken:2=" + tick + "sleep 30"},
+		{"a little, when the minutes are over", "all:60", "broken:2=trap '" + strings.ReplaceAll(steal(2), "'", `"`) + "' TERM; sleep 30"},
+	} {
+		out, err = steps(c.target, c.step)
+		expect.True(t, err != nil && strings.Contains(out, "all: broken failed with status "), c.what, out, err)
+	}
 }
 
 // gotest prints why tests were skipped, and of tests that failed what they wrote.
