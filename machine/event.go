@@ -166,8 +166,13 @@ func (j *Job) event(kind string, at time.Time) Event {
 	return Event{Time: at, Kind: kind, Job: j.Name, Path: j.ID().Path, Owner: j.Owner, UID: j.UID, Created: j.Created}
 }
 
-// startedAt is the time of the event of the job's start.
-func (j *Job) startedAt() time.Time { return cmp.Or(j.Started, j.Created) }
+// startedAt is the time of the event of the job's start. A command says when it began, which is before it makes its job.
+func (j *Job) startedAt() time.Time {
+	if j.Started.After(j.Created) {
+		return j.Started
+	}
+	return j.Created
+}
 
 // endTitle names the job where it ends. The job of all programs of a user is named as where it starts.
 func (j *Job) endTitle() string {

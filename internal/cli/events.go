@@ -45,7 +45,8 @@ yesterday, monday: the latest one), or a time (2026-01-31, 2026-01-31 15:04,
 names or paths of regions, print only their events.
 
 A region keeps its latest 256 refusals and 64 deaths. Only an agent (ration
-agent) also has events of removed jobs, and ends of jobs that no launcher saw.
+agent) also has events of removed jobs, ends of jobs that no launcher saw, and
+events of waiting that is over.
 If there is an agent, this command uses it, and prints new events at once;
 otherwise it reads the jobs every second. If an agent starts or ends meanwhile,
 no event is printed twice. If an agent does not answer, the command continues

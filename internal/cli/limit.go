@@ -303,30 +303,6 @@ func (a *app) changeWhole(j job.Job, name string, change wholeChange) error {
 	return a.printLimits(readNamed(j, name, node.Options{}), allDevices)
 }
 
-// wholeChange is a change of what is of the whole job, and of no device. What is 0 stays.
-type wholeChange struct {
-	priority limit.Priority
-	wait     limit.WaitAlloc
-}
-
-func (c wholeChange) apply(s machine.Job) error {
-	page, _, done, err := openLimits(s)
-	if err != nil {
-		return statusError{err, ExitOpen}
-	}
-	defer done()
-	if c.priority != 0 {
-		err = page.SetPriority(uint64(c.priority))
-	}
-	if err == nil && c.wait != 0 {
-		err = page.SetWaitAlloc(uint64(c.wait))
-	}
-	if err != nil {
-		return changeError(s, err)
-	}
-	return nil
-}
-
 // printWhole prints the priority and the time to wait of a job that has them.
 func (a *app) printWhole(s machine.Job) {
 	if s.Priority != "" {
@@ -372,11 +348,13 @@ func (a *app) printLimits(s machine.Job, device int) error {
 func (a *app) changeLimits(j job.Job, name string, change limit.Limits, whole wholeChange) error {
 	before := readNamed(j, name, node.Options{})
 	c, err := applyLimits(before, change)
-	if err == nil && whole != (wholeChange{}) {
-		err = whole.apply(before)
-	}
 	if err != nil {
 		return err
+	}
+	if whole != (wholeChange{}) {
+		if err := whole.apply(before); err != nil {
+			return fmt.Errorf("the limits of the devices are changed, and the rest is not: %w", err)
+		}
 	}
 	s := readNamed(j, name, node.Options{})
 	printError(a.err, s.Err()) // the change has been made

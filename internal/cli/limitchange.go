@@ -246,3 +246,27 @@ func newLimit(device int, total uint64, want limit.Memory) (abi.Limit, error) {
 	}
 	return abi.MakeLimit(uint64(size)), nil
 }
+
+// wholeChange is a change of what is of the whole job, and of no device. What is 0 stays.
+type wholeChange struct {
+	priority limit.Priority
+	wait     limit.WaitAlloc
+}
+
+func (c wholeChange) apply(s machine.Job) error {
+	page, _, done, err := openLimits(s)
+	if err != nil {
+		return statusError{err, ExitOpen}
+	}
+	defer done()
+	if c.priority != 0 {
+		err = page.SetPriority(uint64(c.priority))
+	}
+	if err == nil && c.wait != 0 {
+		err = page.SetWaitAlloc(uint64(c.wait))
+	}
+	if err != nil {
+		return changeError(s, err)
+	}
+	return nil
+}

@@ -63,14 +63,14 @@ not sent.
 
 Run as root, it runs commands, requests and sendmail as user nobody, without an
 environment, for at most 30 seconds. It needs a running agent (ration agent).
-A change of the file is taken over within seconds. On a machine with systemd,
-ration-notify.service runs it. There a command sees a read-only file system. It
+A change of the file is taken over within seconds; without a section it sends
+nothing, and waits for one. On a machine with systemd, ration-notify.service
+runs it. There a command sees a read-only file system. It
 can write in /tmp and /var/tmp, which are the service's own: other programs do
 not see these files, and they are gone when the service ends. Another folder
 takes ReadWritePaths= (systemctl edit ration-notify).
 
-Exit status: 0 when it was asked to end, or at once if the file has no section;
-1 if it could not start, with --test if a section failed, or with --check if its
+Exit status: 0 when it was asked to end; 1 if it could not start, with --test if a section failed, or with --check if its
 program or url_file is not there; 2 if the file is wrong, or with --check and
 --test has no section.`,
 		Example: "  ration notify --check\n  ration notify --test\n  systemctl enable --now ration-notify",
@@ -130,11 +130,6 @@ func (a *app) runNotify(f notifyFlags) error {
 	}
 	if len(rules) == 0 && (f.check || f.test) {
 		return statusError{fmt.Errorf("%s has no [[notify]] section (ration notify --help shows one)", f.config), ExitUsage}
-	}
-	if len(rules) == 0 { // no failure: a service that nobody has given anything to do must not be started again and again
-		agent.Notify("READY=1")
-		a.err.printf("%s has no [[notify]] section, so there is nothing to send (ration notify --help shows one)\n", f.config)
-		return nil
 	}
 	ctx, stop := untilSignal()
 	defer stop()
@@ -230,6 +225,7 @@ func (n *notifier) run(ctx context.Context, rules []notify.Rule) {
 	tick := time.NewTicker(notifyTick)
 	defer tick.Stop()
 	n.log.Info("notifying", "sections", len(rules), "file", n.file, "version", version)
+	n.warnEmpty(rules)
 	agent.Notify("READY=1")
 	var latest *machine.Machine
 	for {
@@ -245,6 +241,7 @@ func (n *notifier) run(ctx context.Context, rules []notify.Rule) {
 				sender.Close()
 				sender = notify.NewDispatcher(rules, n.log)
 				n.log.Info("the file has changed", "sections", len(rules))
+				n.warnEmpty(rules)
 			}
 		}
 		if latest == nil {
@@ -253,6 +250,12 @@ func (n *notifier) run(ctx context.Context, rules []notify.Rule) {
 		for _, one := range watcher.Update(latest, events, time.Now()) {
 			sender.Send(one)
 		}
+	}
+}
+
+func (n *notifier) warnEmpty(rules []notify.Rule) {
+	if len(rules) == 0 {
+		n.log.Warn("the file has no [[notify]] section: nothing is sent until it has one (ration notify --help shows one)", "file", n.file)
 	}
 }
 

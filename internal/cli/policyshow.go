@@ -206,7 +206,7 @@ func placeText(u policy.Standing) string {
 		return "-"
 	case len(u.GPUs) > 0:
 		return strings.TrimLeft(gpusText(u.GPUs), "GPUs ")
-	case rationOf(u).Memory.OnlyNamed():
+	case u.Has().Memory.OnlyNamed():
 		var on []int
 		for _, l := range namedOnly(u) {
 			on = append(on, l.Device)
@@ -216,18 +216,10 @@ func placeText(u policy.Standing) string {
 	return "all"
 }
 
-// rationOf returns the ration that a user has.
-func rationOf(u policy.Standing) limit.Limits {
-	if u.Asked != nil {
-		return *u.Asked
-	}
-	return u.Ration
-}
-
 // namedOnly returns the limits of a user's job on the devices that the ration names, if it names any: those on the others are
 // 0, and only say that the user cannot use them.
 func namedOnly(u policy.Standing) []policy.DeviceLimit {
-	memory := rationOf(u).Memory
+	memory := u.Has().Memory
 	return slices.DeleteFunc(slices.Clone(u.Limits), func(l policy.DeviceLimit) bool { return memory.OnlyNamed() && !memory.For(l.Device).IsSet() })
 }
 
@@ -238,15 +230,19 @@ func limitsText(u policy.Standing) string {
 		return "no limit"
 	}
 	var each []string
-	same := !rationOf(u).Memory.OnlyNamed()
+	same := !u.Has().Memory.OnlyNamed()
+	later := ""
 	for _, l := range limits {
 		each = append(each, fmt.Sprintf("%d=%s", l.Device, memoryText(l)))
 		same = same && memoryText(l) == memoryText(limits[0])
+		if l.Later > 0 {
+			later = ", no room for more now"
+		}
 	}
 	if same {
-		return memoryText(limits[0])
+		return memoryText(limits[0]) + later
 	}
-	return strings.Join(each, ",")
+	return strings.Join(each, ",") + later
 }
 
 // memoryText formats a limit as the file does, or with a fraction if it is not whole MiB, such as that of a percentage. It is
@@ -268,12 +264,13 @@ func newPolicyAskCommand(a *app) *cobra.Command {
 		Use:   "ask",
 		Short: "Ask for another ration, up to the largest that you may have",
 		Long: `Ask for another ration for all your programs, up to the largest that the policy
-allows you (ration policy show). It applies at once, until you ask again, the
-policy changes so that it is too much, another user gets your ration while no
-program of yours runs, or the machine boots. Only the limits that you give
-change; those that you never asked for are the policy's, also when it changes.
-Without limits you get the policy's ration back. --priority says which jobs come
-first on a GPU, as in ration run, up to the highest that the policy allows you.
+allows you (ration policy show). It applies at once, until you ask again,
+another user gets your ration while no program of yours runs, or the machine
+boots. While the policy allows you less than that, you have the policy's ration.
+Only the limits that you give change; those that you never asked for are the
+policy's, also when it changes. Without limits you get the policy's ration back.
+--priority says which jobs come first on a GPU, as in ration run, up to the
+highest that the policy allows you.
 
 Exit status: 0 if you have it; 1 if it is too much, or does not fit beside the
 rations of others.`,
@@ -288,7 +285,7 @@ rations of others.`,
 				return err
 			}
 			return a.printStanding(func(s policy.Standing) {
-				a.out.printf("Your ration is %s.\n", rationOf(s).Words())
+				a.out.printf("Your ration is %s.\n", s.Has().Words())
 				a.noteHeld()
 				a.noteTooSmall()
 			})

@@ -172,6 +172,11 @@ func (a *app) runWhy(names []string, count int) error {
 			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(jobs[i].Title()+": "+text), 2))
 		}
 	}
+	for i := range jobs {
+		if text := laterText(&jobs[i]); text != "" {
+			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(jobs[i].Title()+" "+text), 2))
+		}
+	}
 	for i, c := range out.Places {
 		if i == 0 {
 			a.out.printf("\n")
@@ -179,6 +184,20 @@ func (a *app) runWhy(names []string, count int) error {
 		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s is on %s: %s", cmp.Or(c.Job, c.Path), gpusText(c.Devices), c.Text)), 2))
 	}
 	return nil
+}
+
+// laterText says for which part of a user's ration there is no room yet, if the job is that of a user.
+func laterText(j *machine.Job) string {
+	uid, is := job.PolicyUser(j.Path)
+	if !is || job.IsRun(j.Path) || j.State == machine.Ended {
+		return ""
+	}
+	p, err := policy.InForce()
+	if err != nil {
+		return ""
+	}
+	s := p.Show(uid)
+	return s.LaterText()
 }
 
 // deniedTo returns the rations that the policy refused to the users with one of the names, or to all,

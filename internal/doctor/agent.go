@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"ration/internal/agent"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/policy"
 	"ration/internal/proc"
 )
 
@@ -79,11 +81,15 @@ func (c *checker) checkNotifier() {
 		c.skip(notifyUnit, "systemctl show: %v", err)
 		return
 	}
-	c.checkNotifyUnit(unit, is)
+	rules, _, _ := policy.ReadNotify(policy.ConfigFile) // a file that is wrong is told of elsewhere
+	c.checkNotifyUnit(unit, is, len(rules))
 }
 
-func (c *checker) checkNotifyUnit(unit string, is unitState) {
-	if is["ActiveState"] == "inactive" { // it was not started, or had nothing to send
+func (c *checker) checkNotifyUnit(unit string, is unitState, sections int) {
+	if is["ActiveState"] == "inactive" { // it was not started
+		if sections > 0 {
+			c.warn(notifyUnit, "systemctl enable --now "+strings.TrimSuffix(unit, ".service"), "%s has %s, and %s does not run: nothing is sent", policy.ConfigFile, humanfmt.Plural(sections, "[[notify]] section", "[[notify]] sections"), unit)
+		}
 		return
 	}
 	if c.checkUnit(notifyUnit, unit, is) {

@@ -91,7 +91,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// A notifier that keeps failing is told of; one that does not run is in order.
+// A notifier that keeps failing is told of, and one that does not run although the file has sections.
 func TestNotifyUnit(t *testing.T) {
 	for shown, want := range map[string]string{
 		"LoadState=loaded\nActiveState=active\nSubState=running\n":                            "pass: ration-notify.service runs",
@@ -101,7 +101,7 @@ func TestNotifyUnit(t *testing.T) {
 		"LoadState=loaded\nActiveState=failed\nResult=start-limit-hit\n":                      "warn: ration-notify.service has failed: start-limit-hit (journalctl -u ration-notify says more; then systemctl restart ration-notify)",
 	} {
 		c := &checker{}
-		c.checkNotifyUnit("ration-notify.service", parseUnit(shown))
+		c.checkNotifyUnit("ration-notify.service", parseUnit(shown), 0)
 		got := ""
 		for _, one := range c.report.Checks {
 			if got = string(one.Verdict) + ": " + one.Text; one.Remedy != "" {
@@ -110,6 +110,11 @@ func TestNotifyUnit(t *testing.T) {
 		}
 		expect.Equal(t, got, want)
 	}
+	c := &checker{}
+	c.checkNotifyUnit("ration-notify.service", parseUnit("LoadState=loaded\nActiveState=inactive\n"), 2)
+	got := c.report.Checks
+	expect.True(t, len(got) == 1 && got[0].Verdict == Warn && got[0].Remedy == "systemctl enable --now ration-notify" &&
+		strings.Contains(got[0].Text, "has 2 [[notify]] sections, and ration-notify.service does not run: nothing is sent"), got)
 }
 
 // Where the user is missing as whom root's agent reads, that is said, with what to do.

@@ -206,7 +206,7 @@ func (w *Watcher) nearLimits(m *machine.Machine, lasting map[subject]time.Time, 
 			d := &j.Devices[k]
 			of := subject{kind: NearLimit, job: j.ID(), on: fmt.Sprint(d.Device)}
 			percent := 0.0
-			if d.Limited && d.Limit > 0 && d.Used <= d.Limit && j.State != machine.Ended { // more is a notification of its own
+			if d.Limited && d.Limit > 0 && d.Over() == 0 && j.State != machine.Ended { // otherwise that is notified of
 				percent = 100 * float64(d.Used) / float64(d.Limit)
 			}
 			switch {

@@ -202,8 +202,11 @@ func (p *Policy) checkCapacity(file string) error {
 		rules = append(rules, p.Everybody)
 	}
 	slices.SortFunc(rules, func(a, b *Rule) int { return a.line - b.line })
-	var all launch.Booking
-	var named []booked
+	type user struct {
+		*Rule
+		limits region.Limits
+	}
+	var users []user
 	for _, rule := range rules {
 		if rule.Exempt || rule.broken {
 			continue
@@ -222,9 +225,15 @@ func (p *Policy) checkCapacity(file string) error {
 			r.problem(path+"\x00devices", "%s: devices = %d, and this machine has %s (use at most that, or \"all\")", rule.Source, int(n), humanfmt.Plural(has, "GPU", "GPUs"))
 			continue
 		}
-		if p.Overbook || !strings.HasPrefix(rule.Source, "users.") {
-			continue
+		if !p.Overbook && strings.HasPrefix(rule.Source, "users.") {
+			users = append(users, user{rule, limits})
 		}
+	}
+	slices.SortStableFunc(users, func(a, b user) int { return largerFirst(a.limits, b.limits) })
+	var all launch.Booking
+	var named []booked
+	for _, u := range users {
+		path, rule, limits := u.path, u.Rule, u.limits
 		if want := machine.wanted(rule.Default); want != 0 {
 			at, _ := launch.Choose(want, machine.candidates(limits, beside{booked: named}, nil), inNoRation)
 			limits = limits.Restrict(at)
@@ -243,4 +252,17 @@ func (p *Policy) checkCapacity(file string) error {
 		}
 	}
 	return r.err()
+}
+
+// largerFirst compares the rations of users by their memory. The larger one is placed first: a smaller one finds room beside it.
+func largerFirst(a, b region.Limits) int {
+	most := func(l region.Limits) (bytes uint64) {
+		for d := range abi.Devices {
+			if l.Memory[d].Limited() {
+				bytes = max(bytes, l.Memory[d].Bytes())
+			}
+		}
+		return bytes
+	}
+	return cmp.Compare(most(b), most(a))
 }

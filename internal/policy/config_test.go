@@ -71,6 +71,7 @@ func TestParseProblems(t *testing.T) {
 		{head + "[users.anna]\nexempt = true\ndevices = 1\n", []string{"3:8: users.anna: exempt, and a ration as well"}},
 		{head + "priority = \"low\"\nmax_priority = \"high\"\n", nil},
 		{head + "priority = \"low\"\nmax_priority = \"low\"\n", nil},
+		{head + "projects = [1]\n", []string{`3:1: everybody.projects: each part is text in quotes (as projects = ["vision"])`}},
 		{head + "priority = \"urgent\"\nmax_priority = 1\n", []string{`3:1: priority="urgent": not a priority (use high, normal or low)`, `4:1: max_priority = 1: text in quotes is needed (as max_priority = "high")`}},
 		{head + "priority = \"\"\n", []string{"3:1: priority: empty"}},
 		{head + "priority = \"high\"\nmax_priority = \"normal\"\n", []string{"4:1: everybody: the highest priority, normal, is below the one that the user has, high"}},

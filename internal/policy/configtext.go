@@ -220,6 +220,11 @@ func (r *reader) checkList(path string, value any, of reflect.Type) bool {
 	}
 	fits := true
 	for i, part := range list {
+		if _, is := part.(string); !is && of.Kind() == reflect.String {
+			key := path[strings.LastIndexByte(path, '\x00')+1:]
+			r.problem(path, "%s: each part is text in quotes (as %s = [%q])", dotted(path), key, examples[key])
+			return false
+		}
 		fits = r.checkForm(join(path, index(i)), part, of) && fits
 	}
 	return fits

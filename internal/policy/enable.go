@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"ration/internal/job"
+	"ration/internal/region"
 	"ration/internal/safepath"
 )
 
@@ -129,7 +130,7 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 			warn(fmt.Sprintf("users.%s: %v", name, err))
 		}
 	}
-	todo = sortedUsers(todo)
+	todo = r.inTurn(sortedUsers(todo))
 	var out Result
 	for try := range 2 { // a user may need capacity that a later user releases
 		out.Failed = nil
@@ -156,6 +157,27 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	slices.Sort(out.Users)
 	out.Users = slices.DeleteFunc(out.Users, func(uid int) bool { return hasAgent && uid == agent }) // no user of the operator's
 	return out, nil
+}
+
+// inTurn returns users in the order in which they get their rations: those who have one, and then the larger ones.
+func (r *rations) inTurn(uids []int) []int {
+	has, limits := map[int]bool{}, map[int]region.Limits{}
+	for _, uid := range uids {
+		has[uid] = usable(uid)
+		if ration, _, err := r.rationOf(uid); err == nil {
+			limits[uid], _ = r.limitsOf(ration)
+		}
+	}
+	slices.SortStableFunc(uids, func(a, b int) int {
+		switch {
+		case has[a] && has[b]:
+			return 0
+		case has[a] != has[b]:
+			return map[bool]int{true: -1, false: 1}[has[a]]
+		}
+		return largerFirst(limits[a], limits[b])
+	})
+	return uids
 }
 
 // sortedUsers returns each user once, without root.

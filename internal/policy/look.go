@@ -47,8 +47,9 @@ const (
 	// lookAgain bounds how often the machine is read: users can make the service ask as often as they like.
 	lookAgain = time.Second
 	// lookMost is how long a look may take. A driver that does not respond must not keep others from the service, whose
-	// clients wait 10 s for an answer (USERJOB_WAITS). It is longer than machine.Read waits for a user's folder.
-	lookMost = 5 * time.Second
+	// clients wait 10 s for an answer (USERJOB_WAITS). It is longer than machine.Read waits for users' folders, the kernel's
+	// locks, and the regions that these show.
+	lookMost = 7 * time.Second
 	// heldFor is how long what processes hold counts.
 	heldFor = 10 * time.Second
 )

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/proc"
@@ -27,6 +29,25 @@ type Standing struct {
 	GPUs       []int         `json:"gpus,omitempty"`        // devices that the job sees; empty if it sees all
 	Placed     string        `json:"placed,omitempty"`      // why the job is on these devices
 	Room       *[]int        `json:"room,omitempty"`        // devices that have room for the ration now; only users without a job who ask for themselves see it
+}
+
+// Has is the ration that the user has, or gets when there is room.
+func (s *Standing) Has() limit.Limits {
+	if s.Asked != nil {
+		return *s.Asked
+	}
+	return s.Ration
+}
+
+// LaterText says for which part of the ration there is no room yet; empty if there is none such.
+func (s *Standing) LaterText() string {
+	var on []string
+	for _, l := range s.Limits {
+		if l.Later > 0 {
+			on = append(on, fmt.Sprintf("has %s of GPU %d, and gets the %s of the ration as soon as there is room", humanfmt.Bytes(l.Memory), l.Device, humanfmt.Bytes(l.Later)))
+		}
+	}
+	return strings.Join(on, "; ")
 }
 
 // RuleText is a rule of the file.
@@ -86,6 +107,7 @@ type DeviceLimit struct {
 	Memory     uint64 `json:"memory"`  // bytes; 0 without a limit, and also if runs have the whole ration
 	Compute    int    `json:"compute"`
 	ComputeMax int    `json:"compute_max"`
+	Later      uint64 `json:"later,omitempty"` // bytes of the ration, if there is no room for more than Memory yet; not known for a percentage
 }
 
 // Show returns the ration of a user.
@@ -117,6 +139,7 @@ func (p *Policy) Show(uid int) Standing {
 	if at := has.Visible(); at.Count() < abi.Devices {
 		out.GPUs, out.Placed = at.Devices(), job.InfoOf(jobOf(uid)).Placed
 	}
+	whole := !out.RationLent && len(job.RunsOf(uid)) == 0 // otherwise the user has more than the job
 	for d := range abi.Devices {
 		if has.Hidden[d] != 0 {
 			continue
@@ -124,6 +147,9 @@ func (p *Policy) Show(uid int) Standing {
 		on := DeviceLimit{Device: d, Compute: int(has.Compute[d]), ComputeMax: int(has.ComputeMax[d])}
 		if on.Limited = has.Memory[d].Limited(); on.Limited {
 			on.Memory = has.Memory[d].Bytes()
+			if size, err := out.Has().Memory.For(d).Of(0); err == nil && whole && uint64(size) > on.Memory {
+				on.Later = uint64(size)
+			}
 		}
 		if has.Memory[d].Limited() || on.Compute != 0 || on.ComputeMax != 0 {
 			out.Limits = append(out.Limits, on)
