@@ -208,7 +208,9 @@ func deniedAges(all []Denied, now time.Time) (at time.Time) {
 
 // deniedFinding returns the finding of a user's latest refusal.
 func deniedFinding(d *Denied) Finding {
-	text, remedy := d.sentence()
+	latest := *d
+	latest.Earlier = 0 // the finding has no time to count from
+	text, remedy := latest.sentence()
 	f := Finding{Kind: PolicyRefused, Device: d.Device, Path: job.OfUserPath(d.UID), Text: text, Remedy: remedy}
 	if d.Count > 1 {
 		f.Text = fmt.Sprintf("%s; %s times in ten minutes", f.Text, humanfmt.Count(int(d.Count)))

@@ -23,8 +23,12 @@ import (
 // driver has set its time slice. Then it measures whether the GPU keeps such slices.
 func (c *checker) checkCompute() {
 	const name = "compute shares"
-	if c.library == "" || c.bare["init"] != "0" || job.Ruled() {
-		c.skip(name, "there is no library, or no driver, or a policy puts all your programs into one job")
+	if job.Ruled() {
+		c.skip(name, "they are not tried: the policy puts all your programs into one job (ration ps JOB says whether shares are enforced there)")
+		return
+	}
+	if c.library == "" || c.bare["init"] != "0" {
+		c.skip(name, "there is no library, or no driver")
 		return
 	}
 	h, result, err := c.tryShare()

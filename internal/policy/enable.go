@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -186,12 +187,16 @@ func sortedUsers(uids []int) []int {
 	return slices.DeleteFunc(slices.Compact(uids), func(uid int) bool { return uid == 0 })
 }
 
-// putInForce replaces the policy in force.
+// putInForce replaces the policy in force. What another policy refused is no finding any more: its advice may be of no use now.
 func (p *Policy) putInForce() error {
 	if err := os.MkdirAll(Folder, 0o755); err != nil {
 		return fmt.Errorf("making %s: %w", Folder, err)
 	}
-	return safepath.Replace(InForceFile, append([]byte(p.firstLine()), p.Text...), 0o644)
+	text := append([]byte(p.firstLine()), p.Text...)
+	if before, err := os.ReadFile(InForceFile); err == nil && !bytes.Equal(before, text) {
+		_ = job.SettleDenied(-1)
+	}
+	return safepath.Replace(InForceFile, text, 0o644)
 }
 
 // Enable puts a policy in force. If it fails, programs preload the same as before.
