@@ -29,9 +29,6 @@
  * internal/policy/waiting.go writes it. */
 #define USERJOB_WAIT_LINE "wait "
 
-/* The beginning of the reason if nothing listens at the socket. */
-#define USERJOB_DOWN "ration-policy.service does not run"
-
 /* The promise that came with the user's job: a descriptor, which keeps the job until this process
  * has joined it (internal/policy/PROTOCOL.md, *Granting*). Guarded by LOCK_ATTACH. */
 static struct {
@@ -42,7 +39,11 @@ static struct {
 
 static bool userjob_may_wait; /* guarded by LOCK_ATTACH */
 
-enum { USERJOB_WAITS = 100, USERJOB_SIGNALS = 100000 }; /* limits on the waits of 100 ms, and on waits ended by signals */
+static bool userjob_was_down; /* this process has waited for a restart of the service, in vain */
+
+/* Limits on the waits of 100 ms for an answer, and for a service that does not run, as an upgrade restarts it; and on
+ * waits ended by signals. */
+enum { USERJOB_WAITS = 100, USERJOB_RESTART = 30, USERJOB_SIGNALS = 100000 };
 
 /* userjob_exists reports whether a path exists. It returns false only after ENOENT and ENOTDIR:
  * if the kernel does not tell, the path is taken to exist. */
@@ -240,15 +241,16 @@ static bool userjob_connect(int fd)
  * returns whether the user has a job, on the devices of at if that is not empty; otherwise why
  * gets the reason as text. *promise becomes
  * the descriptor that keeps the job, or -1. *queued becomes true if the connection was lost while
- * this process waited for its turn; may_wait says whether it may wait. */
-static bool userjob_try(const char *at, bool may_wait, char *why, size_t size, int *promise, bool *queued)
+ * this process waited for its turn, and *down if the service does not run, or ended; may_wait says
+ * whether it may wait. */
+static bool userjob_try(const char *at, bool may_wait, char *why, size_t size, int *promise, bool *queued, bool *down)
 {
 	char request[96], answer[1024] = "";
 	*promise = -1;
-	*queued = false;
+	*queued = *down = false;
 	unsigned low = region_take_low_fds();
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	snprintf(why, size, USERJOB_DOWN " (tell your administrator)");
+	snprintf(why, size, "ration-policy.service does not run (tell your administrator)");
 	if (fd < 0) {
 		region_free_low_fds(low);
 		return false;
@@ -257,31 +259,32 @@ static bool userjob_try(const char *at, bool may_wait, char *why, size_t size, i
 	bool sent = userjob_connect(fd) && send(fd, request, (size_t)n, MSG_NOSIGNAL) == n;
 	if (sent && !userjob_receive(fd, answer, sizeof answer, promise, queued)) {
 		snprintf(why, size, "ration-policy.service did not answer (try again)");
+		*down = *queued || recv(fd, answer, 1, MSG_DONTWAIT | MSG_PEEK) == 0 || errno == ECONNRESET;
 	} else if (sent) {
 		snprintf(why, size, "%.*s", (int)strcspn(answer, "\n"), answer);
 		*queued = false;
 	}
+	*down = *down || !sent;
 	close(fd);
 	region_free_low_fds(low);
 	return sent && !strcmp(answer, "ok\n");
 }
 
-/* userjob_ask is userjob_try, and asks again if the service ends while this process waits for its
- * turn: it may be started again. */
+/* userjob_ask is userjob_try, and asks again if the service does not run: it may be started again.
+ * A process that waited for its turn is more patient. */
 static bool userjob_ask(const char *at, bool may_wait, char *why, size_t size, int *promise)
 {
-	bool queued = false, again = false;
-	for (int tries = 0; tries < USERJOB_WAITS; tries++) {
-		if (userjob_try(at, may_wait, why, size, promise, &queued))
-			return true;
+	bool queued = false, down = false;
+	for (int left = userjob_was_down ? 0 : USERJOB_RESTART; !userjob_try(at, may_wait, why, size, promise, &queued, &down); left--) {
 		if (queued)
-			tries = 0;
-		again = again || queued;
-		if (!again || (!queued && strncmp(why, USERJOB_DOWN, strlen(USERJOB_DOWN))) || !userjob_ruled())
+			left = USERJOB_WAITS;
+		userjob_was_down = down && !left;
+		if (!down || !left || !userjob_ruled())
 			return false;
 		poll(NULL, 0, 100);
 	}
-	return false;
+	userjob_was_down = false;
+	return true;
 }
 
 void userjob_end_promise(void)

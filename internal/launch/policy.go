@@ -439,6 +439,9 @@ func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error
 	return answer, file, err
 }
 
+// restartTime is how long a client waits for a service that does not answer: an upgrade restarts it.
+const restartTime = 3 * time.Second
+
 // service is the policy's service, for a client that waits. The client survives a restart of the service.
 type service struct {
 	heard   time.Time // when the service answered last, or ended while the client waited; zero before that
@@ -446,8 +449,9 @@ type service struct {
 }
 
 // ask sends a request that may wait for its turn, as readInTurn. If the service ends meanwhile, ask sends the request again,
-// until no service has answered for runTimeout.
+// until no service has answered for runTimeout; and if it does not run, for restartTime.
 func (s *service) ask(line string, until time.Time, tell func(why string)) (answer string, file *os.File, why string, err error) {
+	restarted := time.Now().Add(restartTime)
 	for {
 		if s.patient {
 			until = time.Now().Add(runTimeout)
@@ -467,7 +471,8 @@ func (s *service) ask(line string, until time.Time, tell func(why string)) (answ
 		if err == nil || why != "" {
 			s.heard = time.Now()
 		}
-		if !errors.Is(ServiceError(err), ErrNoService) || time.Since(s.heard) > runTimeout || !job.Ruled() {
+		lost := time.Since(s.heard) > runTimeout && time.Now().After(restarted)
+		if !errors.Is(ServiceError(err), ErrNoService) || lost || !job.Ruled() {
 			return answer, file, why, err
 		}
 		why = ""
