@@ -69,6 +69,7 @@ Exit status: 0, or 1 if no policy is in force.`,
 					if room, err := policy.Room(); err == nil { // otherwise it is not known
 						u.Room = &room
 					}
+					u.GPUCount = p.OnDevices(uid)
 				}
 				out.Users = append(out.Users, u)
 			}

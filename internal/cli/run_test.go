@@ -162,15 +162,18 @@ func TestRunAsUser(t *testing.T) {
 	defer os.RemoveAll(dir)
 	exe, err := os.Executable()
 	expect.OK(t, err)
-	copied, home := filepath.Join(dir, "cli.test"), filepath.Join(dir, "home")
-	expect.OK(t, errors.Join(os.Chmod(dir, 0o755), os.Mkdir(home, 0o700), os.Chown(home, nobody, nobody)))
-	expect.OK(t, errors.Join(exec.Command("install", "-m755", exe, copied).Run(), exec.Command("cp", "-r", "testdata", dir).Run()))
+	// As in the repository, which an ordinary user may not be able to read.
+	here, home := filepath.Join(dir, "internal/cli"), filepath.Join(dir, "home")
+	copied := filepath.Join(here, "cli.test")
+	expect.OK(t, errors.Join(os.Chmod(dir, 0o755), os.MkdirAll(here, 0o755), os.Mkdir(home, 0o700), os.Chown(home, nobody, nobody)))
+	expect.OK(t, errors.Join(exec.Command("install", "-m755", exe, copied).Run(), exec.Command("cp", "-r", "testdata", here).Run(),
+		exec.Command("cp", "-r", "../../deploy", "../../python", dir).Run()))
 	scripts := "^TestRun$"
 	if testing.Short() {
 		scripts += "/^(run|create|state|keep|hostile)$"
 	}
 	cmd := exec.Command(copied, "-test.run="+scripts, "-test.v")
-	cmd.Dir = dir
+	cmd.Dir = here
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()

@@ -79,7 +79,8 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 			out.Memory[i] = abi.MakeLimit(0)
 		}
 	}
-	if driver == nil && p.Wait == nil && !p.Settings.Devices.IsSet() { // these end without a driver, and say so
+	numbered := p.Settings.Devices.IsSet() && p.Settings.Devices != limit.AllDevices
+	if driver == nil && p.Wait == nil && !numbered { // with these a command ends without a driver, and says so
 		unchecked := ""
 		if p.Settings.Memory.IsSet() {
 			unchecked = ", with limits that are not checked against a device"

@@ -90,7 +90,7 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 		if err := p.checkLeast(); err != nil {
 			return nil, err
 		}
-		if err := p.checkVisible(os.Getenv("CUDA_VISIBLE_DEVICES")); err != nil {
+		if err := p.checkVisible(os.Getenv(visibleDevices)); err != nil && rationPlace().Count() == abi.Devices { // it numbers the ration's
 			return nil, err
 		}
 		j.region = job.RunPath(os.Getuid(), p.Name)

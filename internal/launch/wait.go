@@ -173,6 +173,7 @@ func (p Plan) wants(limits region.Limits, driver *gpu.Driver, missing error) (ma
 		return nil, cannotWait("the room on MIG instances is not known (leave it out)")
 	}
 	list, listed := os.LookupEnv(visibleDevices)
+	listed = listed && !job.Ruled() // it numbers the devices of the user's ration, and a run has its part of each
 	out := map[int]uint64{}
 	for i, l := range limits.Memory {
 		bytes := abi.Limit(l).Bytes()

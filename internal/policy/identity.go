@@ -206,9 +206,9 @@ func (p *Policy) ruleByGroup(name string) (*Rule, error) {
 	return nil, nil
 }
 
-// name returns the user or group of a rule.
+// name returns the user or group of a rule. Source has quotes around a name with a dot.
 func (rule *Rule) name() string {
-	_, name, _ := strings.Cut(rule.Source, ".")
+	_, name, _ := strings.Cut(rule.path, "\x00")
 	return name
 }
 

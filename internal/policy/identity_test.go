@@ -203,6 +203,18 @@ func TestForNumberThatIsName(t *testing.T) {
 	expect.True(t, errors.Is(err, ErrRule), "user 7 has", rule, err)
 }
 
+// A name with a dot is that name, without the quotes that the file needs.
+func TestForNameWithDot(t *testing.T) {
+	const text = "[everybody]\nmemory = \"1g\"\n[groups.\"lab.one\"]\nmemory = \"2g\"\n[users.\"carl.c\"]\nmemory = \"3g\"\n"
+	lists{users: map[string]int{"anna": 1, "ben": 2, "carl.c": 3}, groups: map[string][]string{"lab.one": {"anna"}}}.use(t)
+	p := parsed(t, text)
+	expect.OK(t, p.CheckNames("f"))
+	for uid, want := range map[int]string{1: `groups."lab.one"`, 2: "everybody", 3: `users."carl.c"`, 4: "everybody"} {
+		rule, err := p.For(uid)
+		expect.True(t, err == nil && rule.Source == want, "user", uid, "has", rule, err, want)
+	}
+}
+
 // Of two rules of one user only one counts: the other is a problem, at its line.
 func TestTwoRulesOfOneUser(t *testing.T) {
 	const text = "[everybody]\nmemory = \"1g\"\n[users.7]\nmemory = \"2g\"\n[users.anna]\nmemory = \"3g\"\n"

@@ -131,7 +131,10 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 				return there, why, nil
 			}
 		}
-		return here, "", err
+		if now.Count() < abi.Devices { // the job, if it has to be made again
+			why = "runs of the user are there"
+		}
+		return here, why, err
 	}
 	return r.placeNew(uid, want, limits, at, atWhy)
 }

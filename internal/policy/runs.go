@@ -288,6 +288,9 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err != nil {
 		return nil, 0, err
 	}
+	if why == "" && limits.Visible().Count() < abi.Devices { // it is where the user's job is
+		why = job.InfoOf(jobOf(uid)).Placed
+	}
 	if err := checkRun(&limits, before, gpuName); err != nil {
 		// Without the user's other runs it would fit.
 		if checkRun(&limits, whole.Restrict(before.Visible()), gpuName) == nil {

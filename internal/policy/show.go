@@ -28,7 +28,9 @@ type Standing struct {
 	RationLent bool          `json:"ration_lent,omitempty"` // the job sleeps, and its ration is lent
 	GPUs       []int         `json:"gpus,omitempty"`        // devices that the job sees; empty if it sees all
 	Placed     string        `json:"placed,omitempty"`      // why the job is on these devices
-	Room       *[]int        `json:"room,omitempty"`        // devices that have room for the ration now; only users without a job who ask for themselves see it
+	// Only users without a job who ask for themselves see these.
+	Room     *[]int `json:"room,omitempty"`      // devices that have room for the ration now
+	GPUCount int    `json:"gpu_count,omitempty"` // on how many devices the ration will be, which are not chosen yet; 0 for all
 }
 
 // Has is the ration that the user has, or gets when there is room.

@@ -209,8 +209,7 @@ def _ration(machine: dict[str, Any], region: str, gpus: list[GPU]) -> Job:
     room = ration.get("room")  # not known without the policy's service
     full = {g.number for g in gpus if room is not None and g.number not in room}
     devices = [Device(g.number, g.uuid, limits[g.number], 0, 0, 0, g, waits or g.number in full) for g in gpus if g.number in limits]
-    # With a number of GPUs, the first program decides which they are.
-    placed = None if str(ration["ration"].get("devices") or "all") != "all" else ""
+    placed = None if ration.get("gpu_count") else ""  # the first program decides which GPUs they are
     return Job(str(ration["user"]), region, str(ration["user"]), "waiting" if waits else "none", devices, placed=placed)
 
 
