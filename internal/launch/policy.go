@@ -439,47 +439,6 @@ func (w *waiter) askPolicy(line string) (answer string, file *os.File, err error
 	return answer, file, err
 }
 
-// restartTime is how long a client waits for a service that does not answer: an upgrade restarts it.
-const restartTime = 3 * time.Second
-
-// service is the policy's service, for a client that waits. The client survives a restart of the service.
-type service struct {
-	heard   time.Time // when the service answered last, or ended while the client waited; zero before that
-	patient bool      // the client gives up after runTimeout, but waits without a bound in the queue
-}
-
-// ask sends a request that may wait for its turn, as readInTurn. If the service ends meanwhile, ask sends the request again,
-// until no service has answered for runTimeout; and if it does not run, for restartTime.
-func (s *service) ask(line string, until time.Time, tell func(why string)) (answer string, file *os.File, why string, err error) {
-	restarted := time.Now().Add(restartTime)
-	for {
-		if s.patient {
-			until = time.Now().Add(runTimeout)
-		}
-		var c *net.UnixConn
-		if c, err = dialPolicy(until); err == nil {
-			if _, err = c.Write([]byte(line)); err == nil {
-				answer, file, why, err = readInTurn(c, func(why string) {
-					if s.patient {
-						_ = c.SetDeadline(time.Time{})
-					}
-					tell(why)
-				})
-			}
-			_ = c.Close()
-		}
-		if err == nil || why != "" {
-			s.heard = time.Now()
-		}
-		lost := time.Since(s.heard) > runTimeout && time.Now().After(restarted)
-		if !errors.Is(ServiceError(err), ErrNoService) || lost || !job.Ruled() {
-			return answer, file, why, err
-		}
-		why = ""
-		time.Sleep(askFirst)
-	}
-}
-
 // dialPolicy connects to the policy's service.
 func dialPolicy(until time.Time) (*net.UnixConn, error) {
 	c, err := connlimit.Dial(filepath.Join(job.RootFolder, job.PolicySocket), runTimeout)
