@@ -1,7 +1,8 @@
 /* The ration of a run (internal/policy/PROTOCOL.md): a user's jobs never have more than the ration between them.
  *
  * The keeper makes a run with a part of a user's RATION, and gives it back when no process is in the run. It may die between
- * any two steps, and starts again with what the files say. OUTSIDE processes of the user's own job and INSIDE of the run each
+ * any two steps, and starts again with what the files say. With RESIZES, root gives the run a larger part meanwhile, which it
+ * has from the user's job, and the run's limit is its part when the keeper has started again. OUTSIDE processes of the user's own job and INSIDE of the run each
  * ask for a byte at a time, hold, and die. A request is one of the ledger (docs/protocols.md): read the word, read the limit, swap. What the word
  * is compared with is its count of changes, so that a fence makes the swap fail. A process joins a run only when it is ready,
  * and has its slot locked from before its first request until it dies; what a dead process holds is returned with it.
@@ -20,16 +21,22 @@
 #define DEATHS 1			/* of the keeper */
 #endif
 
+#ifndef RESIZES
+#define RESIZES 0
+#endif
+
 #define OWN 0				/* the user's own job */
 #define RUN 1
 
 #define PART 2				/* what the run asks for */
+#define LARGER 3			/* what root gives it */
 
 byte limit[2], held[2], changes[2];
 byte locked;				/* processes that have a slot in the run */
 bool ready;				/* processes can join it */
 bool there;				/* it has a folder */
-byte deaths = DEATHS;
+byte part;				/* the file in it */
+byte deaths = DEATHS, resizes = RESIZES;
 
 /* At every instant, also when the keeper is dead. */
 #define SUM_HOLDS (limit[OWN] + limit[RUN] <= RATION)
@@ -81,7 +88,12 @@ proctype inside()
 	:: true
 	fi;
 	if
-	:: in -> request(RUN); request(RUN)
+	:: in ->
+		request(RUN);
+#if RESIZES
+		request(RUN);
+#endif
+		request(RUN)
 	:: else
 	fi;
 	if
@@ -102,7 +114,22 @@ starts:
 	:: there && !ready ->
 		limit[RUN] = 0; check();
 		there = false
-	:: there && ready -> goto waits
+	:: there && ready ->
+		/* The ration is divided: first what is lowered, then what is raised. */
+		if
+		:: limit[RUN] > part -> limit[RUN] = part; check()
+		:: else
+		fi;
+		if :: true OR_DIE fi;
+		if
+		:: limit[OWN] > RATION - part -> limit[OWN] = RATION - part; check()
+		:: else
+		fi;
+		if :: true OR_DIE fi;
+		limit[RUN] = part; check();
+		if :: true OR_DIE fi;
+		limit[OWN] = RATION - part; check();
+		goto waits
 	:: else
 	fi;
 	limit[OWN] = RATION; check();
@@ -128,11 +155,42 @@ starts:
 	fi;
 #endif
 	if :: true OR_DIE fi;
+	part = PART;						/* kept */
+	if :: true OR_DIE fi;
 	limit[RUN] = PART; check();				/* given */
 	if :: true OR_DIE fi;
 	ready = true;
 	if :: true OR_DIE fi;
 waits:
+	if
+	:: resizes > 0 && part < LARGER ->
+		resizes--;
+		limit[OWN] = RATION - LARGER; check();
+		if :: true OR_DIE fi;
+#ifdef KEEP_FIRST
+		part = LARGER;
+		if :: true OR_DIE fi;
+#endif
+		changes[OWN]++;
+		if
+		:: held[OWN] > RATION - LARGER ->		/* refused */
+#ifdef KEEP_FIRST
+			part = PART;
+#endif
+			limit[OWN] = RATION - PART; check()
+		:: else ->
+			if :: true OR_DIE fi;
+#ifndef KEEP_LAST
+			part = LARGER;				/* kept */
+			if :: true OR_DIE fi;
+#endif
+			limit[RUN] = LARGER; check();
+			if :: true OR_DIE fi;
+			part = LARGER
+		fi;
+		if :: true OR_DIE fi
+	:: true
+	fi;
 #ifdef RAISE_FIRST
 	locked == 0;
 	limit[OWN] = RATION; check();

@@ -11,6 +11,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/policy"
 	"ration/internal/region"
 	"ration/machine"
 )
@@ -26,6 +27,29 @@ type limitPage interface {
 	SetComputeMax(device int, most uint64) error
 	SetPriority(priority uint64) error
 	SetWaitAlloc(milliseconds uint64) error
+}
+
+// partPage collects changes of a run's limits, which is a part of its user's ration.
+type partPage struct {
+	limitPage
+	changes []func(*region.Limits)
+}
+
+func (p *partPage) change(f func(*region.Limits)) error {
+	p.changes = append(p.changes, f)
+	return nil
+}
+
+func (p *partPage) SetLimit(d int, limit abi.Limit) error {
+	return p.change(func(l *region.Limits) { l.Memory[d] = limit })
+}
+
+func (p *partPage) SetCompute(d int, share uint64) error {
+	return p.change(func(l *region.Limits) { l.Compute[d] = share })
+}
+
+func (p *partPage) SetComputeMax(d int, most uint64) error {
+	return p.change(func(l *region.Limits) { l.ComputeMax[d] = most })
 }
 
 // appliedLimits is the result of applyLimits.
@@ -68,6 +92,11 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 		return out, statusError{err, ExitOpen}
 	}
 	defer done()
+	var run *partPage
+	if job.IsRun(s.Path) && job.PolicyInForce() && os.Geteuid() == 0 {
+		run = &partPage{limitPage: page}
+		page = run
+	}
 	before, known, err := readPage(page)
 	if err != nil {
 		return out, err
@@ -113,6 +142,11 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
+			return out, changeError(s, err)
+		}
+	}
+	if run != nil {
+		if err := policy.Resize(s.Path, run.changes...); err != nil {
 			return out, changeError(s, err)
 		}
 	}

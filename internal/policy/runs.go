@@ -107,7 +107,7 @@ func take(left *region.Limits, run region.Limits) region.Limits {
 	return run
 }
 
-// divide returns the rest of a ration for the user's own job, after the user's runs. If the runs
+// divide returns the rest of a ration for the user's own job, after the parts of the user's runs. If the runs
 // exceed the ration, it lowers the limits of the youngest. It lowers a priority that the rule does not
 // allow any more.
 func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region.Limits, err error) {
@@ -120,6 +120,7 @@ func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region
 			}
 		}
 	}
+	raise := map[string]region.Limits{} // by the path of the run
 	for _, run := range readyRuns(uid) {
 		has, err := readLimits(run.Path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +132,19 @@ func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region
 		if limit.Priority(has.Priority).Above(rule.Largest.Priority) {
 			has.Priority = uint64(rule.Largest.Priority)
 		}
-		if err := setLimitsAt(run.Path, take(&left, has)); err != nil {
+		will := take(&left, partOfRun(run, has))
+		if err := setLimitsAt(run.Path, smaller(has, will)); err != nil {
+			return left, err
+		}
+		raise[run.Path] = will
+	}
+	if now, err := readLimits(job.OfUserPath(uid)); err == nil {
+		if err := setLimits(uid, smaller(now, left)); err != nil {
+			return left, err
+		}
+	}
+	for path, will := range raise {
+		if err := setLimitsAt(path, will); err != nil {
 			return left, err
 		}
 	}
@@ -310,7 +323,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	passed("made")
 	after := before
 	limits = take(&after, limits)
-	err = r.move(uid, run, before, after, limits)
+	err = r.move(uid, run, before, after, nothing(limits), limits, ownPrograms)
 	if err == nil {
 		passed("given")
 		err = made.Stand()
@@ -355,21 +368,28 @@ func (rule *Rule) project(asked string) (_ string, claimed bool, err error) {
 	return "", false, fmt.Errorf("%w: project %s is not one of yours (use --label project=%s)", ErrRun, asked, strings.Join(rule.Projects, " or "))
 }
 
-// move lowers the limits of a user's job and then raises those of a new run. It fails if the user's
-// job holds more than its lower limits.
-func (r *rations) move(uid int, run job.Job, before, after, limits region.Limits) error {
+// ownPrograms are the programs of a user's job, to the user.
+const ownPrograms = "your other programs"
+
+// move lowers the limits of a user's job and then raises those of a run from has to limits, its part. It fails if the user's
+// job, programs, holds more than its lower limits.
+func (r *rations) move(uid int, run job.Job, before, after, has, limits region.Limits, programs string) error {
 	if err := setLimits(uid, after); err != nil {
 		return errors.Join(err, setLimits(uid, before))
 	}
 	passed("lowered")
-	if err := checkHeld(uid, before, after); err != nil {
+	if err := checkHeld(uid, before, after, programs); err != nil {
 		return errors.Join(err, setLimits(uid, before))
 	}
 	passed("checked")
+	if err := keepPart(run, limits); err != nil {
+		return errors.Join(err, setLimits(uid, before))
+	}
+	passed("kept")
 	if err := setLimitsAt(run.Path, limits); err != nil {
 		// Some limits of the run may be set already. The user's job gets nothing back until they
-		// are 0 again.
-		if err2 := setLimitsAt(run.Path, nothing(limits)); err2 != nil {
+		// are what they were.
+		if err2 := errors.Join(setLimitsAt(run.Path, has), keepPart(run, has)); err2 != nil {
 			return errors.Join(err, err2)
 		}
 		return errors.Join(err, setLimits(uid, before))
@@ -377,9 +397,9 @@ func (r *rations) move(uid int, run job.Job, before, after, limits region.Limits
 	return nil
 }
 
-// checkHeld returns an error if a user's job holds more than after, the limits that have just been
+// checkHeld returns an error if a user's job, programs, holds more than after, the limits that have just been
 // set. After region.Fence, no request is granted under the old limits.
-func checkHeld(uid int, before, after region.Limits) error {
+func checkHeld(uid int, before, after region.Limits, programs string) error {
 	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
 	if err != nil {
 		return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
@@ -398,8 +418,8 @@ func checkHeld(uid int, before, after region.Limits) error {
 			if free := limit.Size(has - min(held, has)); free >= leastUseful {
 				less = ", or ask for less: --mem " + (free >> 20 << 20).Exact()
 			}
-			return heldError{fmt.Errorf("%w: your other programs hold %s of the %s on GPU %d that no run has (end some%s)",
-				ErrRun, humanfmt.Bytes(held), humanfmt.Bytes(has), d, less)}
+			return heldError{fmt.Errorf("%w: %s hold %s of the %s on GPU %d that no run has (end some%s)",
+				ErrRun, programs, humanfmt.Bytes(held), humanfmt.Bytes(has), d, less)}
 		}
 	}
 	return nil
