@@ -162,6 +162,7 @@ const maxWhy = 3
 // whyFull says why there is no room, and which users have it.
 func whyFull(err error) string {
 	why, _, _ := strings.Cut(err.Error(), " (try again later")
+	why, _, _ = strings.Cut(why, " before you")
 	var full *noRoom
 	if !errors.As(err, &full) || len(full.holders) == 0 {
 		return why
@@ -207,7 +208,7 @@ func usersBefore(uid int) (int, error) {
 	return placeOf(users, uid) - 1, err
 }
 
-// grows reports whether a ration has more memory than that which the user has.
+// grows reports whether a ration has more memory than that which a user has lent.
 func (r *rations) grows(uid int, asked limit.Limits) bool {
 	ration, _, err := r.rationOf(uid)
 	was, err2 := r.limitsOf(ration)
