@@ -325,7 +325,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	// lockJobs.
 	f, err := job.HandOn(run)
 	if err != nil {
-		return nil, 0, errors.Join(err, r.endRun(run), r.ensure(uid))
+		return nil, 0, errors.Join(err, r.endRun(run), r.ensureUsable(uid))
 	}
 	created, _ = ready(run)
 	return f, created, nil
