@@ -262,9 +262,6 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 			return nil, 0, fmt.Errorf("%w: job %s is in use (choose another --name)", ErrRun, name)
 		}
 	}
-	if len(job.RunsOf(uid)) >= maxRunsOfUser || len(job.RunsOf(-1)) >= maxRuns {
-		return nil, 0, fmt.Errorf("%w: there are too many already (%d of a user, %d of all)", ErrRun, maxRunsOfUser, maxRuns)
-	}
 	whole, err := r.limitsOf(ration)
 	if err != nil {
 		return nil, 0, err
@@ -297,6 +294,9 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 			err = heldError{err}
 		}
 		return nil, 0, err
+	}
+	if len(job.RunsOf(uid)) >= maxRunsOfUser || len(job.RunsOf(-1)) >= maxRuns {
+		return nil, 0, heldError{fmt.Errorf("%w: there are too many already: %d of a user, or %d of all", ErrRun, maxRunsOfUser, maxRuns)}
 	}
 	plan, empty := planFor(asked, r.warn), nothing(before)
 	plan.Placed, empty.Hidden = why, limits.Hidden
