@@ -43,6 +43,24 @@ func (r *rations) adjust(uid int, ration limit.Limits, rule *Rule, at region.Pla
 	return shortfall{full}
 }
 
+// checkGrowth returns an error if limits are more than a user's job and runs have, and others wait. A ration that is lent
+// returns by rules of its own.
+func (r *rations) checkGrowth(uid int, limits region.Limits) error {
+	turn := r.checkTurn(uid, true)
+	if turn == nil || !usable(uid) || lent(uid) {
+		return nil
+	}
+	now, err := readLimits(jobOf(uid).Path)
+	if err != nil {
+		return err
+	}
+	b := r.beside(uid)
+	if limits = limits.Restrict(now.Visible()); b.most(limits, now) == limits {
+		return nil
+	}
+	return turn
+}
+
 // ensureUsable is ensure for a user who has a job. A user without one gets the whole ration with the next job.
 func (r *rations) ensureUsable(uid int) error {
 	if !usable(uid) || checkInForce() != nil {
@@ -54,17 +72,23 @@ func (r *rations) ensureUsable(uid int) error {
 	return nil // the user has what it had
 }
 
-// within returns limits with the memory and the shares of now, those of the user's job, and of the user's runs, where there is
-// no room for more. Nobody loses a ration for it.
-func (r *rations) within(limits, now region.Limits, b beside) region.Limits {
-	out := limits
+// most returns limits with no more memory and no larger shares than now, those of the user's job, and the user's runs have.
+func (b *beside) most(limits, now region.Limits) region.Limits {
 	for d := range abi.Devices {
-		if now.Memory[d].Limited() && b.growsOn(d, limits) {
-			out.Memory[d] = abi.MakeLimit(b.has.Memory[d])
+		if now.Memory[d].Limited() && (!limits.Memory[d].Limited() || b.growsOn(d, limits)) {
+			limits.Memory[d] = abi.MakeLimit(b.has.Memory[d])
 		}
-		out.Compute[d] = min(uint64(abi.Percent(limits.Compute[d])), b.has.Share[d])
+		if has := b.has.Share[d]; uint64(abi.Percent(limits.Compute[d])) > has {
+			limits.Compute[d] = has
+		}
 	}
-	if r.mustLook() {
+	return limits
+}
+
+// within is most, but with more where there is room for it, and no others wait. Nobody loses a ration for it.
+func (r *rations) within(limits, now region.Limits, b beside) region.Limits {
+	out := b.most(limits, now)
+	if r.checkTurn(b.uid, true) != nil || r.mustLook() {
 		return out
 	}
 	for d := range r.totals() {

@@ -198,6 +198,9 @@ func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place
 	if err := markHigh(uid, rule.mayBeHigh()); err != nil {
 		return err
 	}
+	if err := r.checkGrowth(uid, limits); err != nil {
+		return err
+	}
 	asked, _ := os.ReadFile(askedPath(uid))
 	limits, why, err := r.place(uid, ration, limits, at, atWhy)
 	if err != nil {
@@ -453,7 +456,7 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 		return fmt.Errorf("%w: %w", ErrTooMuch, err)
 	}
 	ration := rule.ration(asked, r.totals())
-	if err := r.checkTurn(uid, r.grows(uid, ration)); err != nil {
+	if err := r.checkTurn(uid, lent(uid) && r.grows(uid, ration)); err != nil { // otherwise give checks what grows
 		return err
 	}
 	if err := r.give(uid, ration, rule, 0, ""); err != nil {

@@ -185,8 +185,11 @@ func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limit
 	return limits.Restrict(at), why, nil
 }
 
-// placeFree is placeNew for a user without a program: nobody loses a ration for it.
+// placeFree is placeNew for a user without a program: nobody loses a ration for it, and those who wait come first.
 func (r *rations) placeFree(uid, want int, limits region.Limits) (_ region.Limits, why string, err error) {
+	if err := r.checkTurn(uid, true); err != nil {
+		return limits, "", err
+	}
 	if r.mustLook() {
 		return limits, "", errUnread
 	}

@@ -106,7 +106,7 @@ func (k *keeper) reload() {
 // programs kept it from moving.
 const behindEvery = 5 * time.Second
 
-// catchUp gives them their rations, if there is room now and no user waits for it.
+// catchUp gives them their rations, if there is room now and no other user waits for it.
 func (k *keeper) catchUp() {
 	if len(k.behind) == 0 {
 		return
@@ -117,7 +117,7 @@ func (k *keeper) catchUp() {
 		return // the next tick tries again
 	}
 	defer done()
-	if all, err := job.Queue(job.Folder()); err != nil || len(all) > 0 || checkInForce() != nil {
+	if checkInForce() != nil {
 		return
 	}
 	k.behind = slices.DeleteFunc(k.behind, func(uid int) bool {

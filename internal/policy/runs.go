@@ -275,9 +275,6 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 			return nil, 0, fmt.Errorf("%w: job %s is in use (choose another --name)", ErrRun, name)
 		}
 	}
-	if len(job.RunsOf(uid)) >= maxRunsOfUser || len(job.RunsOf(-1)) >= maxRuns {
-		return nil, 0, fmt.Errorf("%w: there are too many already (%d of a user, %d of all)", ErrRun, maxRunsOfUser, maxRuns)
-	}
 	whole, err := r.limitsOf(ration)
 	if err != nil {
 		return nil, 0, err
@@ -311,6 +308,9 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 		}
 		return nil, 0, err
 	}
+	if len(job.RunsOf(uid)) >= maxRunsOfUser || len(job.RunsOf(-1)) >= maxRuns {
+		return nil, 0, heldError{fmt.Errorf("%w: there are too many already: %d of a user, or %d of all", ErrRun, maxRunsOfUser, maxRuns)}
+	}
 	plan, empty := planFor(asked, r.warn), nothing(before)
 	plan.Placed, empty.Hidden = why, limits.Hidden
 	if project != "" {
@@ -338,7 +338,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	// lockJobs.
 	f, err := job.HandOn(run)
 	if err != nil {
-		return nil, 0, errors.Join(err, r.endRun(run), r.ensure(uid))
+		return nil, 0, errors.Join(err, r.endRun(run), r.ensureUsable(uid))
 	}
 	created, _ = ready(run)
 	return f, created, nil

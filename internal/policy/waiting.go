@@ -162,6 +162,7 @@ const maxWhy = 3
 // whyFull says why there is no room, and which users have it.
 func whyFull(err error) string {
 	why, _, _ := strings.Cut(err.Error(), " (try again later")
+	why, _, _ = strings.Cut(why, " before you")
 	var full *noRoom
 	if !errors.As(err, &full) || len(full.holders) == 0 {
 		return why
@@ -193,14 +194,21 @@ func (r *rations) checkTurn(uid int, grows bool) error {
 	if err != nil || rule.Exempt || usable(uid) && !grows && (!lent(uid) || !rule.Waits) {
 		return nil // without a rule the caller gets the error where it asks for the ration
 	}
-	all, err := job.Queue(job.Folder())
-	if err != nil || len(all) == 0 || all[0].UID == uid || lent(uid) && !grows && r.firstIsStuck() {
+	others, err := usersBefore(uid)
+	if err != nil || others == 0 || lent(uid) && !grows && r.firstIsStuck() {
 		return err
 	}
-	return fmt.Errorf("%w: %s before you (ration queue; try again later)", ErrOverbooked, humanfmt.Plural(len(all), "other waits", "others wait"))
+	return fmt.Errorf("%w: %s before you (ration queue; try again later)", ErrOverbooked, humanfmt.Plural(others, "other waits", "others wait"))
 }
 
-// grows reports whether a ration has more memory than that which the user has.
+// usersBefore returns how many other users wait before a user. A command of root's that waits for room waits for no ration.
+func usersBefore(uid int) (int, error) {
+	all, err := job.Queue(job.Folder())
+	users := slices.DeleteFunc(all, func(w job.Waiting) bool { return w.UID == 0 })
+	return placeOf(users, uid) - 1, err
+}
+
+// grows reports whether a ration has more memory than that which a user has lent.
 func (r *rations) grows(uid int, asked limit.Limits) bool {
 	ration, _, err := r.rationOf(uid)
 	was, err2 := r.limitsOf(ration)
