@@ -13,6 +13,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/region"
 )
@@ -182,31 +183,45 @@ func checkRun(run *region.Limits, left region.Limits, name func(int) string) err
 
 // handleRun makes a run of a user. held is the file whose lock keeps the run in use.
 func (k *keeper) handleRun(r *rations, uid int, name string, words []string) (answer string, held *os.File, err error) {
-	ration, project, err := parseRun(words)
+	asked, err := parseRun(words)
 	if err != nil {
 		return "", nil, err
 	}
-	held, created, err := r.carve(uid, name, ration, project)
+	held, created, err := r.carve(uid, name, asked)
 	if err != nil {
 		return "", nil, err
 	}
-	k.noteRun(uid, name, ration)
+	k.noteRun(uid, name, asked.Limits)
 	go k.awaitEnd(uid, runOf(uid, name), created)
 	return fmt.Sprintf("ok %d\n", created), held, nil
 }
 
-// parseRun parses a request for a run: its limits, and perhaps a project.
-func parseRun(words []string) (asked limit.Limits, project string, err error) {
-	if last, is := strings.CutPrefix(words[len(words)-1], job.Project+"="); is {
-		project, words = last, words[:len(words)-1]
+// part is a request for a run.
+type part struct {
+	limit.Limits
+	visible *string // the user's CUDA_VISIBLE_DEVICES; nil if it is not set, or the run is on all devices of the ration
+	project string
+}
+
+// parseRun parses a request for a run.
+func parseRun(words []string) (asked part, err error) {
+	var limits []string
+	for _, word := range words {
+		if list, is := strings.CutPrefix(word, launch.VisibleWord); is {
+			asked.visible = &list
+		} else if project, is := strings.CutPrefix(word, job.Project+"="); is {
+			asked.project = project
+		} else {
+			limits = append(limits, word)
+		}
 	}
-	asked, err = limit.ParseLimits(strings.Join(words, " "))
-	return asked, project, err
+	asked.Limits, err = limit.ParseLimits(strings.Join(limits, " "))
+	return asked, err
 }
 
 // couldCarve returns an error for a run that is larger than the user's whole ration: it would wait in vain.
 func (r *rations) couldCarve(uid int, words []string) error {
-	asked, _, err := parseRun(words)
+	asked, err := parseRun(words)
 	if err != nil {
 		return err
 	}
@@ -218,11 +233,11 @@ func (r *rations) couldCarve(uid int, words []string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRun, err)
 	}
-	limits, err := r.partOf(asked, whole)
+	limits, err := r.partOf(asked.Limits, whole)
 	if err != nil {
 		return err
 	}
-	leaveOut(&limits, asked, whole)
+	leaveOut(&limits, asked.Limits, whole)
 	name := gpuName
 	if r.wanted(ration) != 0 { // it is not known yet which one
 		name = func(int) string { return "a GPU" }
@@ -234,7 +249,7 @@ func gpuName(device int) string { return fmt.Sprintf("GPU %d", device) }
 
 // carve creates a run with a part of the user's ration. The run is in use until the file, and all
 // copies of it in other processes, are closed.
-func (r *rations) carve(uid int, name string, asked limit.Limits, project string) (_ *os.File, created int64, err error) {
+func (r *rations) carve(uid int, name string, asked part) (_ *os.File, created int64, err error) {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
 		return nil, 0, err
@@ -246,7 +261,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err := rule.allowsPriority(asked.Priority); err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
 	}
-	project, claimed, err := rule.project(project)
+	project, claimed, err := rule.project(asked.project)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -269,7 +284,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err != nil {
 		return nil, 0, err
 	}
-	limits, err := r.partOf(asked, whole)
+	limits, err := r.partOf(asked.Limits, whole)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -283,8 +298,12 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err != nil {
 		return nil, 0, err
 	}
-	leaveOut(&limits, asked, whole)
-	why, err := r.restrictRun(&limits, asked, before)
+	leaveOut(&limits, asked.Limits, whole)
+	holds, err := heldIn(uid)
+	if err != nil {
+		return nil, 0, err
+	}
+	why, err := r.restrictRun(&limits, asked, before, holds)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -298,7 +317,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 		}
 		return nil, 0, err
 	}
-	plan, empty := planFor(asked, r.warn), nothing(before)
+	plan, empty := planFor(asked.Limits, r.warn), nothing(before)
 	plan.Placed, empty.Hidden = why, limits.Hidden
 	if project != "" {
 		plan.Labels, plan.Claimed = map[string]string{job.Project: project}, claimed
@@ -375,6 +394,21 @@ func (r *rations) move(uid int, run job.Job, before, after, limits region.Limits
 		return errors.Join(err, setLimits(uid, before))
 	}
 	return nil
+}
+
+// heldIn returns how much of each device a user's job holds.
+func heldIn(uid int) (held [abi.Devices]uint64, err error) {
+	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
+	if err != nil {
+		return held, fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+	}
+	defer g.Close()
+	for d := range abi.Devices {
+		if held[d], _, err = g.Usage(d); err != nil {
+			return held, fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+		}
+	}
+	return held, nil
 }
 
 // checkHeld returns an error if a user's job holds more than after, the limits that have just been
