@@ -135,18 +135,38 @@ static void attach_compare_compute_max(unsigned device, const struct region_limi
 			       "compute at most", d);
 }
 
+const char *attach_advice(const char *flags, char out[ATTACH_ADVICE])
+{
+	if (attach_job_config.ruled)
+		snprintf(out, ATTACH_ADVICE, "by this machine's policy; ration run %s gives a command its own part", flags);
+	else
+		strcpy(out, "ration limit changes it");
+	return out;
+}
+
+/* attach_sees reports whether the job can have a device. A policy's service names all devices that the machine has; elsewhere
+ * a device has a name when a process has used it. */
+static bool attach_sees(unsigned device)
+{
+	const struct ration_device_limits *all = attach_current->limits->device;
+	bool named = load_acquire(&all[device].uuid[1]) || !load_acquire(&all[0].uuid[1]);
+	return !load_acquire(&all[device].hidden) && (named || !attach_job_config.ruled);
+}
+
 /* attach_log_differences logs each difference between the limits that this process was started
  * with and the limits of its job. Consecutive devices with the same difference share one line. */
 static void attach_log_differences(const struct region_limits *own)
 {
 	static void (*const compare[])(unsigned, const struct region_limits *, struct attach_difference *) = {
 		attach_compare_memory, attach_compare_compute, attach_compare_compute_max};
+	static const char *const flags[] = {"--mem", "--mem --compute", "--mem --compute-max"};
+	char advice[ATTACH_ADVICE];
 	for (unsigned kind = 0; kind < sizeof compare / sizeof *compare; kind++) {
 		struct attach_difference now = {"", ""}, next;
 		unsigned first = 0;
 		for (unsigned device = 0; device <= RATION_DEVICES; device++) {
 			next = (struct attach_difference){"", ""};
-			if (device < RATION_DEVICES)
+			if (device < RATION_DEVICES && attach_sees(device))
 				compare[kind](device, own, &next);
 			if (!strcmp(next.mine, now.mine) && !strcmp(next.jobs, now.jobs))
 				continue;
@@ -154,9 +174,8 @@ static void attach_log_differences(const struct region_limits *own)
 			if (device - 1 > first)
 				snprintf(to, sizeof to, " to %u", device - 1);
 			if (*now.mine)
-				log_warn("device%s %u%s: this process was given a limit of %s, its job has %s, which counts (ration limit "
-					 "changes it)",
-					 *to ? "s" : "", first, to, now.mine, now.jobs);
+				log_warn("device%s %u%s: this process was given a limit of %s, its job has %s, which counts (%s)",
+					 *to ? "s" : "", first, to, now.mine, now.jobs, attach_advice(flags[kind], advice));
 			now = next;
 			first = device;
 		}
@@ -166,10 +185,11 @@ static void attach_log_differences(const struct region_limits *own)
 		log_warn("this process was given a round of %llu us, its job has %llu us, which counts", (unsigned long long)own->round,
 			 (unsigned long long)round);
 	if (own->priority && own->priority != region_priority(attach_current))
-		log_warn("this process was given another priority than its job has, which counts (ration limit changes it)");
+		log_warn("this process was given another priority than its job has, which counts (%s)",
+			 attach_advice("--mem --priority", advice));
 	if (own->wait_alloc && wait_alloc_of(own->wait_alloc) != region_wait_alloc(attach_current))
-		log_warn("this process was given another time to wait for memory than its job has, which counts (ration limit --wait-alloc "
-			 "changes it)");
+		log_warn("this process was given another time to wait for memory than its job has, which counts (%s)",
+			 attach_job_config.ruled ? "by this machine's policy no request waits" : "ration limit --wait-alloc changes it");
 }
 
 /* The region calls attach_log_damage when this process finds a slot with impossible contents. */

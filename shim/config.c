@@ -197,7 +197,7 @@ static bool config_read_users_job(struct config *c, enum userjob_wish wish, cons
 static bool config_find_users_job(struct config *c)
 {
 	const char *region = environment_get("RATION_REGION");
-	c->placed = c->made = c->path_given = true;
+	c->ruled = c->placed = c->made = c->path_given = true;
 	if (userjob_is_run(region))
 		return config_find_run(c, region);
 	c->users = true;

@@ -19,6 +19,7 @@ struct config {
 	char path[512];   /* path of the region */
 	bool path_given;  /* a variable names the path, or it is the well-known path */
 	bool placed;      /* the job was put at the well-known path, or chosen by a policy: this process may not leave it */
+	bool ruled;       /* a policy gives this user the job, or it is a run in the user's ration */
 	bool users;       /* the job is the one that a policy gives this user; not a run */
 	bool made;        /* a launcher made the job: this process must not create a missing region */
 	uint64_t created; /* when the launcher made it, in Unix nanoseconds; 0: not known */

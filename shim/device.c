@@ -76,7 +76,7 @@ static unsigned device_preferred_index(CUdevice ordinal, const char *uuid)
 static bool device_offer_share(const struct device *d)
 {
 	const struct config_limits *l = &attach_config()->limits;
-	char mine[SIZE_TEXT], jobs[SIZE_TEXT];
+	char mine[SIZE_TEXT], jobs[SIZE_TEXT], advice[ATTACH_ADVICE];
 	if (!l->memory[d->index].share)
 		return true;
 	uint64_t limit = config_limit(l, d->index, d->total_bytes);
@@ -89,8 +89,9 @@ static bool device_offer_share(const struct device *d)
 	if (err)
 		log_error("device %d: setting its limit: %s", d->ordinal, region_error_text(err));
 	else if (has != limit)
-		log_warn("device %u: this process was given a limit of %s, its job has %s, which counts (ration limit changes it)",
-			 d->index, size_text(limit_bytes(limit), mine), limit_bounds(has) ? size_text(limit_bytes(has), jobs) : "none");
+		log_warn("device %u: this process was given a limit of %s, its job has %s, which counts (%s)", d->index,
+			 size_text(limit_bytes(limit), mine), limit_bounds(has) ? size_text(limit_bytes(has), jobs) : "none",
+			 attach_advice("--mem", advice));
 	return err == 0;
 }
 

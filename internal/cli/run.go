@@ -62,7 +62,8 @@ numbers of nvidia-smi. none is no limit. Without --mem the limit is that of
 the limit of another of your jobs nor in use, and of equal ones the first. The
 command sees no other GPU. ration why explains the choice. If
 CUDA_VISIBLE_DEVICES is set, the choice is among its GPUs, and the command does
-not get it.
+not get it. Under a policy the job is on the GPU with most of your ration free,
+and that variable counts the GPUs of your ration, as in your other programs.
 
 --compute is a share of each device's time, in per cent: the job gets at least
 that much when it has work, and more when others have none. --compute-max is a

@@ -79,8 +79,7 @@ func (p Plan) limits(driver *gpu.Driver, missing error) (out region.Limits, err 
 			out.Memory[i] = abi.MakeLimit(0)
 		}
 	}
-	numbered := p.Settings.Devices.IsSet() && p.Settings.Devices != limit.AllDevices
-	if driver == nil && p.Wait == nil && !numbered { // with these a command ends without a driver, and says so
+	if driver == nil && p.Wait == nil && !p.chooses() { // with these a command ends without a driver, and says so
 		unchecked := ""
 		if p.Settings.Memory.IsSet() {
 			unchecked = ", with limits that are not checked against a device"
@@ -122,6 +121,18 @@ func (p Plan) checkDevices(n int) error {
 	for source, set := range map[string]limit.Set[limit.Compute]{p.Sources.Compute: p.Settings.Compute, p.Sources.ComputeMax: p.Settings.ComputeMax} {
 		if err := set.CheckDevices(n); err != nil {
 			return &limit.InputError{Source: source, Value: set.String(), Err: fmt.Errorf("compute limit %w", err), Use: useListed}
+		}
+	}
+	return nil
+}
+
+// checkLeast returns an error for a limit with which no program runs, as 10 for 10g: that is no request for the policy.
+func (p Plan) checkLeast() error {
+	for d := range abi.Devices {
+		if size, err := p.Settings.Memory.For(d).Of(0); err == nil {
+			if err := limit.CheckLeast(size, p.Sources.Memory, p.memoryText()); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -85,11 +85,16 @@ func Choose(n int, all []Candidate, free string) (at region.Place, why string) {
 	return at, why
 }
 
+// chooses reports whether the plan has a number of devices, which are chosen.
+func (p Plan) chooses() bool {
+	return p.Settings.Devices.IsSet() && p.Settings.Devices != limit.AllDevices
+}
+
 // place restricts limits to the devices that it chooses, if the plan has a number of devices. Call done when
 // the job's region exists. why is empty if no device is hidden.
 func (p Plan) place(limits region.Limits, driver *gpu.Driver) (_ region.Limits, why string, done func(), err error) {
 	done = func() {}
-	if !p.Settings.Devices.IsSet() || p.Settings.Devices == limit.AllDevices {
+	if !p.chooses() {
 		return limits, "", done, nil
 	}
 	wrong := func(err error, use string) error {
@@ -108,7 +113,7 @@ func (p Plan) place(limits region.Limits, driver *gpu.Driver) (_ region.Limits, 
 	list, listed := os.LookupEnv(visibleDevices)
 	all := candidates(limits, driver, runningJobs())
 	if listed {
-		seen := devicesIn(list, driver.Devices)
+		seen := DevicesIn(list, driver.Devices, region.Limits{}.Visible())
 		all = slices.DeleteFunc(all, func(c Candidate) bool { return !seen.Has(c.Device) })
 	}
 	n := int(p.Settings.Devices)
@@ -189,19 +194,54 @@ func candidates(limits region.Limits, driver *gpu.Driver, others Booking) (out [
 	return out
 }
 
-// devicesIn returns the devices in a value of CUDA_VISIBLE_DEVICES. As with the driver, an entry that
-// selects no device ends the list.
-func devicesIn(list string, devices []gpu.Device) (at region.Place) {
+// DevicesIn returns the devices in a value of CUDA_VISIBLE_DEVICES, for a program that sees those of among: its numbers count
+// these. As with the driver, an entry that selects no device ends the list.
+func DevicesIn(list string, devices []gpu.Device, among region.Place) (at region.Place) {
+	seen := among.Devices()
 	for entry := range strings.SplitSeq(list, ",") {
 		entry = strings.TrimSpace(entry)
-		number, err := strconv.ParseUint(entry, 10, 8)
-		found := slices.IndexFunc(devices, func(d gpu.Device) bool {
-			return err == nil && int(number) == d.Index || len(entry) > len("GPU-") && strings.HasPrefix(strings.ToLower(d.UUID), strings.ToLower(entry))
-		})
-		if found < 0 || found >= abi.Devices {
+		found := len(devices)
+		if number, err := strconv.ParseUint(entry, 10, 8); err == nil && int(number) < len(seen) {
+			found = seen[number]
+		} else if err != nil && len(entry) > len("GPU-") {
+			found = slices.IndexFunc(devices, func(d gpu.Device) bool {
+				return strings.HasPrefix(strings.ToLower(d.UUID), strings.ToLower(entry))
+			})
+		}
+		if found < 0 || found >= len(devices) || !among.Has(found) {
 			break
 		}
 		at |= region.PlaceAt(found)
 	}
 	return at
 }
+
+// rationPlace returns the devices that the ration of this user is on: all if the user has no job yet.
+func rationPlace() region.Place {
+	var limits region.Limits
+	if l, err := region.OpenOperatorLimits(job.OfUserPath(os.Getuid())); err == nil {
+		for d := range abi.Devices {
+			limits.Hidden[d] = l.HiddenBy(d)
+		}
+	}
+	return limits.Visible()
+}
+
+// VisibleWord begins the word of a run's request with the user's CUDA_VISIBLE_DEVICES: the run's devices are some of these.
+const VisibleWord = "visible="
+
+// visibleWord returns the word of a request for a run with a number of devices that says among which to choose, or "". Only the
+// service knows which devices the numbers in it are: the user may have no job yet.
+func (p Plan) visibleWord() (string, error) {
+	list, listed := os.LookupEnv(visibleDevices)
+	if !listed || !p.chooses() {
+		return "", nil
+	}
+	if len(list) > maxVisible {
+		return "", fmt.Errorf("%s has %d bytes (name each GPU once, by its number)", visibleDevices, len(list))
+	}
+	return " " + VisibleWord + strings.Join(strings.Fields(list), ""), nil
+}
+
+// maxVisible bounds the devices that a request names: it has room for the UUIDs of all.
+const maxVisible = abi.Devices * len("GPU-01234567-89ab-cdef-0123-456789abcdef,")

@@ -43,7 +43,10 @@ func TestDevicesIn(t *testing.T) {
 		"0": region.PlaceAt(0), " 1 ,0": region.PlaceAt(0, 1), "1": region.PlaceAt(1), "": 0, "2": 0, "-1": 0, "1,7,0": region.PlaceAt(1),
 		"GPU-AABB": region.PlaceAt(1), "GPU-": 0, "MIG-1": 0, "01": region.PlaceAt(1), "+1": 0, "256": 0,
 	} {
-		expect.Equal(t, devicesIn(list, devices), want, list)
+		expect.Equal(t, DevicesIn(list, devices, region.Limits{}.Visible()), want, list)
+	}
+	for list, want := range map[string]region.Place{"0": region.PlaceAt(1), "1": 0, "GPU-aabb": region.PlaceAt(1), "GPU-aaaa,0": 0} {
+		expect.Equal(t, DevicesIn(list, devices, region.PlaceAt(1)), want, list, "of the second")
 	}
 }
 

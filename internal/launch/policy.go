@@ -27,7 +27,7 @@ import (
 // InForceFile exists while a policy is in force.
 const InForceFile = job.InForceFile
 
-// RunRequest is the word with which a user requests a run: UID run NAME RATION [project=PROJECT]. With waitAnswer at its end,
+// RunRequest is the word with which a user requests a run: UID run NAME RATION [visible=LIST] [project=PROJECT]. With waitAnswer at its end,
 // it waits in root's queue while there is no room for the user's ration, if the user's rule lets programs wait.
 const RunRequest = "run"
 
@@ -207,17 +207,6 @@ func (p Plan) startWhenRoom(j *Job) error {
 	}
 }
 
-// rationPlace returns the devices that the ration of this user is on: all if the user has no job yet.
-func rationPlace() region.Place {
-	var limits region.Limits
-	if l, err := region.OpenOperatorLimits(job.OfUserPath(os.Getuid())); err == nil {
-		for d := range abi.Devices {
-			limits.Hidden[d] = l.HiddenBy(d)
-		}
-	}
-	return limits.Visible()
-}
-
 // joinRun lets the command join the run of that name, if there is one in use, and reports whether there is. The
 // run lasts while its own command runs, or a process holds its region. If it ends before the command uses CUDA,
 // the library refuses that, because the region's creation time is not the one in the environment.
@@ -252,25 +241,17 @@ func (p Plan) record(j *Job) (err error) {
 	if err := p.lockJob(j); err != nil {
 		return err
 	}
-	if err = j.Lock.WriteInfo(job.Info{Command: p.Command, Region: j.region, Placed: p.Placed, Labels: p.Labels, SleepAfter: p.SleepAfter, WakeManual: p.WakeManual}); err == nil {
+	placed := ""
+	if j.run != nil {
+		placed = job.InfoOf(j.Counted()).Placed
+	}
+	if err = j.Lock.WriteInfo(job.Info{Command: p.Command, Region: j.region, Placed: placed, Labels: p.Labels, SleepAfter: p.SleepAfter, WakeManual: p.WakeManual}); err == nil {
 		err = j.Lock.Share()
 	}
 	if err != nil {
 		j.Discard()
 	}
 	return err
-}
-
-// checkLeast returns an error for a limit with which no program runs, as 10 for 10g: that is no request for the policy.
-func (p Plan) checkLeast() error {
-	for d := range abi.Devices {
-		if size, err := p.Settings.Memory.For(d).Of(0); err == nil {
-			if err := limit.CheckLeast(size, p.Sources.Memory, p.memoryText()); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // returnTimeout bounds the wait for the return of a run's part. The service returns it in any case, if later.
@@ -319,13 +300,17 @@ func (p Plan) takeRun(j *Job, how string, ask asker) error {
 	if err := CheckProject(p.Labels[job.Project]); err != nil {
 		return err
 	}
+	visible, err := p.visibleWord()
+	if err != nil {
+		return err
+	}
 	uid := os.Getuid()
 	// Return the memory of dead processes first, because it would count as held outside the run.
 	if r, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true}); err == nil {
 		_, _ = r.Reap() // ignored: the service checks how much is held
 		_ = r.Close()
 	}
-	request := fmt.Sprintf("%d %s %s %s", uid, how, p.Name, p.Settings.Limits)
+	request := fmt.Sprintf("%d %s %s %s%s", uid, how, p.Name, p.Settings.Limits, visible)
 	if project := p.Labels[job.Project]; project != "" {
 		request += " " + job.Project + "=" + project
 	}
@@ -344,6 +329,9 @@ func (p Plan) takeRun(j *Job, how string, ask asker) error {
 		return fmt.Errorf("%w: %s", ErrRefused, answer)
 	}
 	p.enterRun(j, created)
+	if p.chooses() { // among the variable's devices
+		(*environment)(&j.environ).drop(func(key string) bool { return key == visibleDevices })
+	}
 	j.run = run
 	return nil
 }

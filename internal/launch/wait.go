@@ -180,7 +180,7 @@ func (p Plan) wants(limits region.Limits, driver *gpu.Driver, missing error) (ma
 		if !abi.Limit(l).Limited() || bytes == 0 {
 			continue
 		}
-		if i >= len(driver.Devices) || listed && !devicesIn(list, driver.Devices).Has(i) {
+		if i >= len(driver.Devices) || listed && !DevicesIn(list, driver.Devices, region.Limits{}.Visible()).Has(i) {
 			continue
 		}
 		if usable := uint64(driver.Devices[i].Usable()); bytes > usable {

@@ -46,7 +46,7 @@ const roomRequest = "room"
 
 const (
 	requestTimeout = 5 * time.Second
-	maxRequest     = 512
+	maxRequest     = 2048
 	maxRequests    = 512 // of all users at once, also those that wait; a user without a request may always make one
 	maxOfUser      = 32  // of one user at once
 	acceptPause    = 50 * time.Millisecond

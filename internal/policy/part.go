@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"ration/internal/abi"
+	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
@@ -54,6 +57,147 @@ func smaller(a, b region.Limits) region.Limits {
 		}
 	}
 	return a
+}
+
+// take subtracts the limits of a run from left, the rest of a ration, and returns them. If left is
+// smaller than the run, the run gets all of left.
+func take(left *region.Limits, run region.Limits) region.Limits {
+	for d := range abi.Devices {
+		if left.Memory[d].Limited() {
+			has := left.Memory[d].Bytes()
+			if !run.Memory[d].Limited() || run.Memory[d].Bytes() > has {
+				run.Memory[d] = abi.MakeLimit(has)
+			}
+			left.Memory[d] = abi.MakeLimit(has - run.Memory[d].Bytes())
+		}
+		share := uint64(abi.Percent(left.Compute[d]))
+		run.Compute[d] = min(uint64(abi.Percent(run.Compute[d])), share)
+		left.Compute[d] = share - run.Compute[d]
+		// One per cent is the smallest cap.
+		if most := uint64(abi.Percent(left.ComputeMax[d])); most != 0 {
+			if now := uint64(abi.Percent(run.ComputeMax[d])); now == 0 || now >= most {
+				run.ComputeMax[d] = max(most-1, 1)
+			}
+			left.ComputeMax[d] = max(most-min(run.ComputeMax[d], most), 1)
+		}
+	}
+	return run
+}
+
+// divide returns the rest of a ration for the user's own job, after the parts of the user's runs. If the runs
+// exceed the ration, it lowers the limits of the youngest. It lowers a priority that the rule does not
+// allow any more.
+func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region.Limits, err error) {
+	left = ration
+	for _, run := range job.RunsOf(uid) {
+		// The service died while it created or removed this run, which may have limits.
+		if _, is := ready(run); !is {
+			if err := r.endRun(run); err != nil {
+				return left, err
+			}
+		}
+	}
+	raise := map[string]region.Limits{} // by the path of the run
+	for _, run := range readyRuns(uid) {
+		has, err := readLimits(run.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return left, fmt.Errorf("reading the limits of run %s: %w", run.Name, err)
+		}
+		if limit.Priority(has.Priority).Above(rule.Largest.Priority) {
+			has.Priority = uint64(rule.Largest.Priority)
+		}
+		will := take(&left, partOfRun(run, has))
+		if err := setLimitsAt(run.Path, smaller(has, will)); err != nil {
+			return left, err
+		}
+		raise[run.Path] = will
+	}
+	if now, err := readLimits(job.OfUserPath(uid)); err == nil {
+		if err := setLimits(uid, smaller(now, left)); err != nil {
+			return left, err
+		}
+	}
+	for path, will := range raise {
+		if err := setLimitsAt(path, will); err != nil {
+			return left, err
+		}
+	}
+	return left, nil
+}
+
+// ownPrograms are the programs of a user's job, to the user.
+const ownPrograms = "your other programs"
+
+// move lowers the limits of a user's job and then raises those of a run from has to limits, its part. It fails if the user's
+// job, programs, holds more than its lower limits.
+func (r *rations) move(uid int, run job.Job, before, after, has, limits region.Limits, programs string) error {
+	if err := setLimits(uid, after); err != nil {
+		return errors.Join(err, setLimits(uid, before))
+	}
+	passed("lowered")
+	if err := checkHeld(uid, before, after, programs); err != nil {
+		return errors.Join(err, setLimits(uid, before))
+	}
+	passed("checked")
+	if err := keepPart(run, limits); err != nil {
+		return errors.Join(err, setLimits(uid, before))
+	}
+	passed("kept")
+	if err := setLimitsAt(run.Path, limits); err != nil {
+		// Some limits of the run may be set already. The user's job gets nothing back until they
+		// are what they were.
+		if err2 := errors.Join(setLimitsAt(run.Path, has), keepPart(run, has)); err2 != nil {
+			return errors.Join(err, err2)
+		}
+		return errors.Join(err, setLimits(uid, before))
+	}
+	return nil
+}
+
+// heldIn returns how much of each device a user's job holds.
+func heldIn(uid int) (held [abi.Devices]uint64, err error) {
+	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
+	if err != nil {
+		return held, fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+	}
+	defer g.Close()
+	for d := range abi.Devices {
+		if held[d], _, err = g.Usage(d); err != nil {
+			return held, fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+		}
+	}
+	return held, nil
+}
+
+// checkHeld returns an error if a user's job, programs, holds more than after, the limits that have just been
+// set. After region.Fence, no request is granted under the old limits.
+func checkHeld(uid int, before, after region.Limits, programs string) error {
+	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
+	if err != nil {
+		return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+	}
+	defer g.Close()
+	for d := range abi.Devices {
+		if !after.Memory[d].Limited() {
+			continue
+		}
+		held, err := g.Fence(d)
+		if err != nil {
+			return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+		}
+		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
+			less := ""
+			if free := limit.Size(has - min(held, has)); free >= leastUseful {
+				less = ", or ask for less: --mem " + (free >> 20 << 20).Exact()
+			}
+			return heldError{fmt.Errorf("%w: %s hold %s of the %s on GPU %d that no run has (end some%s)",
+				ErrRun, programs, humanfmt.Bytes(held), humanfmt.Bytes(has), d, less)}
+		}
+	}
+	return nil
 }
 
 // Resize changes the part of a run, given the path of its region. What it gets more comes from the user's job, which must not

@@ -329,8 +329,9 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 const hiddenByRun = 2
 
 // restrictRun restricts the limits of a run to the devices that the user's job sees, or to as many of them
-// as it asks for: those with most left of the ration. It is an error if the run names another device.
-func (r *rations) restrictRun(limits *region.Limits, asked limit.Limits, users region.Limits) (why string, err error) {
+// as it asks for: those with most free of the ration, of which the user's job, with limits users, holds what held says. It is
+// an error if the run names another device.
+func (r *rations) restrictRun(limits *region.Limits, asked askedRun, users region.Limits, held [abi.Devices]uint64) (why string, err error) {
 	at := users.Visible()
 	for d := range abi.Devices {
 		if !at.Has(d) && asked.Names(d) {
@@ -341,28 +342,37 @@ func (r *rations) restrictRun(limits *region.Limits, asked limit.Limits, users r
 	if !asked.Devices.IsSet() || asked.Devices == limit.AllDevices {
 		return "", nil
 	}
+	among, of := at, ""
+	if asked.visible != nil && r.driver != nil {
+		among = launch.DevicesIn(*asked.visible, r.driver.Devices, at)
+	}
 	var all []launch.Candidate
 	for d, total := range r.totals() {
-		if !at.Has(d) || !limits.MayUse(d) || !users.MayUse(d) {
+		if !at.Has(d) || !limits.MayUse(d) {
 			continue
 		}
-		c := launch.Candidate{Device: d, Free: int64(total)}
-		if left := users.Memory[d]; left.Limited() {
-			c.Free = int64(left.Bytes())
+		if !among.Has(d) {
+			of = ", of those in CUDA_VISIBLE_DEVICES"
+			continue
 		}
+		left := uint64(total)
+		if users.Memory[d].Limited() {
+			left = users.Memory[d].Bytes()
+		}
+		c := launch.Candidate{Device: d, Free: int64(left - min(held[d], left))}
 		c.Full = int64(limits.Memory[d].Bytes()) > c.Free
 		all = append(all, c)
 	}
 	n := int(asked.Devices)
 	if n > len(all) {
-		return "", fmt.Errorf("%w: it asks for %s, and your ration has %d left that it may use (ration ps)", ErrRun, humanfmt.Plural(n, "GPU", "GPUs"), len(all))
+		return "", fmt.Errorf("%w: it asks for %s, and your ration has %d left that it may use%s (ration ps)", ErrRun, humanfmt.Plural(n, "GPU", "GPUs"), len(all), of)
 	}
-	on, why := launch.Choose(n, all, "of the ration left")
+	on, why := launch.Choose(n, all, "of the ration free")
 	*limits = limits.Restrict(on)
 	for d := range abi.Devices {
 		if at.Has(d) && !on.Has(d) {
 			limits.Hidden[d] = hiddenByRun
 		}
 	}
-	return why, nil
+	return why + of, nil
 }

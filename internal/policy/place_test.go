@@ -34,6 +34,9 @@ func on(memory ...uint64) (l region.Limits) {
 	return l
 }
 
+// none is what a job without processes holds.
+var none [abi.Devices]uint64
+
 // Thirty users with 8 GiB each share two devices that have room for seventeen each.
 func TestPlaceSpreads(t *testing.T) {
 	r := machineOf(140, 140)
@@ -104,17 +107,17 @@ func TestRestrict(t *testing.T) {
 	expect.Equal(t, l.Memory[5], abi.MakeLimit(0), "a device that came later")
 	run := on(4, 4)
 	r := machineOf(10, 10)
-	_, err := r.restrictRun(&run, limit.Limits{}, l)
+	_, err := r.restrictRun(&run, askedRun{}, l, none)
 	expect.OK(t, err)
 	expect.Equal(t, run, on(4, 4).Restrict(region.PlaceAt(1)))
 	named, err := limit.ParseLimits("memory=0=4g")
 	expect.OK(t, err)
-	_, err = r.restrictRun(&run, named, l)
+	_, err = r.restrictRun(&run, askedRun{Limits: named}, l, none)
 	expect.True(t, errors.Is(err, ErrRun))
 	two, err := limit.ParseLimits("memory=4g devices=2")
 	expect.OK(t, err)
 	run = on(4, 4)
-	_, err = r.restrictRun(&run, two, l)
+	_, err = r.restrictRun(&run, askedRun{Limits: two}, l, none)
 	expect.True(t, errors.Is(err, ErrRun), "more devices than the ration has:", err)
 }
 
@@ -192,9 +195,52 @@ func TestRestrictRunWhereItFits(t *testing.T) {
 	asked, err := limit.ParseLimits("memory=0=8g,1=2g devices=1")
 	expect.OK(t, err)
 	run := on(8, 2)
-	_, err = machineOf(10, 10).restrictRun(&run, asked, on(6, 4))
+	_, err = machineOf(10, 10).restrictRun(&run, askedRun{Limits: asked}, on(6, 4), none)
 	expect.OK(t, err)
 	expect.Equal(t, run.Visible(), region.PlaceAt(1))
+}
+
+// What the user's other programs hold is not free for a run, although no run has it.
+func TestRestrictRunBesideOthers(t *testing.T) {
+	asked, err := limit.ParseLimits("memory=4g devices=1")
+	expect.OK(t, err)
+	run := on(4, 4)
+	why, err := machineOf(10, 10).restrictRun(&run, askedRun{Limits: asked}, on(8, 6), [abi.Devices]uint64{5 * gib, gib})
+	expect.OK(t, err)
+	expect.Equal(t, run.Visible(), region.PlaceAt(1))
+	expect.Equal(t, why, "GPU 1 had 5 GiB of the ration free (GPU 0 had 3 GiB)")
+	run = on(4, 4)
+	why, err = machineOf(10, 10).restrictRun(&run, askedRun{Limits: asked}, on(8, 6), [abi.Devices]uint64{5 * gib, 7 * gib})
+	expect.OK(t, err)
+	expect.Equal(t, why, "GPU 0 had 3 GiB of the ration free (GPU 1 had 0 B)", "more than it may")
+}
+
+// CUDA_VISIBLE_DEVICES says among which GPUs of the ration a run is, by the numbers that the user's programs see.
+func TestRestrictRunVisible(t *testing.T) {
+	r := machineOf(10, 10, 10, 10)
+	users := on(8, 4, 8, 4).Restrict(region.PlaceAt(1, 2, 3))
+	for words, want := range map[string]region.Place{
+		"memory=2g devices=1 visible=0":             region.PlaceAt(1),
+		"memory=2g devices=1 visible=2,0 project=x": region.PlaceAt(1),
+		"memory=2g devices=2 visible=2,0":           region.PlaceAt(1, 3),
+		"memory=2g devices=1":                       region.PlaceAt(2),
+		"memory=2g devices=all visible=0":           region.PlaceAt(1, 2, 3),
+		"memory=2g devices=1 visible=3":             0,
+		"memory=2g devices=1 visible=":              0,
+		"project=x visible=0":                       region.PlaceAt(1, 2, 3),
+	} {
+		asked, err := parseRun(strings.Fields(words))
+		expect.OK(t, err)
+		run := on(2, 2, 2, 2)
+		why, err := r.restrictRun(&run, asked, users, none)
+		if want == 0 {
+			expect.True(t, errors.Is(err, ErrRun) && strings.Contains(err.Error(), "has 0 left that it may use, of those in CUDA_VISIBLE_DEVICES (ration ps)"), words, err)
+			continue
+		}
+		expect.OK(t, err)
+		expect.Equal(t, run.Visible(), want, words)
+		expect.Equal(t, strings.HasSuffix(why, ", of those in CUDA_VISIBLE_DEVICES"), asked.visible != nil && asked.Devices.IsSet() && asked.Devices != limit.AllDevices, why)
+	}
 }
 
 // The service moves an idle user by itself, so only to where there is room, and it looks at the machine before.

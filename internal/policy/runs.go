@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/region"
 )
@@ -82,75 +82,6 @@ func readLimits(path string) (out region.Limits, err error) {
 	return out, nil
 }
 
-// take subtracts the limits of a run from left, the rest of a ration, and returns them. If left is
-// smaller than the run, the run gets all of left.
-func take(left *region.Limits, run region.Limits) region.Limits {
-	for d := range abi.Devices {
-		if left.Memory[d].Limited() {
-			has := left.Memory[d].Bytes()
-			if !run.Memory[d].Limited() || run.Memory[d].Bytes() > has {
-				run.Memory[d] = abi.MakeLimit(has)
-			}
-			left.Memory[d] = abi.MakeLimit(has - run.Memory[d].Bytes())
-		}
-		share := uint64(abi.Percent(left.Compute[d]))
-		run.Compute[d] = min(uint64(abi.Percent(run.Compute[d])), share)
-		left.Compute[d] = share - run.Compute[d]
-		// One per cent is the smallest cap.
-		if most := uint64(abi.Percent(left.ComputeMax[d])); most != 0 {
-			if now := uint64(abi.Percent(run.ComputeMax[d])); now == 0 || now >= most {
-				run.ComputeMax[d] = max(most-1, 1)
-			}
-			left.ComputeMax[d] = max(most-min(run.ComputeMax[d], most), 1)
-		}
-	}
-	return run
-}
-
-// divide returns the rest of a ration for the user's own job, after the parts of the user's runs. If the runs
-// exceed the ration, it lowers the limits of the youngest. It lowers a priority that the rule does not
-// allow any more.
-func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region.Limits, err error) {
-	left = ration
-	for _, run := range job.RunsOf(uid) {
-		// The service died while it created or removed this run, which may have limits.
-		if _, is := ready(run); !is {
-			if err := r.endRun(run); err != nil {
-				return left, err
-			}
-		}
-	}
-	raise := map[string]region.Limits{} // by the path of the run
-	for _, run := range readyRuns(uid) {
-		has, err := readLimits(run.Path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return left, fmt.Errorf("reading the limits of run %s: %w", run.Name, err)
-		}
-		if limit.Priority(has.Priority).Above(rule.Largest.Priority) {
-			has.Priority = uint64(rule.Largest.Priority)
-		}
-		will := take(&left, partOfRun(run, has))
-		if err := setLimitsAt(run.Path, smaller(has, will)); err != nil {
-			return left, err
-		}
-		raise[run.Path] = will
-	}
-	if now, err := readLimits(job.OfUserPath(uid)); err == nil {
-		if err := setLimits(uid, smaller(now, left)); err != nil {
-			return left, err
-		}
-	}
-	for path, will := range raise {
-		if err := setLimitsAt(path, will); err != nil {
-			return left, err
-		}
-	}
-	return left, nil
-}
-
 // nothing returns the smallest limits, for each device and kind that a ration limits.
 func nothing(ration region.Limits) (out region.Limits) {
 	out = ration
@@ -195,31 +126,45 @@ func checkRun(run *region.Limits, left region.Limits, name func(int) string) err
 
 // handleRun makes a run of a user. held is the file whose lock keeps the run in use.
 func (k *keeper) handleRun(r *rations, uid int, name string, words []string) (answer string, held *os.File, err error) {
-	ration, project, err := parseRun(words)
+	asked, err := parseRun(words)
 	if err != nil {
 		return "", nil, err
 	}
-	held, created, err := r.carve(uid, name, ration, project)
+	held, created, err := r.carve(uid, name, asked)
 	if err != nil {
 		return "", nil, err
 	}
-	k.noteRun(uid, name, ration)
+	k.noteRun(uid, name, asked.Limits)
 	go k.awaitEnd(uid, runOf(uid, name), created)
 	return fmt.Sprintf("ok %d\n", created), held, nil
 }
 
-// parseRun parses a request for a run: its limits, and perhaps a project.
-func parseRun(words []string) (asked limit.Limits, project string, err error) {
-	if last, is := strings.CutPrefix(words[len(words)-1], job.Project+"="); is {
-		project, words = last, words[:len(words)-1]
+// askedRun is a request for a run.
+type askedRun struct {
+	limit.Limits
+	visible *string // the user's CUDA_VISIBLE_DEVICES; nil if it is not set, or the run is on all devices of the ration
+	project string
+}
+
+// parseRun parses a request for a run.
+func parseRun(words []string) (asked askedRun, err error) {
+	var limits []string
+	for _, word := range words {
+		if list, is := strings.CutPrefix(word, launch.VisibleWord); is {
+			asked.visible = &list
+		} else if project, is := strings.CutPrefix(word, job.Project+"="); is {
+			asked.project = project
+		} else {
+			limits = append(limits, word)
+		}
 	}
-	asked, err = limit.ParseLimits(strings.Join(words, " "))
-	return asked, project, err
+	asked.Limits, err = limit.ParseLimits(strings.Join(limits, " "))
+	return asked, err
 }
 
 // couldCarve returns an error for a run that is larger than the user's whole ration: it would wait in vain.
 func (r *rations) couldCarve(uid int, words []string) error {
-	asked, _, err := parseRun(words)
+	asked, err := parseRun(words)
 	if err != nil {
 		return err
 	}
@@ -231,11 +176,11 @@ func (r *rations) couldCarve(uid int, words []string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRun, err)
 	}
-	limits, err := r.partOf(asked, whole)
+	limits, err := r.partOf(asked.Limits, whole)
 	if err != nil {
 		return err
 	}
-	leaveOut(&limits, asked, whole)
+	leaveOut(&limits, asked.Limits, whole)
 	name := gpuName
 	if r.wanted(ration) != 0 { // it is not known yet which one
 		name = func(int) string { return "a GPU" }
@@ -247,7 +192,7 @@ func gpuName(device int) string { return fmt.Sprintf("GPU %d", device) }
 
 // carve creates a run with a part of the user's ration. The run is in use until the file, and all
 // copies of it in other processes, are closed.
-func (r *rations) carve(uid int, name string, asked limit.Limits, project string) (_ *os.File, created int64, err error) {
+func (r *rations) carve(uid int, name string, asked askedRun) (_ *os.File, created int64, err error) {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
 		return nil, 0, err
@@ -259,7 +204,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err := rule.allowsPriority(asked.Priority); err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrRun, err)
 	}
-	project, claimed, err := rule.project(project)
+	project, claimed, err := rule.project(asked.project)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -279,7 +224,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err != nil {
 		return nil, 0, err
 	}
-	limits, err := r.partOf(asked, whole)
+	limits, err := r.partOf(asked.Limits, whole)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -293,8 +238,12 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if err != nil {
 		return nil, 0, err
 	}
-	leaveOut(&limits, asked, whole)
-	why, err := r.restrictRun(&limits, asked, before)
+	leaveOut(&limits, asked.Limits, whole)
+	holds, err := heldIn(uid)
+	if err != nil {
+		return nil, 0, err
+	}
+	why, err := r.restrictRun(&limits, asked, before, holds)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -311,7 +260,7 @@ func (r *rations) carve(uid int, name string, asked limit.Limits, project string
 	if len(job.RunsOf(uid)) >= maxRunsOfUser || len(job.RunsOf(-1)) >= maxRuns {
 		return nil, 0, heldError{fmt.Errorf("%w: there are too many already: %d of a user, or %d of all", ErrRun, maxRunsOfUser, maxRuns)}
 	}
-	plan, empty := planFor(asked, r.warn), nothing(before)
+	plan, empty := planFor(asked.Limits, r.warn), nothing(before)
 	plan.Placed, empty.Hidden = why, limits.Hidden
 	if project != "" {
 		plan.Labels, plan.Claimed = map[string]string{job.Project: project}, claimed
@@ -366,63 +315,6 @@ func (rule *Rule) project(asked string) (_ string, claimed bool, err error) {
 		return asked, false, nil
 	}
 	return "", false, fmt.Errorf("%w: project %s is not one of yours (use --label project=%s)", ErrRun, asked, strings.Join(rule.Projects, " or "))
-}
-
-// ownPrograms are the programs of a user's job, to the user.
-const ownPrograms = "your other programs"
-
-// move lowers the limits of a user's job and then raises those of a run from has to limits, its part. It fails if the user's
-// job, programs, holds more than its lower limits.
-func (r *rations) move(uid int, run job.Job, before, after, has, limits region.Limits, programs string) error {
-	if err := setLimits(uid, after); err != nil {
-		return errors.Join(err, setLimits(uid, before))
-	}
-	passed("lowered")
-	if err := checkHeld(uid, before, after, programs); err != nil {
-		return errors.Join(err, setLimits(uid, before))
-	}
-	passed("checked")
-	if err := keepPart(run, limits); err != nil {
-		return errors.Join(err, setLimits(uid, before))
-	}
-	passed("kept")
-	if err := setLimitsAt(run.Path, limits); err != nil {
-		// Some limits of the run may be set already. The user's job gets nothing back until they
-		// are what they were.
-		if err2 := errors.Join(setLimitsAt(run.Path, has), keepPart(run, has)); err2 != nil {
-			return errors.Join(err, err2)
-		}
-		return errors.Join(err, setLimits(uid, before))
-	}
-	return nil
-}
-
-// checkHeld returns an error if a user's job, programs, holds more than after, the limits that have just been
-// set. After region.Fence, no request is granted under the old limits.
-func checkHeld(uid int, before, after region.Limits, programs string) error {
-	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
-	if err != nil {
-		return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
-	}
-	defer g.Close()
-	for d := range abi.Devices {
-		if !after.Memory[d].Limited() {
-			continue
-		}
-		held, err := g.Fence(d)
-		if err != nil {
-			return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
-		}
-		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
-			less := ""
-			if free := limit.Size(has - min(held, has)); free >= leastUseful {
-				less = ", or ask for less: --mem " + (free >> 20 << 20).Exact()
-			}
-			return heldError{fmt.Errorf("%w: %s hold %s of the %s on GPU %d that no run has (end some%s)",
-				ErrRun, programs, humanfmt.Bytes(held), humanfmt.Bytes(has), d, less)}
-		}
-	}
-	return nil
 }
 
 // returnRun ends a run whose launcher has closed its file, and returns its ration to the user's job. A run that other
