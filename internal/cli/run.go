@@ -290,6 +290,9 @@ func (f *runFlags) readWait(tell func(string)) error {
 		return nil
 	}
 	f.plan.Wait = &launch.Wait{Tell: tell, Sleep: sleep.ForRoom}
+	if os.Geteuid() == 0 && job.PolicyInForce() {
+		f.plan.Wait.TakeBack = policy.TakeBack
+	}
 	if f.wait == waitForever {
 		if _, err := time.ParseDuration(f.plan.Command[0]); err == nil {
 			return usageError("%q is taken as the command (write the time as --wait=%[1]s)", f.plan.Command[0])

@@ -32,6 +32,9 @@ type Wait struct {
 	Tell func(string)  // called with a sentence when the place in the queue changes
 	// Sleep puts a job of this user to sleep if it is not used. Nil: no job is put to sleep to make room.
 	Sleep func(*machine.Job) error
+	// TakeBack takes back rations of users without programs, if there is room then for so many bytes on each device, or on some
+	// number of them. It tells of each, and reports whether it took any. Nil: no ration is taken back.
+	TakeBack func(bytes map[int]uint64, number int, tell func(string)) bool
 }
 
 // atStep is called at steps of waiting, for tests that stop the process there.
@@ -208,9 +211,10 @@ type waiter struct {
 	expired   <-chan time.Time // nil without a time limit
 	atOnce    bool             // do not wait
 	announced bool
-	service   service                     // of the policy
-	sleep     func(*machine.Job) error    // Wait.Sleep
-	refused   map[machine.JobID]time.Time // jobs that could not sleep, and until when they are left alone
+	service   service                        // of the policy
+	sleep     func(*machine.Job) error       // Wait.Sleep
+	takeBack  func(map[int]uint64, int, func(string)) bool // Wait.TakeBack
+	refused   map[machine.JobID]time.Time    // jobs that could not sleep, and until when they are left alone
 
 	wakes job.Job                        // the job that sleeps, for Wait.Room, and
 	ask   func() (map[int]uint64, error) // what it wants
@@ -221,7 +225,7 @@ func (p Plan) newWaiter(wants map[int]uint64, driver *gpu.Driver) *waiter {
 }
 
 func (wait Wait) newWaiter(wants map[int]uint64, devices int) *waiter {
-	w := &waiter{wants: wants, devices: devices, tell: wait.Tell, sleep: wait.Sleep, began: time.Now(), atOnce: wait.Most < 0}
+	w := &waiter{wants: wants, devices: devices, tell: wait.Tell, sleep: wait.Sleep, takeBack: wait.TakeBack, began: time.Now(), atOnce: wait.Most < 0}
 	if wait.Most > 0 {
 		w.most, w.expired = wait.Most, time.After(wait.Most)
 	}
@@ -313,6 +317,7 @@ func (w *waiter) untilRoom() error {
 			watch.waitFor(w.wakes, machine.JobID{Path: w.wakes.Path})
 			sure = false // only some of its processes may end
 		}
+		sure = sure && w.takeBack == nil // users' programs end, and their jobs stay
 		var again <-chan time.Time
 		switch {
 		case unasked:
@@ -362,6 +367,7 @@ type room struct {
 type holder struct {
 	job   *machine.Job
 	bytes uint64 // its limit, or what it holds if that is more
+	held  uint64
 }
 
 // roomOn returns the room on a device: its memory, less the limits of all jobs on it, and less what the driver
@@ -394,7 +400,7 @@ func roomOn(m *machine.Machine, device int, asleep ...*machine.Job) (out room) {
 			bytes := max(d.Limit, held)
 			taken += min(bytes, ^taken)
 			if bytes > 0 {
-				out.holders = append(out.holders, holder{j, bytes})
+				out.holders = append(out.holders, holder{j, bytes, held})
 			}
 		}
 	}

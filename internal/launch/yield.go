@@ -56,9 +56,26 @@ func (w *waiter) toSleep(m *machine.Machine, now time.Time) (jobs []*machine.Job
 	return job.Yielding(jobs, enough), later
 }
 
-// makeRoom puts one job to sleep that makes room. changed reports whether the room is to be looked at again, and later
+// besideRations returns what the command needs beside the rations of users: what it wants, and what other jobs may still take.
+func (w *waiter) besideRations(m *machine.Machine) map[int]uint64 {
+	out := map[int]uint64{}
+	for device, bytes := range w.wants {
+		for _, h := range roomOn(m, device).holders {
+			if _, is := job.PolicyUser(h.job.Path); !is {
+				bytes += h.bytes - min(h.bytes, h.held)
+			}
+		}
+		out[device] = bytes
+	}
+	return out
+}
+
+// makeRoom takes back rations, or puts one job to sleep that makes room. changed reports whether the room is to be looked at again, and later
 // whether it is worth looking after a while.
 func (w *waiter) makeRoom(m *machine.Machine) (changed, later bool) {
+	if w.takeBack != nil && w.takeBack(w.besideRations(m), w.devices, w.tell) {
+		return true, false
+	}
 	if w.sleep == nil {
 		return false, false
 	}

@@ -61,6 +61,42 @@ func (r *rations) fits(uid int, l region.Limits) error {
 	}
 }
 
+// TakeBack is fits for a command of root's that waits for bytes on each device, or on number of these if that is not 0. It
+// reports whether a ration was taken back.
+func TakeBack(bytes map[int]uint64, number int, tell func(string)) (taken bool) {
+	lookAround()
+	lock, err := lockJobs()
+	if err != nil {
+		return false
+	}
+	defer lock.Close()
+	p, err := InForce()
+	if err != nil {
+		return false
+	}
+	p.Overbook = false
+	r, err := p.open(func(string) {})
+	if err != nil {
+		return false
+	}
+	defer r.close()
+	r.note = func(_ int, text string) {
+		taken = true
+		tell(text)
+	}
+	var l region.Limits
+	for d := range abi.Devices {
+		l.Memory[d] = abi.MakeLimit(bytes[d])
+	}
+	if number == 0 {
+		_ = r.fits(0, l)
+	} else {
+		_, _, _ = chooseFitting(number, func() []launch.Candidate { return r.candidates(l, r.beside(0), r.yielding(map[int]bool{})) },
+			func(at region.Place) error { return r.fits(0, l.Restrict(at)) })
+	}
+	return taken
+}
+
 // removable returns the users whose jobs are idle, except users in keep and users that the file names. If the look-up of a user failed, the job stays, because the file may name its owner.
 func (r *rations) removable(keep map[int]bool) (uids []int) {
 	for _, uid := range Users() {

@@ -282,6 +282,9 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 	if rule.Exempt || want == 0 {
 		return 0, fmt.Errorf("%w: %s", ErrMove, r.whyFixed(ration, rule))
 	}
+	if err := r.checkTurn(uid, true); err != nil {
+		return 0, err
+	}
 	limits, err := r.limitsOf(ration)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", rule.Source, err)
