@@ -167,8 +167,8 @@ ration run. It does not apply to a process that was started when its job had no
 share, no cap and normal priority, until that process is restarted.
 
 The limits of a user's job under a policy are the policy's: root's change lasts
-until the policy is applied again, or a run of that user begins or ends. Those of
-a run (USER/NAME) are its part of the user's ration: root can change it while
+until the policy is applied again, or a run of that user begins or ends. Those
+of a run (USER/NAME) are its part of the user's ration: root can change it while
 the command runs, within what the user's other programs and runs leave.
 
 An operator may keep limits in a file beside the region (PATH.limits). Only the

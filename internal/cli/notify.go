@@ -70,9 +70,9 @@ can write in /tmp and /var/tmp, which are the service's own: other programs do
 not see these files, and they are gone when the service ends. Another folder
 takes ReadWritePaths= (systemctl edit ration-notify).
 
-Exit status: 0 when it was asked to end; 1 if it could not start, with --test if a section failed, or with --check if its
-program or url_file is not there; 2 if the file is wrong, or with --check and
---test has no section.`,
+Exit status: 0 when it was asked to end; 1 if it could not start, with --test if
+a section failed, or with --check if its program or url_file is not there; 2 if
+the file is wrong, or with --check and --test has no section.`,
 		Example: "  ration notify --check\n  ration notify --test\n  systemctl enable --now ration-notify",
 		Args:    noArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.runNotify(f) },
