@@ -80,7 +80,7 @@ func blocks(lines []string) (out []block) {
 var elsewhere = []string{"text columns", "text demo", "text flags", "text install", "python", "ipython", "text python", "diff", "yaml", "ini"}
 
 // shownLine matches a line of a code block that names no language: a command, or JSON fields.
-var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|sacct|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|minisign|docker|podman|pip|helm|kubectl|\./run|#|[A-Z_]+=|\{|[]}]|")|^$`)
+var shownLine = regexp.MustCompile(`^(ration|make|sudo|apt|dnf|curl|srun|sacct|source|export|git|mkdir|mv|echo|unshare|systemctl|scontrol|minisign|docker|podman|pip|helm|kubectl|fake-train|exit|\./run|#|[A-Z_]+=|\{|[]}]|")|^$`)
 
 // notations is the pages whose blocks are pictures and steps of protocols.
 var notations = map[string]bool{"architecture.md": true, "format.md": true, "protocols.md": true, "benchmarks.md": true}

@@ -389,7 +389,7 @@ func gpusText(devices []int) string {
 func explain(jobs []machine.Job, count int) Why {
 	out := Why{Refusals: []WhyRefusal{}, Deaths: []WhyDeath{}, Compute: []WhyCompute{}, Places: []WhyPlace{}}
 	for _, s := range jobs {
-		if s.Placed != "" {
+		if s.Placed != "" && (s.State != machine.Ended || len(jobs) == 1) {
 			place := WhyPlace{s.Name, s.Path, []int{}, s.Placed}
 			for _, d := range s.Devices {
 				place.Devices = append(place.Devices, d.Device)

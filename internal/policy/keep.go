@@ -65,7 +65,7 @@ type keeper struct {
 	turn   turn              // held while jobs are made or changed
 	policy *Policy           // in force; guarded by turn
 	stays  map[int]time.Time // of rations; guarded by turn
-	behind []int             // users that may not have the ration of their rule: no room, or on other devices; only for Keep
+	behind behind            // users that may not have the ration of their rule: no room, or on other devices; only for Keep
 }
 
 // turn is a lock that serves the first caller first. A sync.Mutex may serve a later caller before one
@@ -160,7 +160,7 @@ func Keep(ctx context.Context, log *slog.Logger, ready func()) error {
 				k.reload()
 			}
 			if slices.ContainsFunc(events, mayBeApplied) {
-				k.behind = Users() // also if only the groups of users have changed
+				k.noteBehind() // also if only the groups of users have changed
 			}
 		}
 	}

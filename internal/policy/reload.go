@@ -3,14 +3,14 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/internal/safepath"
@@ -106,6 +106,22 @@ func (k *keeper) reload() {
 // programs kept it from moving.
 const behindEvery = 5 * time.Second
 
+// behind has what users have while they may be behind, in their jobs and runs.
+type behind map[int]launch.Booking
+
+// noteBehind notes all users.
+func (k *keeper) noteBehind() {
+	k.behind = behind{}
+	r, done, err := k.open()
+	if err != nil {
+		return // the next request fails, too
+	}
+	defer done()
+	for _, uid := range Users() {
+		k.behind[uid] = r.beside(uid).has
+	}
+}
+
 // catchUp gives them their rations, if there is room now and no other user waits for it.
 func (k *keeper) catchUp() {
 	if len(k.behind) == 0 {
@@ -120,19 +136,18 @@ func (k *keeper) catchUp() {
 	if checkInForce() != nil {
 		return
 	}
-	k.behind = slices.DeleteFunc(k.behind, func(uid int) bool {
+	maps.DeleteFunc(k.behind, func(uid int, had launch.Booking) bool {
 		if !usable(uid) || lent(uid) && !r.misplaced(uid) {
 			return true // the next program of the user, or the wake, gets it
 		}
 		if lent(uid) {
 			return false
 		}
-		before, _ := readLimits(job.OfUserPath(uid))
 		err := r.ensure(uid)
 		if err == nil && r.misplaced(uid) {
 			return false // until its programs have ended
 		}
-		if l, _ := readLimits(job.OfUserPath(uid)); err == nil && l != before {
+		if has := r.beside(uid).has; err == nil && has != had { // it may have got it when a run ended
 			whole, _, _ := r.wholeRation(uid) // the user's job has it less that of the runs
 			r.say(uid, "%s has the ration of the changed rule: %s", proc.UserName(uid), r.rationText(whole))
 		}
