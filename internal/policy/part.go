@@ -138,7 +138,7 @@ func (r *rations) move(uid int, run job.Job, before, after, has, limits region.L
 		return errors.Join(err, setLimits(uid, before))
 	}
 	passed("lowered")
-	if err := checkHeld(uid, before, after, programs); err != nil {
+	if err := checkHeld(uid, before, after, has, programs); err != nil {
 		return errors.Join(err, setLimits(uid, before))
 	}
 	passed("checked")
@@ -173,8 +173,8 @@ func heldIn(uid int) (held [abi.Devices]uint64, err error) {
 }
 
 // checkHeld returns an error if a user's job, programs, holds more than after, the limits that have just been
-// set. After region.Fence, no request is granted under the old limits.
-func checkHeld(uid int, before, after region.Limits, programs string) error {
+// set for the sake of a run that has run. After region.Fence, no request is granted under the old limits.
+func checkHeld(uid int, before, after, run region.Limits, programs string) error {
 	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
 	if err != nil {
 		return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
@@ -191,7 +191,11 @@ func checkHeld(uid int, before, after region.Limits, programs string) error {
 		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
 			less := ""
 			if free := limit.Size(has - min(held, has)); free >= leastUseful {
-				less = ", or ask for less: --mem " + (free >> 20 << 20).Exact()
+				how := ", or ask for less: --mem "
+				if programs != ownPrograms {
+					how = ", or give it at most "
+				}
+				less = how + ((free + limit.Size(run.Memory[d].Bytes())) >> 20 << 20).Exact()
 			}
 			return heldError{fmt.Errorf("%w: %s hold %s of the %s on GPU %d that no run has (end some%s)",
 				ErrRun, programs, humanfmt.Bytes(held), humanfmt.Bytes(has), d, less)}
