@@ -256,7 +256,9 @@ static bool userjob_try(const char *at, bool may_wait, char *why, size_t size, i
 		return false;
 	}
 	int n = snprintf(request, sizeof request, "%lu%s%s%s\n", userjob_uid(), *at ? " at " : "", at, may_wait ? " wait" : "");
-	bool sent = userjob_connect(fd) && send(fd, request, (size_t)n, MSG_NOSIGNAL) == n;
+	bool connected = userjob_connect(fd);
+	bool busy = !connected && (errno == EAGAIN || errno == EINTR);
+	bool sent = connected && send(fd, request, (size_t)n, MSG_NOSIGNAL) == n;
 	if (sent && !userjob_receive(fd, answer, sizeof answer, promise, queued)) {
 		snprintf(why, size, "ration-policy.service did not answer (try again)");
 		*down = *queued || recv(fd, answer, 1, MSG_DONTWAIT | MSG_PEEK) == 0 || errno == ECONNRESET;
@@ -264,7 +266,9 @@ static bool userjob_try(const char *at, bool may_wait, char *why, size_t size, i
 		snprintf(why, size, "%.*s", (int)strcspn(answer, "\n"), answer);
 		*queued = false;
 	}
-	*down = *down || !sent;
+	if (busy)
+		snprintf(why, size, "ration-policy.service did not answer (try again)");
+	*down = *down || (!sent && !busy);
 	close(fd);
 	region_free_low_fds(low);
 	return sent && !strcmp(answer, "ok\n");

@@ -291,7 +291,7 @@ func (f *runFlags) readWait(tell func(string)) error {
 	}
 	f.plan.Wait = &launch.Wait{Tell: tell, Sleep: sleep.ForRoom}
 	if os.Geteuid() == 0 && job.PolicyInForce() {
-		f.plan.Wait.TakeBack = policy.TakeBack
+		f.plan.Wait.Idle, f.plan.Wait.TakeBack = policy.IdleUsers, policy.TakeBack
 	}
 	if f.wait == waitForever {
 		if _, err := time.ParseDuration(f.plan.Command[0]); err == nil {

@@ -32,9 +32,9 @@ type Wait struct {
 	Tell func(string)  // called with a sentence when the place in the queue changes
 	// Sleep puts a job of this user to sleep if it is not used. Nil: no job is put to sleep to make room.
 	Sleep func(*machine.Job) error
-	// TakeBack takes back rations of users without programs, if there is room then for so many bytes on each device, or on some
-	// number of them. It tells of each, and reports whether it took any. Nil: no ration is taken back.
-	TakeBack func(bytes map[int]uint64, number int, tell func(string)) bool
+	// Idle returns the users without programs whose ration TakeBack can take back to make room. Nil: none is taken back.
+	Idle     func() []int
+	TakeBack func(uid int) error
 }
 
 // atStep is called at steps of waiting, for tests that stop the process there.
@@ -162,7 +162,7 @@ func (w *waiter) now(t *job.Ticket) error {
 		return fmt.Errorf("looking for room: %w", err)
 	}
 	if short, _ := w.short(&m); len(short) > 0 {
-		return fmt.Errorf("%w for %s%s", ErrNoRoom, humanfmt.OnGPUs(w.wants), holdersText(&m, w.wants))
+		return fmt.Errorf("%w for %s%s", ErrNoRoom, humanfmt.OnGPUs(w.wants), w.holdersText(&m))
 	}
 	return nil
 }
@@ -211,10 +211,11 @@ type waiter struct {
 	expired   <-chan time.Time // nil without a time limit
 	atOnce    bool             // do not wait
 	announced bool
-	service   service                        // of the policy
-	sleep     func(*machine.Job) error       // Wait.Sleep
-	takeBack  func(map[int]uint64, int, func(string)) bool // Wait.TakeBack
-	refused   map[machine.JobID]time.Time    // jobs that could not sleep, and until when they are left alone
+	service   service                     // of the policy
+	sleep     func(*machine.Job) error    // Wait.Sleep
+	idle      func() []int                // Wait.Idle, and
+	takeBack  func(int) error             // Wait.TakeBack
+	refused   map[machine.JobID]time.Time // jobs that could not sleep, and until when they are left alone
 
 	wakes job.Job                        // the job that sleeps, for Wait.Room, and
 	ask   func() (map[int]uint64, error) // what it wants
@@ -225,7 +226,7 @@ func (p Plan) newWaiter(wants map[int]uint64, driver *gpu.Driver) *waiter {
 }
 
 func (wait Wait) newWaiter(wants map[int]uint64, devices int) *waiter {
-	w := &waiter{wants: wants, devices: devices, tell: wait.Tell, sleep: wait.Sleep, takeBack: wait.TakeBack, began: time.Now(), atOnce: wait.Most < 0}
+	w := &waiter{wants: wants, devices: devices, tell: wait.Tell, sleep: wait.Sleep, idle: wait.Idle, takeBack: wait.TakeBack, began: time.Now(), atOnce: wait.Most < 0}
 	if wait.Most > 0 {
 		w.most, w.expired = wait.Most, time.After(wait.Most)
 	}
@@ -265,7 +266,7 @@ func (w *waiter) untilFirst(t *job.Ticket) error {
 			text := fmt.Sprintf("waiting for %s: place %d in the queue", humanfmt.OnGPUs(w.shown()), ahead+1)
 			if before == 0 {
 				if m, err := machine.Read(); err == nil {
-					text += holdersText(&m, w.wants)
+					text += w.holdersText(&m)
 				}
 			}
 			before, w.announced = ahead, true
@@ -306,7 +307,7 @@ func (w *waiter) untilRoom() error {
 		}
 		if !announced {
 			announced, w.announced = true, true
-			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", humanfmt.OnGPUs(w.shown()), holdersText(&m, w.wants)))
+			w.tell(fmt.Sprintf("waiting for %s: first in the queue%s", humanfmt.OnGPUs(w.shown()), w.holdersText(&m)))
 		}
 		changed, later := w.makeRoom(&m)
 		if changed {
@@ -317,7 +318,7 @@ func (w *waiter) untilRoom() error {
 			watch.waitFor(w.wakes, machine.JobID{Path: w.wakes.Path})
 			sure = false // only some of its processes may end
 		}
-		sure = sure && w.takeBack == nil // users' programs end, and their jobs stay
+		sure = sure && w.idle == nil // users' programs end, and their jobs stay
 		var again <-chan time.Time
 		switch {
 		case unasked:
@@ -331,7 +332,7 @@ func (w *waiter) untilRoom() error {
 		case <-watch.changed:
 		case <-again:
 		case <-w.expired:
-			return w.noRoom(holdersText(&m, w.wants))
+			return w.noRoom(w.holdersText(&m))
 		}
 	}
 }
@@ -367,7 +368,6 @@ type room struct {
 type holder struct {
 	job   *machine.Job
 	bytes uint64 // its limit, or what it holds if that is more
-	held  uint64
 }
 
 // roomOn returns the room on a device: its memory, less the limits of all jobs on it, and less what the driver
@@ -400,7 +400,7 @@ func roomOn(m *machine.Machine, device int, asleep ...*machine.Job) (out room) {
 			bytes := max(d.Limit, held)
 			taken += min(bytes, ^taken)
 			if bytes > 0 {
-				out.holders = append(out.holders, holder{j, bytes, held})
+				out.holders = append(out.holders, holder{j, bytes})
 			}
 		}
 	}
@@ -413,11 +413,16 @@ func roomOn(m *machine.Machine, device int, asleep ...*machine.Job) (out room) {
 // maxNamed bounds how many jobs holdersText names.
 const maxNamed = 3
 
-// holdersText says what holds the room on the first device that lacks it.
-func holdersText(m *machine.Machine, wants map[int]uint64) string {
-	for _, d := range slices.Sorted(maps.Keys(wants)) {
+// holdersText says what holds the room on the first device that lacks it, or of some of several devices on the one that lacks
+// least.
+func (w *waiter) holdersText(m *machine.Machine) string {
+	devices := slices.Sorted(maps.Keys(w.wants))
+	if w.devices > 0 {
+		slices.SortStableFunc(devices, func(a, b int) int { return cmp.Compare(roomOn(m, b).left, roomOn(m, a).left) })
+	}
+	for _, d := range devices {
 		r := roomOn(m, d)
-		if r.left >= wants[d] {
+		if r.left >= w.wants[d] {
 			continue
 		}
 		var parts []string

@@ -56,24 +56,46 @@ func (w *waiter) toSleep(m *machine.Machine, now time.Time) (jobs []*machine.Job
 	return job.Yielding(jobs, enough), later
 }
 
-// besideRations returns what the command needs beside the rations of users: what it wants, and what other jobs may still take.
-func (w *waiter) besideRations(m *machine.Machine) map[int]uint64 {
-	out := map[int]uint64{}
-	for device, bytes := range w.wants {
-		for _, h := range roomOn(m, device).holders {
-			if _, is := job.PolicyUser(h.job.Path); !is {
-				bytes += h.bytes - min(h.bytes, h.held)
+// takeIdle takes back the rations of users without programs, if there is room then: as few as are needed. It reports whether
+// the room is to be looked at again.
+func (w *waiter) takeIdle(m *machine.Machine) (changed bool) {
+	uids := w.idle()
+	var idle []*machine.Job
+	for i := range m.Jobs {
+		j := &m.Jobs[i]
+		if uid, is := job.PolicyUser(j.Path); is && !job.IsRun(j.Path) && slices.Contains(uids, uid) {
+			idle = append(idle, j)
+		}
+	}
+	enough := func(taken []*machine.Job) bool {
+		rest := *m
+		rest.Jobs = nil
+		for i := range m.Jobs {
+			if !slices.Contains(taken, &m.Jobs[i]) {
+				rest.Jobs = append(rest.Jobs, m.Jobs[i])
 			}
 		}
-		out[device] = bytes
+		short, _ := w.short(&rest)
+		return len(short) == 0
 	}
-	return out
+	if len(idle) == 0 || !enough(idle) {
+		return false
+	}
+	for _, j := range job.Yielding(idle, enough) {
+		uid, _ := job.PolicyUser(j.Path)
+		if w.takeBack(uid) != nil {
+			return false // a program has started; the next look finds out
+		}
+		changed = true
+		w.tell(fmt.Sprintf("the ration of %s is taken back: the job had no process", j.Title()))
+	}
+	return changed
 }
 
 // makeRoom takes back rations, or puts one job to sleep that makes room. changed reports whether the room is to be looked at again, and later
 // whether it is worth looking after a while.
 func (w *waiter) makeRoom(m *machine.Machine) (changed, later bool) {
-	if w.takeBack != nil && w.takeBack(w.besideRations(m), w.devices, w.tell) {
+	if w.idle != nil && w.takeIdle(m) {
 		return true, false
 	}
 	if w.sleep == nil {

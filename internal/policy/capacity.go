@@ -61,40 +61,30 @@ func (r *rations) fits(uid int, l region.Limits) error {
 	}
 }
 
-// TakeBack is fits for a command of root's that waits for bytes on each device, or on number of these if that is not 0. It
-// reports whether a ration was taken back.
-func TakeBack(bytes map[int]uint64, number int, tell func(string)) (taken bool) {
-	lookAround()
-	lock, err := lockJobs()
-	if err != nil {
-		return false
-	}
-	defer lock.Close()
+// IdleUsers returns the users whose rations TakeBack can take back.
+func IdleUsers() []int {
 	p, err := InForce()
 	if err != nil {
-		return false
+		return nil
 	}
-	p.Overbook = false
-	r, err := p.open(func(string) {})
+	return (&rations{policy: p}).removable(nil)
+}
+
+// TakeBack takes back the ration of a user for a command of root's, if the user has no program and the file does not name the
+// user. It is an error otherwise.
+func TakeBack(uid int) error {
+	lock, err := lockJobs()
 	if err != nil {
-		return false
+		return err
 	}
-	defer r.close()
-	r.note = func(_ int, text string) {
-		taken = true
-		tell(text)
+	defer lock.Close()
+	if err := keepLeaving(); err != nil {
+		return err
 	}
-	var l region.Limits
-	for d := range abi.Devices {
-		l.Memory[d] = abi.MakeLimit(bytes[d])
+	if !slices.Contains(IdleUsers(), uid) {
+		return job.ErrInUse
 	}
-	if number == 0 {
-		_ = r.fits(0, l)
-	} else {
-		_, _, _ = chooseFitting(number, func() []launch.Candidate { return r.candidates(l, r.beside(0), r.yielding(map[int]bool{})) },
-			func(at region.Place) error { return r.fits(0, l.Restrict(at)) })
-	}
-	return taken
+	return evict(uid)
 }
 
 // removable returns the users whose jobs are idle, except users in keep and users that the file names. If the look-up of a user failed, the job stays, because the file may name its owner.

@@ -76,12 +76,20 @@ func lockJobs() (*os.File, error) {
 // open finds the devices, and completes what a service that died had begun. The caller holds the lock of
 // lockJobs.
 func (p *Policy) open(warn func(string)) (*rations, error) {
-	r := &rations{policy: p, warn: warn, stays: map[int]time.Time{}, seen: lastSeen(heldFor)}
-	if err := keepLeaving(); err != nil {
-		return nil, err
+	driver, missing := devices()
+	return p.openWith(driver, missing, warn)
+}
+
+// openWith is open with devices that were found without the lock.
+func (p *Policy) openWith(driver *gpu.Driver, missing error, warn func(string)) (*rations, error) {
+	r := &rations{policy: p, driver: driver, missing: missing, warn: warn, stays: map[int]time.Time{}, seen: lastSeen(heldFor)}
+	err := keepLeaving()
+	if err == nil && missing != nil && !errors.Is(missing, gpu.ErrNoDriver) {
+		err = missing
 	}
-	if r.driver, r.missing = devices(); r.missing != nil && !errors.Is(r.missing, gpu.ErrNoDriver) {
-		return nil, r.missing
+	if err != nil {
+		r.close()
+		return nil, err
 	}
 	return r, nil
 }

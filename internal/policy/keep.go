@@ -344,7 +344,9 @@ func (k *keeper) answerTo(r *rations, uid int, words []string, waits bool) (answ
 		at, err = r.room(uid)
 		return "ok " + at.List() + "\n", nil, err
 	case words[1] == moveRequest && (len(words) == 2 || at != 0):
-		at, err = r.relocate(uid, at)
+		if at, err = r.relocate(uid, at); errors.Is(err, ErrOverbooked) {
+			err = moveError{err}
+		}
 		return "ok " + at.List() + "\n", nil, err
 	case words[1] == launch.EndRequest && len(words) == 3:
 		return ok, nil, r.returnRun(uid, words[2])
@@ -383,6 +385,8 @@ func (k *keeper) record(uid int, refused error) {
 	d.Own = !errors.Is(refused, ErrOverbooked) && !errors.Is(refused, ErrRule)
 	if errors.Is(refused, ErrRun) {
 		d.What, d.Text = "a run", strings.TrimPrefix(d.Text, ErrRun.Error()+": ")
+	} else if errors.As(refused, &moveError{}) {
+		d.What = "another GPU"
 	} else if errors.Is(refused, ErrTooMuch) || errors.Is(refused, ErrOverbooked) && usable(uid) && !lent(uid) {
 		d.What = "a larger ration"
 	}

@@ -55,7 +55,7 @@ func lend(uid int) error {
 	passed("lent")
 	// A wake charges all memory before it brings it back. So if nothing is held now, a later wake finds no room; and an
 	// earlier one shows in what the job says.
-	err = checkHeld(uid, before, after, region.Limits{}, ownPrograms)
+	err = checkHeld(uid, region.Limits{}, after, region.Limits{}, ownPrograms)
 	if err == nil && !saysAsleep(uid) {
 		err = errAwake
 	}

@@ -131,9 +131,9 @@ func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region
 // ownPrograms are the programs of a user's job, to the user.
 const ownPrograms = "your other programs"
 
-// move lowers the limits of a user's job and then raises those of a run from has to limits, its part. It fails if the user's
-// job, programs, holds more than its lower limits.
-func (r *rations) move(uid int, run job.Job, before, after, has, limits region.Limits, programs string) error {
+// move lowers the limits of a user's job and then raises those of a run from has to limits, or records its part. It fails if the
+// user's job, programs, holds more than its lower limits.
+func (r *rations) move(uid int, run job.Job, before, after, has, limits, part region.Limits, programs string) error {
 	if err := setLimits(uid, after); err != nil {
 		return errors.Join(err, setLimits(uid, before))
 	}
@@ -142,7 +142,7 @@ func (r *rations) move(uid int, run job.Job, before, after, has, limits region.L
 		return errors.Join(err, setLimits(uid, before))
 	}
 	passed("checked")
-	if err := keepPart(run, limits); err != nil {
+	if err := keepPart(run, part); err != nil {
 		return errors.Join(err, setLimits(uid, before))
 	}
 	passed("kept")
@@ -157,36 +157,37 @@ func (r *rations) move(uid int, run job.Job, before, after, has, limits region.L
 	return nil
 }
 
-// heldIn returns how much of each device a user's job holds.
-func heldIn(uid int) (held [abi.Devices]uint64, err error) {
-	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
+// heldIn returns how much of each device a job holds, given the path of its region. With fence no request is granted
+// afterwards under limits of before.
+func heldIn(path string, fence bool) (held [abi.Devices]uint64, err error) {
+	g, err := region.Open(path, region.Options{NoCreate: true, AnyOwner: true})
 	if err != nil {
-		return held, fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+		return held, fmt.Errorf("%w: the job cannot be read: %w", ErrRun, err)
 	}
 	defer g.Close()
 	for d := range abi.Devices {
-		if held[d], _, err = g.Usage(d); err != nil {
-			return held, fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+		if fence {
+			held[d], err = g.Fence(d)
+		} else {
+			held[d], _, err = g.Usage(d)
+		}
+		if err != nil {
+			return held, fmt.Errorf("%w: the job cannot be read: %w", ErrRun, err)
 		}
 	}
 	return held, nil
 }
 
 // checkHeld returns an error if a user's job, programs, holds more than after, the limits that have just been
-// set for the sake of a run that has run. After region.Fence, no request is granted under the old limits.
+// lowered for the sake of a run that has run. After region.Fence, no request is granted under the old limits.
 func checkHeld(uid int, before, after, run region.Limits, programs string) error {
-	g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true})
+	all, err := heldIn(job.OfUserPath(uid), true)
 	if err != nil {
-		return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
+		return err
 	}
-	defer g.Close()
-	for d := range abi.Devices {
-		if !after.Memory[d].Limited() {
+	for d, held := range all {
+		if !after.Memory[d].Limited() || after.Memory[d] == before.Memory[d] {
 			continue
-		}
-		held, err := g.Fence(d)
-		if err != nil {
-			return fmt.Errorf("%w: your job cannot be read: %w", ErrRun, err)
 		}
 		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
 			less := ""
@@ -205,9 +206,10 @@ func checkHeld(uid int, before, after, run region.Limits, programs string) error
 }
 
 // Resize changes the part of a run, given the path of its region. What it gets more comes from the user's job, which must not
-// hold it. What it gets less is the job's when the ration is divided again: the run may hold it still.
+// hold it. What it gets less is the job's, unless the run holds it still: then when the ration is divided again.
 func Resize(path string, changes ...func(*region.Limits)) error {
 	lookAround()
+	driver, missing := devices() // a driver that hangs must not keep users from the service
 	lock, err := lockJobs()
 	if err != nil {
 		return err
@@ -217,7 +219,7 @@ func Resize(path string, changes ...func(*region.Limits)) error {
 	if err != nil {
 		return err
 	}
-	r, err := p.open(func(string) {})
+	r, err := p.openWith(driver, missing, func(string) {})
 	if err != nil {
 		return err
 	}
@@ -228,6 +230,10 @@ func Resize(path string, changes ...func(*region.Limits)) error {
 // resize is Resize with the lock of lockJobs.
 func (r *rations) resize(run job.Job, changes []func(*region.Limits)) error {
 	uid, _, _ := job.RunOf(run.Name)
+	if g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true}); err == nil {
+		_, _ = g.Reap() // what dead processes held is nobody's; what is held is looked at later
+		_ = g.Close()
+	}
 	if err := r.ensure(uid); err != nil && !isShortfall(err) { // all that no run has is the job's
 		return err
 	}
@@ -236,9 +242,10 @@ func (r *rations) resize(run job.Job, changes []func(*region.Limits)) error {
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
-	to, all := has, before
+	was, all := partOfRun(run, has), before
+	part := was
 	for _, change := range changes {
-		change(&to)
+		change(&part)
 	}
 	for d := range abi.Devices {
 		if all.Memory[d].Limited() {
@@ -250,13 +257,16 @@ func (r *rations) resize(run job.Job, changes []func(*region.Limits)) error {
 		}
 	}
 	after := all
-	got := take(&after, to)
+	to := take(&after, part)
 	for d := range abi.Devices {
-		if got.Memory[d] != to.Memory[d] {
+		if part.Memory[d] != was.Memory[d] && part.Memory[d] != to.Memory[d] {
 			return fmt.Errorf("%w: the ration of %s has %s on GPU %d that no other run has (a rule in %s gives a larger ration)",
 				ErrTooMuch, proc.UserName(uid), memoryText(all.Memory[d]), d, ConfigFile)
 		}
-		if abi.Percent(got.Compute[d]) != abi.Percent(to.Compute[d]) || abi.Percent(got.ComputeMax[d]) != abi.Percent(to.ComputeMax[d]) {
+		changed := func(was, part, to uint64) bool {
+			return abi.Percent(part) != abi.Percent(was) && abi.Percent(part) != abi.Percent(to)
+		}
+		if changed(was.Compute[d], part.Compute[d], to.Compute[d]) || changed(was.ComputeMax[d], part.ComputeMax[d], to.ComputeMax[d]) {
 			return fmt.Errorf("%w: the ration of %s has less of the time of GPU %d that no other run has (a rule in %s gives a larger ration)",
 				ErrTooMuch, proc.UserName(uid), d, ConfigFile)
 		}
@@ -266,8 +276,22 @@ func (r *rations) resize(run job.Job, changes []func(*region.Limits)) error {
 		return err
 	}
 	passed("resize-lowered")
-	if less := smaller(before, after); less != before {
-		return r.move(uid, run, before, less, low, to, "the other programs of "+proc.UserName(uid))
+	err = r.move(uid, run, before, smaller(before, after), low, to, part, "the other programs of "+proc.UserName(uid))
+	if err != nil {
+		return errors.Join(err, setLimitsAt(run.Path, has))
 	}
-	return errors.Join(keepPart(run, to), setLimitsAt(run.Path, to))
+	if held, err := heldIn(run.Path, true); err == nil && covers(to, held) {
+		return r.ensureUsable(uid)
+	}
+	return nil
+}
+
+// covers reports whether what is held is within limits.
+func covers(l region.Limits, held [abi.Devices]uint64) bool {
+	for d := range abi.Devices {
+		if l.Memory[d].Limited() && held[d] > l.Memory[d].Bytes() {
+			return false
+		}
+	}
+	return true
 }

@@ -258,6 +258,11 @@ func (r *rations) misplaced(uid int) bool {
 // ErrMove is returned for a ration that cannot be moved.
 var ErrMove = errors.New("your ration cannot be moved")
 
+// moveError is ErrOverbooked for a ration that is to be moved.
+type moveError struct{ error }
+
+func (e moveError) Unwrap() error { return e.error }
+
 // whyFixed says why a ration has no other place.
 func (r *rations) whyFixed(ration limit.Limits, rule *Rule) string {
 	switch n := len(r.totals()); {

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -144,14 +143,14 @@ func (k *keeper) catchUp() {
 			return false
 		}
 		err := r.ensure(uid)
-		if err == nil && r.misplaced(uid) {
-			return false // until its programs have ended
+		if now, is := placed(uid); err == nil && (r.misplaced(uid) || is && r.failed(now)) {
+			return false // until its programs have ended, or the GPU answers
 		}
 		if has := r.beside(uid).has; err == nil && has != had { // it may have got it when a run ended
 			whole, _, _ := r.wholeRation(uid) // the user's job has it less that of the runs
 			r.say(uid, "%s has the ration of the changed rule: %s", proc.UserName(uid), r.rationText(whole))
 		}
-		return !errors.Is(err, ErrOverbooked) && !errors.Is(err, errUnread)
+		return err == nil
 	})
 }
 

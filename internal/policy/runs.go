@@ -239,7 +239,7 @@ func (r *rations) carve(uid int, name string, asked askedRun) (_ *os.File, creat
 		return nil, 0, err
 	}
 	leaveOut(&limits, asked.Limits, whole)
-	holds, err := heldIn(uid)
+	holds, err := heldIn(job.OfUserPath(uid), false)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -272,7 +272,7 @@ func (r *rations) carve(uid int, name string, asked askedRun) (_ *os.File, creat
 	passed("made")
 	after := before
 	limits = take(&after, limits)
-	err = r.move(uid, run, before, after, nothing(limits), limits, ownPrograms)
+	err = r.move(uid, run, before, after, nothing(limits), limits, limits, ownPrograms)
 	if err == nil {
 		passed("given")
 		err = made.Stand()

@@ -183,7 +183,11 @@ func (r *rations) ensureNow(uid int, at region.Place) error {
 	if err := r.checkTurn(uid, false); err != nil {
 		return err
 	}
-	return r.ensureAt(uid, at)
+	err := r.ensureAt(uid, at)
+	if errors.Is(err, ErrOverbooked) && r.mustLook() { // the refusal says how much is left beside programs in no ration
+		return errUnread
+	}
+	return err
 }
 
 // checkTurn returns an error if a user asks for room without waiting, and others wait for it: a user who asks often enough,
