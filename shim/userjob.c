@@ -261,7 +261,8 @@ static bool userjob_try(const char *at, bool may_wait, char *why, size_t size, i
 	bool sent = connected && send(fd, request, (size_t)n, MSG_NOSIGNAL) == n;
 	if (sent && !userjob_receive(fd, answer, sizeof answer, promise, queued)) {
 		snprintf(why, size, "ration-policy.service did not answer (try again)");
-		*down = *queued || recv(fd, answer, 1, MSG_DONTWAIT | MSG_PEEK) == 0 || errno == ECONNRESET;
+		ssize_t more = recv(fd, answer, 1, MSG_DONTWAIT | MSG_PEEK);
+		*down = *queued || more == 0 || (more < 0 && errno == ECONNRESET);
 	} else if (sent) {
 		snprintf(why, size, "%.*s", (int)strcspn(answer, "\n"), answer);
 		*queued = false;

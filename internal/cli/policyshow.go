@@ -237,7 +237,7 @@ func limitsText(u policy.Standing) string {
 		each = append(each, fmt.Sprintf("%d=%s", l.Device, memoryText(l)))
 		same = same && memoryText(l) == memoryText(limits[0])
 		if l.Later > 0 {
-			later = ", no room for more now"
+			later = ", less than the ration now"
 		}
 	}
 	if same {

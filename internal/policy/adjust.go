@@ -66,8 +66,12 @@ func (r *rations) ensureUsable(uid int) error {
 	if !usable(uid) || checkInForce() != nil {
 		return nil
 	}
-	if err := r.ensure(uid); !isShortfall(err) {
+	err := r.ensure(uid)
+	switch {
+	case !isShortfall(err):
 		return err
+	case r.unread:
+		return errUnread // there may be room
 	}
 	return nil // the user has what it had
 }

@@ -409,17 +409,17 @@ func (k *keeper) resume() {
 		return
 	}
 	defer done()
-	ended := map[int]bool{}
 	for _, run := range job.RunsOf(-1) {
-		uid, _, _ := job.RunOf(run.Name)
 		if r.endRun(run) != nil {
+			uid, _, _ := job.RunOf(run.Name)
 			created, _ := ready(run)
 			go k.awaitEnd(uid, run, created)
-		} else {
-			ended[uid] = true
 		}
 	}
-	for uid := range ended {
+	for _, uid := range Users() { // also those whose run the service that died has ended
+		if lent(uid) {
+			continue
+		}
 		if err := r.ensureUsable(uid); err != nil {
 			k.log.Error("the ration of a run could not be given back", "uid", uid, "error", err)
 		}

@@ -278,12 +278,24 @@ func (r *rations) resize(run job.Job, changes []func(*region.Limits)) error {
 	passed("resize-lowered")
 	err = r.move(uid, run, before, smaller(before, after), low, to, part, "the other programs of "+proc.UserName(uid))
 	if err != nil {
-		return errors.Join(err, setLimitsAt(run.Path, has))
+		return errors.Join(err, setLimitsAt(run.Path, has), keepPart(run, was))
 	}
+	r.ended = append(r.ended, booked{uid, true, minus(has, to)}) // nobody else gets it
 	if held, err := heldIn(run.Path, true); err == nil && covers(to, held) {
 		return r.ensureUsable(uid)
 	}
 	return nil
+}
+
+// minus returns by how much the memory and the shares of a are more than those of b.
+func minus(a, b region.Limits) (out region.Limits) {
+	for d := range abi.Devices {
+		has, less := a.Memory[d].Bytes(), b.Memory[d].Bytes()
+		out.Memory[d] = abi.MakeLimit(has - min(has, less))
+		share, lower := uint64(abi.Percent(a.Compute[d])), uint64(abi.Percent(b.Compute[d]))
+		out.Compute[d] = share - min(share, lower)
+	}
+	return out
 }
 
 // covers reports whether what is held is within limits.

@@ -251,11 +251,10 @@ func (r *rations) carve(uid int, name string, asked askedRun) (_ *os.File, creat
 		why = job.InfoOf(jobOf(uid)).Placed
 	}
 	if err := checkRun(&limits, before, gpuName); err != nil {
-		// Without the user's other runs it would fit.
-		if checkRun(&limits, whole.Restrict(before.Visible()), gpuName) == nil {
-			err = heldError{err}
+		if never := checkRun(&limits, whole.Restrict(before.Visible()), gpuName); never != nil {
+			return nil, 0, never
 		}
-		return nil, 0, err
+		return nil, 0, heldError{err} // without the user's other runs it would fit
 	}
 	if len(job.RunsOf(uid)) >= maxRunsOfUser || len(job.RunsOf(-1)) >= maxRuns {
 		return nil, 0, heldError{fmt.Errorf("%w: there are too many already: %d of a user, or %d of all", ErrRun, maxRunsOfUser, maxRuns)}

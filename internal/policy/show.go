@@ -46,7 +46,7 @@ func (s *Standing) LaterText() string {
 	var on []string
 	for _, l := range s.Limits {
 		if l.Later > 0 {
-			on = append(on, fmt.Sprintf("has %s of GPU %d, and gets the %s of the ration as soon as there is room", humanfmt.Bytes(l.Memory), l.Device, humanfmt.Bytes(l.Later)))
+			on = append(on, fmt.Sprintf("has %s of GPU %d, of the %s of the ration (the rest when there is room; if root has changed the limit, with ration policy apply)", humanfmt.Bytes(l.Memory), l.Device, humanfmt.Bytes(l.Later)))
 		}
 	}
 	return strings.Join(on, "; ")
