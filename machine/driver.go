@@ -381,10 +381,16 @@ func (m *Machine) addUnnamed(j *Job, of map[int][]holder) {
 		return // it has no limit
 	}
 	for _, h := range of[unnamed] {
-		if !m.isMIG(h.Device) { // the driver counts by the whole device, and the job names an instance of it
-			j.Devices[at].Driver += min(h.Used, ^j.Devices[at].Driver)
-			of[at] = append(of[at], h)
+		if m.isMIG(h.Device) { // the driver counts by the whole device, and the job names an instance of it
+			continue
 		}
+		d := &j.Devices[at]
+		to := &d.Driver
+		if h.outside && m.DeviceOf(d) >= 0 { // as one that a policy hides: it is another device than the job's
+			to = &d.EscapedElsewhere
+		}
+		*to += min(h.Used, ^*to)
+		of[at] = append(of[at], h)
 	}
 }
 

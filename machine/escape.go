@@ -84,7 +84,7 @@ func (m *Machine) addEscapes(held holders, asked uint64) {
 // escapees returns the processes that put a job over its limit. If those in the job are within it, these are
 // only the others. It leaves out a process that may be another one than the driver has counted.
 func escapees(d *Device, of []holder, asked uint64) (out []Escapee) {
-	inside := d.Driver
+	inside := d.compared()
 	for _, h := range of {
 		if h.outside {
 			inside -= min(h.Used, inside)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,8 @@ func TestEscapes(t *testing.T) {
 		"beside a job that is no policy's":  {keep, in(own), []gpu.Process{{Device: 0, PID: own, Used: gib}, {Device: 0, PID: other, Used: 3 * gib}}, false, nil},
 		"outside, the job within its limit": {policys, in(own), []gpu.Process{{Device: 0, PID: own, Used: gib}, {Device: 0, PID: other, Used: 3 * gib}}, false, []int{other}},
 		"outside and inside":                {policys, in(own), []gpu.Process{{Device: 0, PID: own, Used: 3 * gib}, {Device: 0, PID: other, Used: gib}}, false, []int{own, other}},
+		"outside, on another device":        {policys, in(own), []gpu.Process{{Device: 0, PID: own, Used: gib}, {Device: 1, PID: other, Used: 3 * gib}}, false, []int{other}},
+		"outside there, and inside":         {policys, in(own), []gpu.Process{{Device: 0, PID: own, Used: 3 * gib}, {Device: 1, PID: other, Used: gib}}, false, []int{own, other}},
 		"outside, within the limit":         {policys, in(own), []gpu.Process{{Device: 0, PID: other, Used: 2 * gib}}, false, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,5 +75,27 @@ func TestEscapes(t *testing.T) {
 			}
 			expect.True(t, slices.Equal(got, c.want), "got", got, "want", c.want, "of", m.Escapes)
 		})
+	}
+}
+
+// What a process outside a policy's job holds on a device that the job does not have counts for the limit, but the
+// job's device does not hold it. If no device of the machine is the job's, it may be that one.
+func TestEscapedElsewhere(t *testing.T) {
+	t.Setenv(job.EnvFolder, "")
+	for uuid, want := range map[string]Device{
+		"":            {EscapedElsewhere: 3 * gib},
+		"GPU-b":       {EscapedElsewhere: 3 * gib},
+		"GPU-nowhere": {Driver: 3 * gib},
+	} {
+		d := twoDevices()
+		d.processes = []gpu.Process{{Device: 0, PID: os.Getpid(), Used: 3 * gib}}
+		m := Machine{Jobs: []Job{{Name: "a", Path: job.OfUserPath(os.Getuid()), State: Running, Devices: []Device{{Device: 1, UUID: uuid, Limited: true, Limit: 2 * gib}}}}}
+		m.addDriver(answerOf(d), lockers{})
+		got := m.Jobs[0].Devices[0]
+		expect.True(t, got.Driver == want.Driver && got.EscapedElsewhere == want.EscapedElsewhere && got.Escaped == 0 && got.Over() == gib, uuid, "got", got)
+		found := findingsOf(&m)
+		i := slices.IndexFunc(found, func(f Finding) bool { return f.Kind == OverLimit })
+		expect.True(t, i >= 0 && strings.HasSuffix(found[i].Text, "; processes of the user outside the job hold 3 GiB of other devices") == (want.EscapedElsewhere > 0) &&
+			!strings.Contains(found[i].Remedy, "as after the limit was lowered"), uuid, "found", found)
 	}
 }

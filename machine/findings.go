@@ -205,8 +205,11 @@ func (d *Device) Over() uint64 {
 	if !d.Limited {
 		return 0
 	}
-	return overBy(d.Driver, d.Limit)
+	return overBy(d.compared(), d.Limit)
 }
+
+// compared returns what counts for the limit.
+func (d *Device) compared() uint64 { return d.Driver + min(d.EscapedElsewhere, ^d.Driver) }
 
 func overBy(driver, limit uint64) uint64 {
 	if driver <= limit || driver-limit <= driftBound(limit) {
@@ -226,8 +229,11 @@ func addOverLimit(of Finding, d *Device, add func(Finding)) {
 	if d.Escaped > 0 {
 		f.Text += fmt.Sprintf(" (%s are of processes of the user outside the job)", humanfmt.Bytes(d.Escaped))
 	}
+	if d.EscapedElsewhere > 0 {
+		f.Text += fmt.Sprintf("; processes of the user outside the job hold %s of other devices", humanfmt.Bytes(d.EscapedElsewhere))
+	}
 	f.Remedy = "look again: if it stays, the job goes around its limit; end its processes (docs/security.md)"
-	if d.Escaped == 0 && overBy(d.Driver, d.Used) == 0 {
+	if d.Escaped == 0 && d.EscapedElsewhere == 0 && overBy(d.Driver, d.Used) == 0 {
 		f.Remedy = fmt.Sprintf("by its own account it holds %s, as after the limit was lowered: it keeps that and gets no more until it holds less than the limit; "+
 			"if nobody has lowered it, the job goes around its limit (docs/security.md)", humanfmt.Bytes(d.Used))
 	}

@@ -298,6 +298,10 @@ type Device struct {
 	// is unknown. Under a policy it includes the user's processes outside the job, Escaped.
 	Driver  uint64 `json:"driver,omitempty"`
 	Escaped uint64 `json:"escaped,omitempty"`
+	// EscapedElsewhere is what such processes hold on devices of the machine that the job does not have. It counts
+	// for the limit, and is no part of Driver: this device does not hold it.
+	EscapedElsewhere uint64 `json:"escaped_elsewhere,omitempty"`
+
 	Aside   uint64 `json:"aside,omitempty"` // put aside into host memory, because the job sleeps; not part of Used
 	Inexact bool   `json:"inexact"`         // Used is not the sum of the processes' memory, because they changed it during every try to read it
 

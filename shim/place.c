@@ -103,8 +103,8 @@ static void place_log_end(const struct place *p, const char *list, const char *e
 			 ruled ? "ration policy show says which it has; ration policy move moves your ration to another"
 			       : "ration inspect lists those of the job");
 	else
-		log_warn("CUDA_VISIBLE_DEVICES=%s: \"%.*s\" selects no GPU, because this job sees %u, counted from 0 (%s)", list, len,
-			 entry, p->count, ruled ? "ration policy show says which" : "ration inspect lists them");
+		log_warn("CUDA_VISIBLE_DEVICES=%s: \"%.*s\" selects no GPU, because this job sees %u GPU%s, counted from 0 (%s)", list, len,
+			 entry, p->count, p->count == 1 ? "" : "s", ruled ? "ration policy show says which" : "ration inspect lists them");
 }
 
 void place_set(const struct place *p)

@@ -143,7 +143,7 @@ func (d *details) deviceLines(m *Model, j *machine.Job, r node.DeviceRange, firs
 	}
 	lines = append(lines, m.paragraph(text, 2)...)
 	if r.Over() > 0 {
-		text := fmt.Sprintf("over its limit by %s: the driver counts %s", humanfmt.Bytes(r.Over()), humanfmt.Bytes(r.Driver))
+		text := fmt.Sprintf("over its limit by %s: the driver counts %s", humanfmt.Bytes(r.Over()), humanfmt.Bytes(r.Limit+r.Over()))
 		lines = append(lines, line{text: "  " + m.theme.bad.Render(m.truncate(text, m.width-2))})
 	}
 	if r.Compute != nil {
