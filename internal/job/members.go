@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -58,7 +59,7 @@ func CloseMembers(all []Member) {
 // A signal goes to what Members returns, perhaps root's. So a tenant must not be able to add a process of another
 // user: by handing it the lock on `alive`, nor by a link or another user's file in the job's folder or in its place.
 // The holder of a lock on `alive` counts only if it runs as the job's owner, or as a user with a process in the
-// region. In a folder that one user can change, only processes of that user count.
+// region. In a folder that one user can change, only processes of that user count. A record has the processes of its run.
 func Members(j Job) (out []Member) {
 	add := func(pid int, uids map[int]bool, is func() bool) {
 		if pid == os.Getpid() || slices.ContainsFunc(out, func(m Member) bool { return m.PID == pid }) {
@@ -81,10 +82,11 @@ func Members(j Job) (out []Member) {
 	if writer > 0 {
 		only = map[int]bool{proc.Account(writer): true}
 	}
+	counted := cmp.Or(runPathOf(j), j.Path)
 	holds := func(pid int) bool {
-		return slices.ContainsFunc(holders(j.Path), func(p region.Process) bool { return p.Seen == pid })
+		return slices.ContainsFunc(holders(counted), func(p region.Process) bool { return p.Seen == pid })
 	}
-	for _, p := range holders(j.Path) {
+	for _, p := range holders(counted) {
 		add(p.Seen, only, func() bool { return holds(p.Seen) })
 	}
 	folder := filepath.Dir(j.Path)

@@ -171,6 +171,45 @@ func RunPath(uid int, run string) string {
 	return filepath.Join(RootFolder, RunOfUser(uid, run), RegionName)
 }
 
+// openRun opens the folder of the run that a job is the record of, by descriptors of the job's folder and of its file info.
+// It returns -1 if the run has ended; one that was made after the record is a later one of that name. What is in a record is
+// its user's word, so it counts only for that user's own run of the same name.
+func openRun(dir, info int, name string) (run int, path string) {
+	uid, record, _ := readInfo(info)
+	path = RunPath(uid, name)
+	var st unix.Stat_t
+	if record.Region != path || unix.Fstat(dir, &st) != nil || int(st.Uid) != uid {
+		return -1, ""
+	}
+	run, err := safepath.OpenFolder(filepath.Dir(path))
+	if err != nil {
+		return -1, ""
+	}
+	if created, standing := standingIn(run); !standing || created > record.Started {
+		_ = unix.Close(run)
+		return -1, ""
+	}
+	return run, path
+}
+
+// runPathOf returns the path of the region of the run that a job is the record of, or "".
+func runPathOf(j Job) string {
+	folder := filepath.Dir(j.Path)
+	dir, err := safepath.OpenFolder(folder)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(dir)
+	info, err := safepath.OpenAt(dir, infoName, unix.O_RDONLY, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(info)
+	run, path := openRun(dir, info, filepath.Base(folder))
+	closeIf(run)
+	return path
+}
+
 // RunsOf returns the runs of a user, or of all users if uid is negative, by their folders.
 func RunsOf(uid int) (runs []Job) {
 	entries, _ := os.ReadDir(RootFolder)

@@ -67,7 +67,7 @@ func wait(j Job, block bool) (end *End, launched bool, err error) {
 	_, standing := standingIn(dir)
 	switch {
 	case !block && (alive >= 0 && inUseBy(alive) || file >= 0 && region.LockedFD(file)):
-		err = errors.New("the job has not ended")
+		err = errNotEnded
 	case file < 0 && info < 0:
 		err = unix.ENOENT // its launcher has made nothing else, as on a full disk
 	case !block:
@@ -77,12 +77,15 @@ func wait(j Job, block bool) (end *End, launched bool, err error) {
 		err = waitFor(alive)
 	}
 	if err == nil && info >= 0 {
+		err = waitRun(dir, info, filepath.Base(filepath.Dir(j.Path)), block)
+	}
+	if err == nil && info >= 0 {
 		var started Info
 		_, started, end = readInfo(info)
 		launched = len(started.Command) > 0
 		if end != nil && end.Left { // the job has ended just now, if this process has waited for that
 			end.Ended = 0
-			if block && !(IsRun(started.Region) && region.Locked(started.Region)) { // another command may have joined the run
+			if block {
 				end.Ended = time.Now().UnixNano()
 			}
 		}
@@ -90,6 +93,33 @@ func wait(j Job, block bool) (end *End, launched bool, err error) {
 		launched = alive >= 0 && !standing // by a launcher that could not record it
 	}
 	return end, launched, err
+}
+
+var errNotEnded = errors.New("the job has not ended")
+
+// waitRun waits for the end of the run that a job is the record of: other commands may have joined it. The arguments are as
+// for openRun, and as for wait.
+func waitRun(dir, info int, name string, block bool) error {
+	run, _ := openRun(dir, info, name)
+	if run < 0 {
+		return nil
+	}
+	defer unix.Close(run)
+	file, err := safepath.OpenAt(run, RegionName, unix.O_RDONLY, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT): // the service has removed it
+		return nil
+	case err != nil:
+		return fmt.Errorf("opening the region of its run: %w", err)
+	}
+	defer unix.Close(file)
+	if !block && region.LockedFD(file) {
+		return errNotEnded
+	}
+	if !block {
+		return nil
+	}
+	return waitRegion(run, RegionName, -1, file)
 }
 
 // beingMade reports whether a process creates or removes the job, by a descriptor of alive.

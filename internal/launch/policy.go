@@ -233,6 +233,9 @@ func (p Plan) enterRun(j *Job, created string) {
 	env.set(EnvRegion, j.region)
 	env.set(EnvJob, p.Name)
 	env.set(EnvCreated, created)
+	if p.chooses() { // among the variable's devices
+		env.drop(func(key string) bool { return key == visibleDevices })
+	}
 }
 
 // record makes a job without a region in the user's own folder. It records the command and how it ends, which
@@ -329,9 +332,6 @@ func (p Plan) takeRun(j *Job, how string, ask asker) error {
 		return fmt.Errorf("%w: %s", ErrRefused, answer)
 	}
 	p.enterRun(j, created)
-	if p.chooses() { // among the variable's devices
-		(*environment)(&j.environ).drop(func(key string) bool { return key == visibleDevices })
-	}
 	j.run = run
 	return nil
 }
