@@ -51,6 +51,7 @@ type User struct {
 	conns   int // guarded by the limiter's mu
 	unsent  int // guarded by the limiter's mu: bytes of answers that are not sent yet
 	turn    sync.Mutex
+	free    time.Duration // guarded by turn: what Do does not charge
 	work    *rate.Limiter // of processor time, see newWork
 }
 

@@ -47,8 +47,18 @@ func (u *User) Do(work func()) {
 	defer u.turn.Unlock()
 	u.sleep(u.charge(0))
 	began := time.Now()
+	u.free = 0
 	work()
-	u.charge(time.Since(began))
+	u.charge(time.Since(began) - u.free)
+}
+
+// Free calls work, a part of that of Do, and does not charge the time that it takes. A nil User is allowed.
+func (u *User) Free(work func()) {
+	began := time.Now()
+	work()
+	if u != nil {
+		u.free += time.Since(began)
+	}
 }
 
 func (u *User) sleep(wait time.Duration) {

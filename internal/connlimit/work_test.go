@@ -230,3 +230,21 @@ func TestKernelWithoutListOfSockets(t *testing.T) {
 		expect.True(t, !bounded && served.Close() == nil, "it has bounds")
 	}
 }
+
+// What is of use to all is not charged to the user whose request it is a part of.
+func TestFree(t *testing.T) {
+	l, clock := limiterAt(4, 16)
+	eve := l.admit(7)
+	wait := func() { time.Sleep(20 * time.Millisecond) }
+	waited := func(work func()) time.Duration {
+		began := *clock
+		for range 30 {
+			eve.Do(work)
+		}
+		return clock.Sub(began)
+	}
+	free, charged := waited(func() { eve.Free(wait) }), waited(wait)
+	expect.True(t, free < charged/2 && charged > time.Second, "it waited", free, "and with a charge", charged)
+	var nobody *User
+	nobody.Free(wait)
+}

@@ -199,7 +199,7 @@ func (k *keeper) answer(c *connlimit.Conn) {
 	c.User.Begin()
 	request, waits := strings.CutSuffix(strings.TrimSuffix(line, "\n"), " "+waitWord)
 	handle := func(waits bool) error {
-		c.User.Do(func() { text, held, err = k.handle(c.UID, request, waits) })
+		c.User.Do(func() { text, held, err = k.handle(c.User, c.UID, request, waits) })
 		return err
 	}
 	var full *mustWait
@@ -248,7 +248,7 @@ func (k *keeper) awaitSent() {
 
 // handle handles a request of user peer, and returns the answer. If the client waits, the error may be a mustWait. held is a
 // file whose lock keeps the run or the user's job until its last copy is closed.
-func (k *keeper) handle(peer int, line string, waits bool) (answer string, held *os.File, err error) {
+func (k *keeper) handle(user *connlimit.User, peer int, line string, waits bool) (answer string, held *os.File, err error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
 		return "", nil, errors.New("empty request")
@@ -262,7 +262,7 @@ func (k *keeper) handle(peer int, line string, waits bool) (answer string, held 
 	if len(words) > 1 && words[1] == launch.EndRequest {
 		k.awaitSent()
 	}
-	err = k.withRations(func(r *rations) error {
+	err = k.withRations(user, func(r *rations) error {
 		answer, held, err = k.answerTo(r, uid, words, waits)
 		if !r.unread {
 			k.record(uid, err)
@@ -270,38 +270,6 @@ func (k *keeper) handle(peer int, line string, waits bool) (answer string, held 
 		return err
 	})
 	return answer, held, err
-}
-
-// withRations calls do with the rations of the policy in force, as twice does.
-func (k *keeper) withRations(do func(*rations) error) error {
-	return k.twice(func(r *rations) error {
-		if err := checkInForce(); err != nil {
-			return err
-		}
-		return do(r)
-	})
-}
-
-// twice calls do with the rations of the policy. If do fails, and what the machine's jobs and processes hold counts and was
-// not known, twice looks and calls do again. What a run that do has ended had is the user's in both calls.
-func (k *keeper) twice(do func(*rations) error) error {
-	var ended []booked
-	try := func(known *seen) (unread bool, err error) {
-		r, done, err := k.open()
-		if err != nil {
-			return false, err
-		}
-		defer done()
-		r.seen, r.ended = known, ended
-		err = do(r)
-		ended = r.ended
-		return r.unread, err
-	}
-	unread, err := try(lastSeen(lookAgain))
-	if unread && err != nil {
-		_, err = try(lookAround()) // without a lock
-	}
-	return err
 }
 
 // answerTo is handle for a request of a user, with the lock of lockJobs.
@@ -466,7 +434,7 @@ func endWhenUnused(wait, end func() error, sleep func(time.Duration)) (waited bo
 
 // giveBack ends a run without processes, and returns its ration to the user's job.
 func (k *keeper) giveBack(uid int, run job.Job, created int64) error {
-	return k.twice(func(r *rations) error {
+	return k.twice(nil, func(r *rations) error {
 		if now, is := ready(run); is && now != created {
 			return nil // it was ended for its launcher, and the next run has its name
 		}

@@ -73,7 +73,7 @@ func (k *keeper) removeLent() {
 	if !slices.ContainsFunc(Users(), gone) {
 		return
 	}
-	err := k.withRations(func(*rations) error {
+	err := k.withRations(nil, func(*rations) error {
 		for _, uid := range slices.DeleteFunc(Users(), func(uid int) bool { return !gone(uid) }) {
 			if err := evict(uid); err != nil && !errors.Is(err, job.ErrLiving) && !errors.Is(err, job.ErrInUse) {
 				return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ration/internal/abi"
+	"ration/internal/connlimit"
 	"ration/internal/job"
 	"ration/internal/proc"
 	"ration/machine"
@@ -188,4 +189,38 @@ func heldOn(m *machine.Machine, account func(int) int) *holdings {
 		}
 	}
 	return h
+}
+
+// withRations calls do with the rations of the policy in force, as twice does.
+func (k *keeper) withRations(user *connlimit.User, do func(*rations) error) error {
+	return k.twice(user, func(r *rations) error {
+		if err := checkInForce(); err != nil {
+			return err
+		}
+		return do(r)
+	})
+}
+
+// twice calls do with the rations of the policy. If do fails, and what the machine's jobs and processes hold counts and was
+// not known, twice looks and calls do again. What a run that do has ended had is the user's in both calls.
+func (k *keeper) twice(user *connlimit.User, do func(*rations) error) error {
+	var ended []booked
+	try := func(known *seen) (unread bool, err error) {
+		r, done, err := k.open()
+		if err != nil {
+			return false, err
+		}
+		defer done()
+		r.seen, r.ended = known, ended
+		err = do(r)
+		ended = r.ended
+		return r.unread, err
+	}
+	unread, err := try(lastSeen(lookAgain))
+	if unread && err != nil {
+		var found *seen
+		user.Free(func() { found = lookAround() }) // without a lock, and what it finds is for all users
+		_, err = try(found)
+	}
+	return err
 }

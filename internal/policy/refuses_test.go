@@ -16,7 +16,7 @@ func TestHandleRefusesOtherUsers(t *testing.T) {
 	for _, line := range []string{"1001", "1001 run name memory=1g", "-1", "root", ""} {
 		refused := make(chan error, 1)
 		go func() {
-			_, _, err := (&keeper{}).handle(1000, line, false)
+			_, _, err := (&keeper{}).handle(nil, 1000, line, false)
 			refused <- err
 		}()
 		var err error

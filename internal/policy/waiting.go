@@ -469,7 +469,7 @@ func (k *keeper) grantInTurn(w *waitingUser, m *mustWait, ticket *job.Ticket) (h
 // grant makes the user's job now, or gives it its ration back. The error is a mustWait if there is no room, or if it is
 // not the user's turn.
 func (k *keeper) grant(m *mustWait, first bool) (held *os.File, err error) {
-	err = k.withRations(func(r *rations) error {
+	err = k.withRations(nil, func(r *rations) error {
 		held, err = k.grantNow(r, m, first)
 		return err
 	})
