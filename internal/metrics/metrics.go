@@ -37,7 +37,7 @@ var (
 	deviceInfo        = desc("device_info", "A device of the machine; always 1.", "device", "uuid", "name", "mig")
 	deviceSize        = desc("device_memory_size_bytes", "Size of the device's memory.", "device")
 	deviceUsed        = desc("device_memory_used_bytes", "Memory of the device in use by all processes and the driver itself, as the driver counts it.", "device")
-	deviceRationed    = desc("device_memory_rationed_bytes", "Limits of all jobs on the device that have not ended, together.", "device")
+	deviceRationed    = desc("device_memory_rationed_bytes", "Limits of all jobs on the device that have not ended, together. A job that sleeps counts until the driver counts no memory of it.", "device")
 	deviceOutside     = desc("device_memory_outside_bytes", "Memory of the device held by processes that belong to no job, as the driver counts it.", "device")
 	deviceOverLimit   = desc("device_memory_over_limit_bytes", "Memory of the device that the driver counts for jobs beyond their limits.", "device")
 	outsideProcesses  = desc("device_outside_processes", "Processes that hold memory of the device and belong to no job.", "device")
