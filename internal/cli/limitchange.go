@@ -29,7 +29,7 @@ type limitPage interface {
 	SetWaitAlloc(milliseconds uint64) error
 }
 
-// partPage collects changes of a run's limits, which is a part of its user's ration.
+// partPage collects changes of a run's limits, which are a part of its user's ration.
 type partPage struct {
 	limitPage
 	changes []func(*region.Limits)

@@ -186,7 +186,7 @@ func (a *app) runWhy(names []string, count int) error {
 	return nil
 }
 
-// laterText says for which part of a user's ration there is no room yet, if the job is that of a user.
+// laterText says where a user's job has less than the ration now; empty for other jobs.
 func laterText(j *machine.Job) string {
 	uid, is := job.PolicyUser(j.Path)
 	if !is || job.IsRun(j.Path) || j.State == machine.Ended {

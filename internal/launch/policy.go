@@ -27,8 +27,8 @@ import (
 // InForceFile exists while a policy is in force.
 const InForceFile = job.InForceFile
 
-// RunRequest is the word with which a user requests a run: UID run NAME RATION [visible=LIST] [project=PROJECT]. With waitAnswer at its end,
-// it waits in root's queue while there is no room for the user's ration, if the user's rule lets programs wait.
+// RunRequest is the word with which a user requests a run: UID run NAME RATION [visible=LIST] [project=PROJECT]. With
+// waitAnswer at its end, it waits in root's queue while there is no room for the user's ration, if the user's rule lets programs wait.
 const RunRequest = "run"
 
 // TryRequest is RunRequest of a command that waits: if the run may be given later, the answer begins with BusyAnswer,

@@ -92,8 +92,8 @@ func (w *waiter) takeIdle(m *machine.Machine) (changed bool) {
 	return changed
 }
 
-// makeRoom takes back rations, or puts one job to sleep that makes room. changed reports whether the room is to be looked at again, and later
-// whether it is worth looking after a while.
+// makeRoom takes back rations, or puts one job to sleep that makes room. changed reports whether the room is to be looked at
+// again, and later whether it is worth looking after a while.
 func (w *waiter) makeRoom(m *machine.Machine) (changed, later bool) {
 	if w.idle != nil && w.takeIdle(m) {
 		return true, false

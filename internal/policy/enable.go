@@ -173,8 +173,10 @@ func (r *rations) inTurn(uids []int) []int {
 		switch {
 		case has[a] && has[b]:
 			return 0
-		case has[a] != has[b]:
-			return map[bool]int{true: -1, false: 1}[has[a]]
+		case has[a]:
+			return -1
+		case has[b]:
+			return 1
 		}
 		return largerFirst(limits[a], limits[b])
 	})

@@ -55,7 +55,10 @@ func lend(uid int) error {
 	passed("lent")
 	// A wake charges all memory before it brings it back. So if nothing is held now, a later wake finds no room; and an
 	// earlier one shows in what the job says.
-	err = checkHeld(uid, region.Limits{}, after, region.Limits{}, ownPrograms)
+	held, err := heldIn(job.OfUserPath(uid), true)
+	if err == nil && !covers(after, held) {
+		err = job.ErrInUse
+	}
 	if err == nil && !saysAsleep(uid) {
 		err = errAwake
 	}

@@ -128,17 +128,14 @@ func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region
 	return left, nil
 }
 
-// ownPrograms are the programs of a user's job, to the user.
-const ownPrograms = "your other programs"
-
-// move lowers the limits of a user's job and then raises those of a run from has to limits, or records its part. It fails if the
-// user's job, programs, holds more than its lower limits.
-func (r *rations) move(uid int, run job.Job, before, after, has, limits, part region.Limits, programs string) error {
+// move lowers the limits of a user's job from before to after. Then it records the part of a run, and raises its limits from has.
+// It fails if the user's job holds more than its lower limits.
+func (r *rations) move(uid int, run job.Job, before, after, has, limits, part region.Limits) error {
 	if err := setLimits(uid, after); err != nil {
 		return errors.Join(err, setLimits(uid, before))
 	}
 	passed("lowered")
-	if err := checkHeld(uid, before, after, has, programs); err != nil {
+	if err := checkHeld(uid, before, after); err != nil {
 		return errors.Join(err, setLimits(uid, before))
 	}
 	passed("checked")
@@ -178,28 +175,49 @@ func heldIn(path string, fence bool) (held [abi.Devices]uint64, err error) {
 	return held, nil
 }
 
-// checkHeld returns an error if a user's job, programs, holds more than after, the limits that have just been
-// lowered for the sake of a run that has run. After region.Fence, no request is granted under the old limits.
-func checkHeld(uid int, before, after, run region.Limits, programs string) error {
+// covers reports whether what is held is within limits.
+func covers(l region.Limits, held [abi.Devices]uint64) bool {
+	for d := range abi.Devices {
+		if l.Memory[d].Limited() && held[d] > l.Memory[d].Bytes() {
+			return false
+		}
+	}
+	return true
+}
+
+// overHeld is the error for a run that does not get memory that its user's other programs hold.
+type overHeld struct {
+	device    int
+	held, has limit.Size // by the user's job, and its limit
+	user      string     // whose run it is, for root; empty for that user
+	run       limit.Size // what the run has already
+}
+
+func (e *overHeld) Error() string {
+	programs, how := "your other programs", "ask for less: --mem "
+	if e.user != "" {
+		programs, how = "the other programs of "+e.user, "give it at most "
+	}
+	less := ""
+	if free := e.has - min(e.held, e.has); free >= leastUseful {
+		less = ", or " + how + ((free + e.run) >> 20 << 20).Exact()
+	}
+	return fmt.Sprintf("%v: %s hold %s of the %s on GPU %d that no run has (end some%s)",
+		ErrRun, programs, humanfmt.Bytes(uint64(e.held)), humanfmt.Bytes(uint64(e.has)), e.device, less)
+}
+
+func (e *overHeld) Unwrap() error { return ErrRun }
+
+// checkHeld returns an overHeld, as a heldError, if a user's job holds more than after, the limits that have just been lowered
+// for a run. After region.Fence, no request is granted under the old limits.
+func checkHeld(uid int, before, after region.Limits) error {
 	all, err := heldIn(job.OfUserPath(uid), true)
 	if err != nil {
 		return err
 	}
 	for d, held := range all {
-		if !after.Memory[d].Limited() || after.Memory[d] == before.Memory[d] {
-			continue
-		}
-		if has := before.Memory[d].Bytes(); held > after.Memory[d].Bytes() {
-			less := ""
-			if free := limit.Size(has - min(held, has)); free >= leastUseful {
-				how := ", or ask for less: --mem "
-				if programs != ownPrograms {
-					how = ", or give it at most "
-				}
-				less = how + ((free + limit.Size(run.Memory[d].Bytes())) >> 20 << 20).Exact()
-			}
-			return heldError{fmt.Errorf("%w: %s hold %s of the %s on GPU %d that no run has (end some%s)",
-				ErrRun, programs, humanfmt.Bytes(held), humanfmt.Bytes(has), d, less)}
+		if after.Memory[d].Limited() && after.Memory[d] != before.Memory[d] && held > after.Memory[d].Bytes() {
+			return heldError{&overHeld{device: d, held: limit.Size(held), has: limit.Size(before.Memory[d].Bytes())}}
 		}
 	}
 	return nil
@@ -276,7 +294,11 @@ func (r *rations) resize(run job.Job, changes []func(*region.Limits)) error {
 		return err
 	}
 	passed("resize-lowered")
-	err = r.move(uid, run, before, smaller(before, after), low, to, part, "the other programs of "+proc.UserName(uid))
+	err = r.move(uid, run, before, smaller(before, after), low, to, part)
+	var over *overHeld
+	if errors.As(err, &over) {
+		over.user, over.run = proc.UserName(uid), limit.Size(low.Memory[over.device].Bytes())
+	}
 	if err != nil {
 		return errors.Join(err, setLimitsAt(run.Path, has), keepPart(run, was))
 	}
@@ -296,14 +318,4 @@ func minus(a, b region.Limits) (out region.Limits) {
 		out.Compute[d] = share - min(share, lower)
 	}
 	return out
-}
-
-// covers reports whether what is held is within limits.
-func covers(l region.Limits, held [abi.Devices]uint64) bool {
-	for d := range abi.Devices {
-		if l.Memory[d].Limited() && held[d] > l.Memory[d].Bytes() {
-			return false
-		}
-	}
-	return true
 }

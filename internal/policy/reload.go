@@ -112,12 +112,14 @@ type behind map[int]launch.Booking
 func (k *keeper) noteBehind() {
 	k.behind = behind{}
 	r, done, err := k.open()
-	if err != nil {
-		return // the next request fails, too
+	if err == nil {
+		defer done()
 	}
-	defer done()
 	for _, uid := range Users() {
-		k.behind[uid] = r.beside(uid).has
+		k.behind[uid] = launch.Booking{}
+		if err == nil {
+			k.behind[uid] = r.beside(uid).has
+		}
 	}
 }
 

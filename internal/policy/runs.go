@@ -271,7 +271,7 @@ func (r *rations) carve(uid int, name string, asked askedRun) (_ *os.File, creat
 	passed("made")
 	after := before
 	limits = take(&after, limits)
-	err = r.move(uid, run, before, after, nothing(limits), limits, limits, ownPrograms)
+	err = r.move(uid, run, before, after, nothing(limits), limits, limits)
 	if err == nil {
 		passed("given")
 		err = made.Stand()

@@ -41,7 +41,7 @@ func (s *Standing) Has() limit.Limits {
 	return s.Ration
 }
 
-// LaterText says for which part of the ration there is no room yet; empty if there is none such.
+// LaterText says where the user's job has less than the ration now; empty if it has all.
 func (s *Standing) LaterText() string {
 	var on []string
 	for _, l := range s.Limits {
@@ -109,7 +109,7 @@ type DeviceLimit struct {
 	Memory     uint64 `json:"memory"`  // bytes; 0 without a limit, and also if runs have the whole ration
 	Compute    int    `json:"compute"`
 	ComputeMax int    `json:"compute_max"`
-	Later      uint64 `json:"later,omitempty"` // bytes of the ration, if there is no room for more than Memory yet; not known for a percentage
+	Later      uint64 `json:"later,omitempty"` // bytes of the ration, if Memory is less now; not known for a percentage
 }
 
 // Show returns the ration of a user.
