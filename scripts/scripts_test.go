@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"ration/check/expect"
 	"ration/check/testenv"
@@ -192,33 +191,33 @@ func TestSteps(t *testing.T) {
 // all the minutes of its target, and has shown nothing if it does not end within them.
 func TestStepsWithoutProcessors(t *testing.T) {
 	r := newRepo(t, "steps")
-	processors := "cpu0\ncpu1\n"
 	steps := func(arguments ...string) (string, error) {
-		r.write("stat", "cpu 100 0 0 0 0 0 0 5000 0 0\n"+processors)
-		return r.run("env", append([]string{"STEPS_MINUTE=1", "STEPS_STAT=stat", "scripts/steps"}, arguments...)...)
+		r.write("stat", "cpu 100 0 0 0 0 0 0 5000 0 0\ncpu0\ncpu1\n")
+		r.write("uptime", "1000.00 1000.00\n")
+		return r.run("env", append([]string{"STEPS_PROC=.", "scripts/steps"}, arguments...)...)
 	}
-	// steal is a command that takes seconds of two processors away.
-	steal := func(seconds int) string {
-		return fmt.Sprintf("printf 'cpu 110 0 0 0 0 0 0 %d 0 0\\n%s' >stat; ", 5000+seconds*2*100, strings.ReplaceAll(processors, "\n", "\\n"))
+	// at is a command after which some minutes have passed, some ticks of which two processors were taken away.
+	at := func(minutes, ticks int) string {
+		return fmt.Sprintf(`printf "cpu 110 0 0 0 0 0 0 %d 0 0\ncpu0\ncpu1\n" >new; mv new stat; echo %d.00 >new; mv new uptime; `, 5000+ticks, 1000+60*minutes)
 	}
-	tick := strings.Replace(steal(0), "5000", "5001", 1)
-	begun := time.Now()
-	out, err := steps("all:60", "late:2=sleep 60")
-	expect.True(t, err != nil && strings.Contains(out, "all: late failed with status 124") && time.Since(begun) < 30*time.Second, out, err)
-	out, err = steps("all:6", "late:5="+steal(4)+"sleep 60", "next:2=true")
-	expect.True(t, err == nil && strings.Contains(out, "late: skipped: this machine had its processors for ") && strings.Contains(out, "  next: skipped: it may take 2 minutes, and 0 of 6 are left") &&
+	const minute, hang = 60 * 2 * 100, "sleep 600"
+	out, err := steps("all:60", "late:2="+at(2, 0)+hang)
+	expect.True(t, err != nil && strings.Contains(out, "all: late failed with status 124"), out, err)
+	out, err = steps("all:6", "late:5="+at(6, 4*minute)+hang, "next:2=true")
+	expect.True(t, err == nil && strings.Contains(out, "late: skipped: this machine had its processors for 120 of 360 s") && strings.Contains(out, "  next: skipped: it may take 2 minutes, and 0 of 6 are left") &&
 		strings.HasSuffix(out, "\nall: all skipped"), out, err)
-	out, err = steps("all:60", "slow:5="+steal(3)+"sleep 6")
-	expect.True(t, err == nil && strings.Contains(out, "\nall: all passed (slow)"), out, err)
-	out, err = steps("all:60", "broken:10="+steal(3)+"sleep 3; echo why; exit 3")
+	out, err = steps("all:60", "slow:5="+at(6, 3*minute)+"sleep 2")
+	expect.True(t, err == nil && strings.Contains(out, "\nall: all passed (slow) in 6 min 0 s"), out, err)
+	out, err = steps("all:60", "back:5="+at(2, -20*minute)+"sleep 2")
+	expect.True(t, err == nil, "a counter that went back", out, err)
+	out, err = steps("all:60", "broken:10="+at(4, 3*minute+1000)+"echo why; exit 3")
 	expect.True(t, err == nil && strings.Contains(out, "why\n") && strings.Contains(out, "and the step failed with status 3"), out, err)
 	for _, c := range []struct{ what, target, step string }{
-		{"none", "all:60", "broken:10=sleep 2; exit 3"},
-		{"a little before a failure", "all:60", "broken:10=" + steal(1) + "sleep 3; exit 3"},
-		{"a counter that goes back", "all:60", "broken:10=" + steal(-20) + "sleep 2; exit 3"},
-		{"a tick, all minutes that are left", "all:3", "broken:3=" + tick + "sleep 30"},
-		{"a tick", "all:60", "broken:2=" + tick + "sleep 30"},
-		{"a little, when the minutes are over", "all:60", "broken:2=trap '" + strings.ReplaceAll(steal(2), "'", `"`) + "' TERM; sleep 30"},
+		{"none", "all:60", "broken:10=" + at(2, 0) + "exit 3"},
+		{"a little before a failure", "all:60", "broken:10=" + at(3, minute) + "exit 3"},
+		{"a tick, all minutes that are left", "all:3", "broken:3=" + at(3, 1) + hang},
+		{"a tick", "all:60", "broken:2=" + at(2, 1) + hang},
+		{"a little, when the minutes are over", "all:60", "broken:2=trap '" + at(2, 2*minute) + "' TERM; " + at(2, 0) + "sleep 600 & wait"},
 	} {
 		out, err = steps(c.target, c.step)
 		expect.True(t, err != nil && strings.Contains(out, "all: broken failed with status "), c.what, out, err)
