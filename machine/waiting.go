@@ -193,7 +193,7 @@ func waitingSince(before, after *Machine, now time.Time) (out []Event) {
 		switch {
 		case w.Path == "":
 		case started:
-			out = append(out, w.event(JobAdmitted, admitted, fmt.Sprintf("%s has room for %s after %s", w.withOwner(), w.WantsText(), waited)))
+			out = append(out, w.event(JobAdmitted, admitted, fmt.Sprintf("%s has room after %s in the queue", w.withOwner(), waited)))
 		case unwatched:
 			out = append(out, w.event(JobGaveUp, now, fmt.Sprintf("%s left the queue after %s, while no agent ran", w.withOwner(), waited)))
 		default:

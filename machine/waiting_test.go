@@ -112,8 +112,8 @@ func TestWaitingToWake(t *testing.T) {
 	}
 	waits := Waiting{Place: 1, Job: "nb", Path: "/jobs/nb/region", Owner: "anna", PID: 7, Since: time.Unix(2, 0), Wants: []Wanted{{0, 20 << 30}}, Wakes: true}
 	for _, c := range []struct{ sleep, kind, text string }{
-		{Waking, JobAdmitted, "job nb of anna has room for 20 GiB on GPU 0 after 8 s"},
-		{"", JobAdmitted, "job nb of anna has room for 20 GiB on GPU 0 after 8 s"},
+		{Waking, JobAdmitted, "job nb of anna has room after 8 s in the queue"},
+		{"", JobAdmitted, "job nb of anna has room after 8 s in the queue"},
 		{Asleep, JobGaveUp, "job nb of anna left the queue after 8 s without waking"},
 	} {
 		events := waitingSince(at(Asleep, waits), at(c.sleep), time.Unix(10, 0))
@@ -142,7 +142,7 @@ func TestAdmittedBeforeStart(t *testing.T) {
 			kinds = append(kinds, e.Kind)
 		}
 		expect.Equal(t, strings.Join(kinds, " "), want)
-		expect.True(t, strings.HasSuffix(events[0].Text, "after 5 s"), events[0].Text)
+		expect.True(t, strings.HasSuffix(events[0].Text, "after 5 s in the queue"), events[0].Text)
 	}
 }
 

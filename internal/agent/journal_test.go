@@ -364,6 +364,6 @@ func TestToldWaits(t *testing.T) {
 	}
 	expect.Equal(t, len(ends(machine.Machine{Findings: []machine.Finding{{Kind: machine.Unanswering}}})), 0)
 	expect.Equal(t, fmt.Sprintf("%q", ends(machine.Machine{})),
-		`["job gone of anna left the queue after at most 9 s, while no agent ran" "job served of anna has room for  after 1 s"]`)
+		`["job gone of anna left the queue after at most 9 s, while no agent ran" "job served of anna has room after 1 s in the queue"]`)
 	expect.Equal(t, len(ends(machine.Machine{})), 0, "they are said once")
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"ration/internal/agent/privsep"
+	"ration/internal/safepath"
 	"ration/machine"
 )
 
@@ -170,7 +172,8 @@ func (r *reaper) begin(paths []string, uid int) {
 			r.tried[path] = t
 		}
 		r.mu.Unlock()
-		if err != nil && news && r.ctx.Err() == nil {
+		// A job that has ended meanwhile has returned all of its memory.
+		if err != nil && news && r.ctx.Err() == nil && slices.ContainsFunc(paths, safepath.Exists) {
 			r.log.Warn("the memory of dead processes could not be returned to the job; its next request that needs the memory will do that", "paths", paths, "error", err)
 		}
 		for _, path := range paths {

@@ -1,9 +1,14 @@
 package agent
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,6 +71,20 @@ func TestReaperTriesAgainAfterTheEnd(t *testing.T) {
 	tries <- nothing
 	if r.reap(jobs); len(tries) != 1 || len(r.busy) != 0 || len(r.ended) != 0 {
 		t.Errorf("nothing has ended since, and it is tried again; %v", r.ended)
+	}
+}
+
+// That a job has ended before its dead could be returned is no news.
+func TestReaperOfJobThatHasEnded(t *testing.T) {
+	stands := filepath.Join(t.TempDir(), "region")
+	expect.OK(t, os.WriteFile(stands, nil, 0o600))
+	for _, path := range []string{"/gone/region", stands} {
+		var log bytes.Buffer
+		r := newReaper(func(context.Context, []string, int) error { return errors.New("cannot") }, func(string) {}, slog.New(slog.NewTextHandler(&log, nil)))
+		r.reap([]machine.Job{{Name: "a", Path: path, UID: 7, Processes: []machine.Process{{State: machine.Dead}}}})
+		r.wait.Wait()
+		expect.Equal(t, strings.Contains(log.String(), "could not be returned"), path == stands, path)
+		r.close()
 	}
 }
 

@@ -54,8 +54,8 @@ jobs.
             put aside; there if a job slept. They held and reserved nothing then
 
 --since and --until are a time ago (10m, 7d), a day (today, yesterday, monday:
-the latest one), or a time (2026-01-31, 2026-01-31 15:04,
-2026-01-31T15:04:05Z). The last hour is kept in steps of ten seconds, the last
+the latest one), or a time (15:04: the latest one, 2026-01-31,
+2026-01-31 15:04, 2026-01-31T15:04:05Z). The last hour is kept in steps of ten seconds, the last
 day in minutes, and the year in hours: an earlier time is rounded down to the
 hour. What happened while no agent ran is not known; the last line says how
 much of the time that is.
@@ -239,12 +239,21 @@ func parseTime(flag, text string, now time.Time) (time.Time, error) {
 			}
 		}
 	}
+	for _, layout := range []string{"15:04:05", "15:04"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			at := time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, now.Location())
+			if at.After(now) {
+				return at.AddDate(0, 0, -1), nil
+			}
+			return at, nil
+		}
+	}
 	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"} {
 		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
 			return t, nil
 		}
 	}
-	return time.Time{}, usageError("%s %q: not a time (use 10m, 7d, monday, 2026-01-31, or 2026-01-31T15:04:05Z)", flag, text)
+	return time.Time{}, usageError("%s %q: not a time (use 10m, 7d, 15:04, monday, 2026-01-31, or 2026-01-31T15:04:05Z)", flag, text)
 }
 
 // reportColumns are the columns of a report.

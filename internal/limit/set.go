@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"ration/internal/humanfmt"
 )
 
 // MaxDevices is the number of devices that a job can have limits for. It equals abi.Devices.
@@ -174,7 +176,7 @@ func (s Set[L]) CheckDevices(devices int) error {
 	}
 	for i := devices; i < MaxDevices; i++ {
 		if s.Device[i].IsSet() {
-			return fmt.Errorf("%d=%v: %w (the job sees %d, counted from 0)", i, s.Device[i], errNoDevice, devices)
+			return fmt.Errorf("%d=%v: %w (the job sees %s, the first is 0)", i, s.Device[i], errNoDevice, humanfmt.Plural(devices, "GPU", "GPUs"))
 		}
 	}
 	return nil
