@@ -244,7 +244,14 @@ func (a *app) startKeeper() {
 // PolicyApplied is what `ration policy enable --json` and `apply --json` print.
 type PolicyApplied struct {
 	Users  []string       `json:"users"` // users for which the policy is in force
+	Later  []PolicyLater  `json:"later"` // what of it they get later
 	Failed []PolicyFailed `json:"failed"`
+}
+
+// PolicyLater is a user for whom part of the policy is in force later, because of programs or for want of room.
+type PolicyLater struct {
+	User string `json:"user"`
+	Text string `json:"text"`
 }
 
 // PolicyFailed is a user for which the policy is not in force.
@@ -254,13 +261,19 @@ type PolicyFailed struct {
 }
 
 func (a *app) printApplied(r policy.Result) error {
-	out := PolicyApplied{Users: userNames(r.Users), Failed: []PolicyFailed{}}
+	out := PolicyApplied{Users: userNames(r.Users), Later: []PolicyLater{}, Failed: []PolicyFailed{}}
+	for _, later := range r.Later {
+		out.Later = append(out.Later, PolicyLater{proc.UserName(later.UID), later.Text})
+	}
 	for _, f := range r.Failed {
 		out.Failed = append(out.Failed, PolicyFailed{proc.UserName(f.UID), f.Text()})
 	}
 	return a.printReport(out, len(out.Failed) == 0, func() {
 		for _, f := range out.Failed {
 			a.warn(fmt.Sprintf("user %s: %s", f.User, f.Error))
+		}
+		for _, later := range out.Later {
+			a.warn(fmt.Sprintf("user %s %s", later.User, later.Text))
 		}
 		text := humanfmt.Plural(len(out.Users), "user has a job or is exempt", "users have a job or are exempt")
 		if len(out.Failed) > 0 { // most of them have the job of before

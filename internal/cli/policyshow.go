@@ -140,6 +140,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 		}})
 	printTable(a.out, append(columns, terms[ration:]...), s.Users)
 	for _, u := range s.Users {
+		if text := u.LaterText(); text != "" {
+			a.out.printf("%s\n", a.out.wrap(termtext.Printable(u.User+" "+text), 2))
+		}
 		if u.Error != "" {
 			a.out.printf("%s %s\n", a.out.style(bold, "!"), a.out.wrap(termtext.Printable(u.User+": "+u.Error), 2))
 		}

@@ -82,7 +82,14 @@ func Trusted(file string) error {
 // Result is how a policy was applied.
 type Result struct {
 	Users  []int // have the ration of their rule
+	Later  []Later
 	Failed []Fail
+}
+
+// Later is a user whose ration is on other devices than those of the rule, until it can be moved.
+type Later struct {
+	UID  int
+	Text string
 }
 
 // Fail is a user whose ration could not be created or changed.
@@ -153,6 +160,12 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 		}
 		if todo = again; len(todo) == len(out.Failed) {
 			break
+		}
+	}
+	for _, uid := range out.Users {
+		if r.misplaced(uid) {
+			s := p.Show(uid)
+			out.Later = append(out.Later, Later{uid, s.movesText()})
 		}
 	}
 	slices.Sort(out.Users)

@@ -51,10 +51,16 @@ func (p *Policy) OnDevices(uid int) int {
 	if err != nil || rule == nil {
 		return 0
 	}
-	r := &rations{policy: p}
-	r.driver, r.missing = launch.KnownDevices()
+	r := p.onKnown()
 	defer r.close()
 	return r.wanted(rule.Default)
+}
+
+// onKnown returns the rations on the machine's devices as they are known without asking the driver.
+func (p *Policy) onKnown() *rations {
+	r := &rations{policy: p}
+	r.driver, r.missing = launch.KnownDevices()
+	return r
 }
 
 // candidates returns the devices that limits allow, beside the rations of others. idle are the users that
@@ -132,7 +138,7 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 			}
 		}
 		if now.Count() < abi.Devices { // the job, if it has to be made again
-			why = "runs of the user are there"
+			why = "the user's ration was there already"
 		}
 		return here, why, err
 	}
@@ -247,8 +253,12 @@ func (r *rations) suits(at region.Place, want int, limits region.Limits) bool {
 // misplaced reports whether a user has a job on other devices than the rule wants. It is moved when it is idle.
 func (r *rations) misplaced(uid int) bool {
 	now, is := placed(uid)
+	return is && r.misplacedAt(uid, now)
+}
+
+func (r *rations) misplacedAt(uid int, now region.Place) bool {
 	ration, rule, err := r.rationOf(uid)
-	if !is || err != nil || rule.Exempt {
+	if err != nil || rule.Exempt {
 		return false
 	}
 	limits, err := r.limitsOf(ration)

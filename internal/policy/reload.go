@@ -90,6 +90,9 @@ func (k *keeper) reload() {
 	for _, f := range out.Failed {
 		k.log.Error("a user's job could not be made or changed", "user", proc.UserName(f.UID), "uid", f.UID, "error", f.Text())
 	}
+	for _, later := range out.Later {
+		k.log.Info("a user's job "+later.Text, "user", proc.UserName(later.UID), "uid", later.UID)
+	}
 	if err != nil {
 		k.log.Error("the policy could not be applied", "error", err)
 		return

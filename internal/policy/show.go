@@ -13,6 +13,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/limit"
 	"ration/internal/proc"
+	"ration/internal/region"
 )
 
 // Standing is the ration of a user.
@@ -28,9 +29,10 @@ type Standing struct {
 	RationLent bool          `json:"ration_lent,omitempty"` // the job sleeps, and its ration is lent
 	GPUs       []int         `json:"gpus,omitempty"`        // devices that the job sees; empty if it sees all
 	Placed     string        `json:"placed,omitempty"`      // why the job is on these devices
-	// Only users without a job who ask for themselves see these.
+	Moves      bool          `json:"moves,omitempty"`       // the rule has other devices: the job moves there when no program of the user runs, and there is room
+	// Only users without a job who ask for themselves see this.
 	Room     *[]int `json:"room,omitempty"`      // devices that have room for the ration now
-	GPUCount int    `json:"gpu_count,omitempty"` // on how many devices the ration will be, which are not chosen yet; 0 for all
+	GPUCount int    `json:"gpu_count,omitempty"` // on how many devices the ration will be, which are not chosen yet, also of one that moves; 0 for all
 }
 
 // Has is the ration that the user has, or gets when there is room.
@@ -44,12 +46,28 @@ func (s *Standing) Has() limit.Limits {
 // LaterText says where the user's job has less than the ration now; empty if it has all.
 func (s *Standing) LaterText() string {
 	var on []string
+	if s.Moves {
+		on = append(on, s.movesText())
+	}
 	for _, l := range s.Limits {
 		if l.Later > 0 {
 			on = append(on, fmt.Sprintf("has %s of GPU %d, of the %s of the ration (the rest when there is room; if root has changed the limit, with ration policy apply)", humanfmt.Bytes(l.Memory), l.Device, humanfmt.Bytes(l.Later)))
 		}
 	}
 	return strings.Join(on, "; ")
+}
+
+func (s *Standing) movesText() string {
+	is, will := "every GPU", "every GPU"
+	if len(s.GPUs) > 0 {
+		is = region.PlaceAt(s.GPUs...).String()
+	}
+	if memory := s.Has().Memory; memory.OnlyNamed() {
+		will = "the GPUs that it names (" + memory.String() + ")"
+	} else if s.GPUCount > 0 {
+		will = humanfmt.Plural(s.GPUCount, "GPU", "GPUs")
+	}
+	return fmt.Sprintf("is on %s, and the rule has %s (it moves when no program of the user runs, and there is room)", is, will)
 }
 
 // RuleText is a rule of the file.
@@ -138,8 +156,14 @@ func (p *Policy) Show(uid int) Standing {
 		return out
 	}
 	out.RationLent = lent(uid)
-	if at := has.Visible(); at.Count() < abi.Devices {
+	at := has.Visible()
+	if at.Count() < abi.Devices {
 		out.GPUs, out.Placed = at.Devices(), job.InfoOf(jobOf(uid)).Placed
+	}
+	r := p.onKnown()
+	defer r.close()
+	if out.Moves = !out.Exempt && r.misplacedAt(uid, at); out.Moves {
+		out.GPUCount = r.wanted(rule.Default)
 	}
 	whole := !out.RationLent && len(job.RunsOf(uid)) == 0 // otherwise the user has more than the job
 	for d := range abi.Devices {
