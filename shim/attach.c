@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "differs.h"
 #include "log.h"
 #include "region/atomics.h"
 #include "region/words.h"
@@ -83,113 +84,6 @@ static void attach_fail(struct attach_page *p)
 static const char *attach_error_text(int error, char *buf)
 {
 	return error == REGION_SYSTEM ? errno_text(errno, buf) : region_error_text(error);
-}
-
-/* A limit that this process was started with, and the limit of its job, both as text. Both are
- * empty if the two agree. */
-struct attach_difference {
-	char mine[SIZE_TEXT + 32], jobs[SIZE_TEXT + 32];
-};
-
-/* attach_memory_text formats a memory limit that is packed as in the region. */
-static void attach_memory_text(char *out, size_t size, uint64_t limit)
-{
-	char bytes[SIZE_TEXT];
-	snprintf(out, size, "%s", limit_bounds(limit) ? size_text(limit_bytes(limit), bytes) : "none");
-}
-
-static void attach_compare_memory(unsigned device, const struct region_limits *own, struct attach_difference *d)
-{
-	uint64_t has = region_limit(attach_current, device);
-	if (!own->memory[device] || own->memory[device] == has)
-		return;
-	attach_memory_text(d->mine, sizeof d->mine, own->memory[device]);
-	attach_memory_text(d->jobs, sizeof d->jobs, has);
-}
-
-/* attach_compute_text formats a share or a cap, in percent. */
-static void attach_compute_text(char *out, size_t size, uint64_t percent, const char *of)
-{
-	if (percent_of(percent))
-		snprintf(out, size, "%llu %% of %s", (unsigned long long)percent, of);
-	else
-		snprintf(out, size, "all of %s", of);
-}
-
-static void attach_compare_percent(uint64_t mine, uint64_t has, const char *of, struct attach_difference *d)
-{
-	if (!mine || mine == has || (mine == RATION_COMPUTE_NONE && !percent_of(has)))
-		return;
-	attach_compute_text(d->mine, sizeof d->mine, mine, of);
-	attach_compute_text(d->jobs, sizeof d->jobs, has, of);
-}
-
-static void attach_compare_compute(unsigned device, const struct region_limits *own, struct attach_difference *d)
-{
-	attach_compare_percent(own->compute[device], load_acquire(&attach_current->limits->device[device].compute), "compute", d);
-}
-
-static void attach_compare_compute_max(unsigned device, const struct region_limits *own, struct attach_difference *d)
-{
-	attach_compare_percent(own->compute_max[device], load_acquire(&attach_current->limits->device[device].compute_max),
-			       "compute at most", d);
-}
-
-const char *attach_advice(const char *flags, char out[ATTACH_ADVICE])
-{
-	if (attach_job_config.ruled)
-		snprintf(out, ATTACH_ADVICE, "by this machine's policy; ration run %s gives a command its own part", flags);
-	else
-		strcpy(out, "ration limit changes it");
-	return out;
-}
-
-/* attach_sees reports whether the job can have a device. A policy's service names all devices that the machine has; elsewhere
- * a device has a name when a process has used it. */
-static bool attach_sees(unsigned device)
-{
-	const struct ration_device_limits *all = attach_current->limits->device;
-	bool named = load_acquire(&all[device].uuid[1]) || !load_acquire(&all[0].uuid[1]);
-	return !load_acquire(&all[device].hidden) && (named || !attach_job_config.ruled);
-}
-
-/* attach_log_differences logs each difference between the limits that this process was started
- * with and the limits of its job. Consecutive devices with the same difference share one line. */
-static void attach_log_differences(const struct region_limits *own)
-{
-	static void (*const compare[])(unsigned, const struct region_limits *, struct attach_difference *) = {
-		attach_compare_memory, attach_compare_compute, attach_compare_compute_max};
-	static const char *const flags[] = {"--mem", "--mem --compute", "--mem --compute-max"};
-	char advice[ATTACH_ADVICE];
-	for (unsigned kind = 0; kind < sizeof compare / sizeof *compare; kind++) {
-		struct attach_difference now = {"", ""}, next;
-		unsigned first = 0;
-		for (unsigned device = 0; device <= RATION_DEVICES; device++) {
-			next = (struct attach_difference){"", ""};
-			if (device < RATION_DEVICES && attach_sees(device))
-				compare[kind](device, own, &next);
-			if (!strcmp(next.mine, now.mine) && !strcmp(next.jobs, now.jobs))
-				continue;
-			char to[16] = "";
-			if (device - 1 > first)
-				snprintf(to, sizeof to, " to %u", device - 1);
-			if (*now.mine)
-				log_warn("device%s %u%s: this process was given a limit of %s, its job has %s, which counts (%s)",
-					 *to ? "s" : "", first, to, now.mine, now.jobs, attach_advice(flags[kind], advice));
-			now = next;
-			first = device;
-		}
-	}
-	uint64_t round = region_round(attach_current);
-	if (own->round && own->round != round)
-		log_warn("this process was given a round of %llu us, its job has %llu us, which counts", (unsigned long long)own->round,
-			 (unsigned long long)round);
-	if (own->priority && own->priority != region_priority(attach_current))
-		log_warn("this process was given another priority than its job has, which counts (%s)",
-			 attach_advice("--mem --priority", advice));
-	if (own->wait_alloc && wait_alloc_of(own->wait_alloc) != region_wait_alloc(attach_current))
-		log_warn("this process was given another time to wait for memory than its job has, which counts (%s)",
-			 attach_job_config.ruled ? "by this machine's policy no request waits" : "ration limit --wait-alloc changes it");
 }
 
 /* The region calls attach_log_damage when this process finds a slot with impossible contents. */
@@ -299,7 +193,7 @@ static bool attach_open(struct attach_page *p, void (*reset)(void), enum log_lev
 		log_warn("region %s: the limits of a job that has ended stay: %s", c->path, attach_error_text(err, buf));
 	attach_log_found_dead();
 	log_info("region %s: %s (pid %d)", c->path, roles[attach_current->role], (int)getpid());
-	attach_log_differences(&own);
+	differs_log(attach_current, &attach_job_config, &own);
 	config_log_meaningless(c, attach_current->role == ROLE_INITIALISER);
 	reset();
 	p->opened = 1;

@@ -110,11 +110,6 @@ void attach_wait_rejoin(void);
 struct region *attach_region(void);
 const struct config *attach_config(void);
 
-/* attach_advice writes what changes a limit of the job, and returns out. Under a policy a user can only have a run beside it: flags
- * are those of ration run for such a limit. */
-enum { ATTACH_ADVICE = 96 };
-const char *attach_advice(const char *flags, char out[ATTACH_ADVICE]);
-
 /* attach_host_pid returns this process's PID as the host sees it, or 0. */
 uint64_t attach_host_pid(void);
 

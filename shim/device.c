@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "attach.h"
+#include "differs.h"
 #include "hooks.h"
 #include "log.h"
 #include "place.h"
@@ -76,7 +77,7 @@ static unsigned device_preferred_index(CUdevice ordinal, const char *uuid)
 static bool device_offer_share(const struct device *d)
 {
 	const struct config_limits *l = &attach_config()->limits;
-	char mine[SIZE_TEXT], jobs[SIZE_TEXT], advice[ATTACH_ADVICE];
+	char mine[SIZE_TEXT], jobs[SIZE_TEXT], advice[DIFFERS_ADVICE];
 	if (!l->memory[d->index].share)
 		return true;
 	uint64_t limit = config_limit(l, d->index, d->total_bytes);
@@ -91,7 +92,7 @@ static bool device_offer_share(const struct device *d)
 	else if (has != limit)
 		log_warn("device %u: this process was given a limit of %s, its job has %s, which counts (%s)", d->index,
 			 size_text(limit_bytes(limit), mine), limit_bounds(has) ? size_text(limit_bytes(has), jobs) : "none",
-			 attach_advice("--mem", advice));
+			 differs_advice(attach_config(), "--mem", advice));
 	return err == 0;
 }
 
