@@ -491,6 +491,6 @@ void slice_complain(const struct device *d, unsigned state)
 	uint32_t bit = 1u << state;
 	if (state <= RATION_SLICE_KEPT || __atomic_fetch_or(&slice_complained, bit, __ATOMIC_RELAXED) & bit)
 		return;
-	log_warn("device %u: neither a share of its time nor a priority holds in this process: %s (ration doctor tells more)", d->index,
+	log_warn("device %u: a share of its time or a priority is not enforced in this process: %s (ration doctor tells more)", d->index,
 		 slice_state_text(state));
 }
