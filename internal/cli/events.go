@@ -41,8 +41,8 @@ GPUs that have failed and that answer again (gpu-failed, gpu-back).
 With --follow, print new events until it is interrupted, and no earlier ones.
 --since also limits or extends that: it is a time ago (10m, 7d), a day (today,
 yesterday, monday: the latest one), or a time (15:04: the latest one,
-2026-01-31, 2026-01-31 15:04, 2026-01-31T15:04:05Z); all is everything that is known. With JOBs, which are
-names or paths of regions, print only their events.
+2026-01-31, 2026-01-31 15:04, 2026-01-31T15:04:05Z); all is everything that is
+known. With JOBs, which are names or paths of regions, print only their events.
 
 A region keeps its latest 256 refusals and 64 deaths. Only an agent (ration
 agent) also has events of removed jobs, ends of jobs that no launcher saw, and

@@ -54,11 +54,11 @@ jobs.
             put aside; there if a job slept. They held and reserved nothing then
 
 --since and --until are a time ago (10m, 7d), a day (today, yesterday, monday:
-the latest one), or a time (15:04: the latest one, 2026-01-31,
-2026-01-31 15:04, 2026-01-31T15:04:05Z). The last hour is kept in steps of ten seconds, the last
-day in minutes, and the year in hours: an earlier time is rounded down to the
-hour. What happened while no agent ran is not known; the last line says how
-much of the time that is.
+the latest one), or a time (15:04: the latest one, 2026-01-31, 2026-01-31
+15:04, 2026-01-31T15:04:05Z). The last hour is kept in steps of ten seconds,
+the last day in minutes, and the year in hours: an earlier time is rounded
+down to the hour. What happened while no agent ran is not known; the last line
+says how much of the time that is.
 
 With --csv, a name that a spreadsheet would take for a formula has a ' before
 it.
