@@ -290,12 +290,13 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 	if driver != nil {
 		defer driver.Close()
 	}
+	among := anywhere
 	if j.Lock == nil {
 		// A stand-in machine does not use measured sizes, because its contexts have other sizes.
 		j.costs = earlierCosts()
 		if p.Wait != nil {
-			ticket, err := p.waitForRoom(limits, driver, missing)
-			if err != nil {
+			var ticket *job.Ticket
+			if ticket, among, err = p.waitForRoom(limits, driver, missing); err != nil {
 				return err
 			}
 			if ticket != nil {
@@ -317,7 +318,7 @@ func (p Plan) setUp(j *Job, driver *gpu.Driver, missing error) (err error) {
 	}()
 	if !p.standing && !j.Joined {
 		var done func()
-		if limits, p.Placed, done, err = p.place(limits, driver); err != nil {
+		if limits, p.Placed, done, err = p.place(limits, driver, among); err != nil {
 			return err
 		}
 		defer done() // after the region exists

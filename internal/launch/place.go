@@ -90,9 +90,9 @@ func (p Plan) chooses() bool {
 	return p.Settings.Devices.IsSet() && p.Settings.Devices != limit.AllDevices
 }
 
-// place restricts limits to the devices that it chooses, if the plan has a number of devices. Call done when
+// place restricts limits to the devices of among that it chooses, if the plan has a number of devices. Call done when
 // the job's region exists. why is empty if no device is hidden.
-func (p Plan) place(limits region.Limits, driver *gpu.Driver) (_ region.Limits, why string, done func(), err error) {
+func (p Plan) place(limits region.Limits, driver *gpu.Driver, among region.Place) (_ region.Limits, why string, done func(), err error) {
 	done = func() {}
 	if !p.chooses() {
 		return limits, "", done, nil
@@ -111,11 +111,10 @@ func (p Plan) place(limits region.Limits, driver *gpu.Driver) (_ region.Limits, 
 		return limits, "", done, err
 	}
 	list, listed := os.LookupEnv(visibleDevices)
-	all := candidates(limits, driver, runningJobs())
 	if listed {
-		seen := DevicesIn(list, driver.Devices, region.Limits{}.Visible())
-		all = slices.DeleteFunc(all, func(c Candidate) bool { return !seen.Has(c.Device) })
+		among &= DevicesIn(list, driver.Devices, anywhere)
 	}
+	all := slices.DeleteFunc(candidates(limits, driver, runningJobs()), func(c Candidate) bool { return !among.Has(c.Device) })
 	n := int(p.Settings.Devices)
 	if n > len(all) {
 		_ = lock.Close()
@@ -151,13 +150,23 @@ func lockPlacing() (*os.File, error) {
 	}
 }
 
-// runningJobs returns the sum of the limits of this user's jobs that have not ended.
+// anywhere has all devices.
+var anywhere = region.Limits{}.Visible()
+
+// runningJobs returns the sum of the limits of this user's jobs that have not ended. For root also those of users' rations, which
+// are theirs while they have no program as well.
 func runningJobs() (all Booking) {
 	jobs, err := job.List()
 	if err != nil {
 		return all // the job itself has just been made in that folder, so this is no refusal
 	}
 	for _, j := range jobs {
+		if _, is := job.PolicyUser(j.Path); is {
+			if l, err := region.LimitsBeside(j.Path); err == nil {
+				all.Add(l)
+			}
+			continue
+		}
 		if !job.Running(j) {
 			continue
 		}
@@ -218,12 +227,7 @@ func DevicesIn(list string, devices []gpu.Device, among region.Place) (at region
 
 // rationPlace returns the devices that the ration of this user is on: all if the user has no job yet.
 func rationPlace() region.Place {
-	var limits region.Limits
-	if l, err := region.OpenOperatorLimits(job.OfUserPath(os.Getuid())); err == nil {
-		for d := range abi.Devices {
-			limits.Hidden[d] = l.HiddenBy(d)
-		}
-	}
+	limits, _ := region.LimitsBeside(job.OfUserPath(os.Getuid()))
 	return limits.Visible()
 }
 

@@ -72,12 +72,12 @@ func (p Plan) checkWait() error {
 func cannotWait(why string) error { return fmt.Errorf("%w: %s", ErrCannotWait, why) }
 
 // waitForRoom returns when this command is the first of those that wait, and the devices have room for the
-// limits. The caller leaves the queue after it has made the job. A command that joins a job in use needs no room:
-// then there is no ticket.
-func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing error) (*job.Ticket, error) {
+// limits. roomy are the devices that have it. The caller leaves the queue after it has made the job. A command that joins a job in
+// use needs no room: then there is no ticket.
+func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing error) (t *job.Ticket, roomy region.Place, err error) {
 	wants, err := p.wants(limits, driver, missing)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	name := p.Name
 	if name == "" {
@@ -85,9 +85,10 @@ func (p Plan) waitForRoom(limits region.Limits, driver *gpu.Driver, missing erro
 	}
 	w := p.newWaiter(wants, driver)
 	if p.Join && job.CheckUnused(name) != nil {
-		return nil, nil
+		return nil, anywhere, nil
 	}
-	return w.enter(job.Waiting{Job: name, Wants: w.shown(), Joins: p.Join}, "starting")
+	t, err = w.enter(job.Waiting{Job: name, Wants: w.shown(), Joins: p.Join}, "starting")
+	return t, w.roomy, err
 }
 
 // Room returns when this process is the first of those that wait, and all devices have room for what a job that sleeps
@@ -211,6 +212,7 @@ type waiter struct {
 	expired   <-chan time.Time // nil without a time limit
 	atOnce    bool             // do not wait
 	announced bool
+	roomy     region.Place                // the devices with room, at the last look
 	service   service                     // of the policy
 	sleep     func(*machine.Job) error    // Wait.Sleep
 	idle      func() []int                // Wait.Idle, and
@@ -352,6 +354,7 @@ func (w *waiter) short(m *machine.Machine, asleep ...*machine.Job) (devices []in
 		devices = append(devices, d)
 		unasked = unasked || r.left+r.outside >= bytes
 	}
+	w.roomy = anywhere &^ region.PlaceAt(devices...)
 	if w.devices > 0 && len(w.wants)-len(devices) >= w.devices {
 		return nil, false
 	}

@@ -32,7 +32,7 @@ func (r *rations) adjust(uid int, ration limit.Limits, rule *Rule, at region.Pla
 	if err != nil {
 		return err
 	}
-	now, err := readLimits(jobOf(uid).Path)
+	now, err := region.LimitsBeside(jobOf(uid).Path)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (r *rations) checkGrowth(uid int, limits region.Limits) error {
 	if turn == nil || !usable(uid) || lent(uid) {
 		return nil
 	}
-	now, err := readLimits(jobOf(uid).Path)
+	now, err := region.LimitsBeside(jobOf(uid).Path)
 	if err != nil {
 		return err
 	}

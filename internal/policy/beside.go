@@ -27,11 +27,11 @@ func (r *rations) beside(uid int) (b beside) {
 		if other == uid {
 			to = &own
 		}
-		if l, err := readLimits(jobOf(other).Path); err == nil {
+		if l, err := region.LimitsBeside(jobOf(other).Path); err == nil {
 			*to = append(*to, booked{other, false, l})
 		}
 		for _, run := range job.RunsOf(other) {
-			if l, err := readLimits(run.Path); err == nil {
+			if l, err := region.LimitsBeside(run.Path); err == nil {
 				*to = append(*to, booked{other, true, l})
 			}
 		}

@@ -18,15 +18,24 @@ import (
 // of memory of the job to 0. PROTOCOL.md (*Lending*) gives the invariant and the steps. Callers of these functions hold
 // the lock of lockJobs.
 
-// isLent reports whether limits are those of a job whose ration is lent.
+// isLent reports whether limits are those of a job whose ration is lent: it has nothing of the devices that it sees.
 func isLent(l *region.Limits) bool {
-	limited := func(m abi.Limit) bool { return m.Limited() }
-	return slices.ContainsFunc(l.Memory[:], limited) && !slices.ContainsFunc(l.Memory[:], func(m abi.Limit) bool { return m.Limited() && m.Bytes() > 0 })
+	lent := false
+	for d := range abi.Devices {
+		switch m := l.Memory[d]; {
+		case l.Hidden[d] != 0 || !m.IsSet():
+		case l.MayUse(d):
+			return false
+		default:
+			lent = true
+		}
+	}
+	return lent
 }
 
 // lent reports whether the ration of a user's job is lent. Runs of the user may have all of a ration, too.
 func lent(uid int) bool {
-	l, err := readLimits(job.OfUserPath(uid))
+	l, err := region.LimitsBeside(job.OfUserPath(uid))
 	return err == nil && isLent(&l) && len(job.RunsOf(uid)) == 0
 }
 
@@ -39,7 +48,7 @@ func lend(uid int) error {
 		return job.ErrInUse
 	}
 	passed("lending")
-	before, err := readLimits(job.OfUserPath(uid))
+	before, err := region.LimitsBeside(job.OfUserPath(uid))
 	if err != nil {
 		return err
 	}
@@ -106,7 +115,9 @@ func (r *rations) sleepers(keep map[int]bool) (uids []int) {
 // mayLend reports whether a user's ration can be lent while the job sleeps.
 func (r *rations) mayLend(uid int) bool {
 	rule, err := r.policy.For(uid)
-	return err == nil && rule != nil && !rule.Exempt && rule.Waits && !strings.HasPrefix(rule.Source, "users.") && len(job.RunsOf(uid)) == 0
+	l, err2 := region.LimitsBeside(job.OfUserPath(uid))
+	return err == nil && rule != nil && !rule.Exempt && rule.Waits && !strings.HasPrefix(rule.Source, "users.") && len(job.RunsOf(uid)) == 0 &&
+		err2 == nil && !slices.ContainsFunc(l.Memory[:], func(m abi.Limit) bool { return m.IsSet() && !m.Limited() }) // as it would not be isLent
 }
 
 // saysAsleep reports whether a user's region says that the job sleeps. The user can write the region, so this is only a claim.

@@ -99,7 +99,7 @@ func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region
 	}
 	raise := map[string]region.Limits{} // by the path of the run
 	for _, run := range readyRuns(uid) {
-		has, err := readLimits(run.Path)
+		has, err := region.LimitsBeside(run.Path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -115,7 +115,7 @@ func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region
 		}
 		raise[run.Path] = will
 	}
-	if now, err := readLimits(job.OfUserPath(uid)); err == nil {
+	if now, err := region.LimitsBeside(job.OfUserPath(uid)); err == nil {
 		if err := setLimits(uid, smaller(now, left)); err != nil {
 			return left, err
 		}
@@ -255,8 +255,8 @@ func (r *rations) resize(run job.Job, changes []func(*region.Limits)) error {
 	if err := r.ensure(uid); err != nil && !isShortfall(err) { // all that no run has is the job's
 		return err
 	}
-	before, err := readLimits(job.OfUserPath(uid))
-	has, err2 := readLimits(run.Path)
+	before, err := region.LimitsBeside(job.OfUserPath(uid))
+	has, err2 := region.LimitsBeside(run.Path)
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}

@@ -89,11 +89,11 @@ func (r *rations) candidates(limits region.Limits, b beside, idle []int) (out []
 // them have the same place: a run gets that of the job, and a job beside runs that of the runs.
 func placed(uid int) (at region.Place, is bool) {
 	if usable(uid) {
-		l, err := readLimits(job.OfUserPath(uid))
+		l, err := region.LimitsBeside(job.OfUserPath(uid))
 		return l.Visible(), err == nil
 	}
 	for _, run := range readyRuns(uid) {
-		if l, err := readLimits(run.Path); err == nil {
+		if l, err := region.LimitsBeside(run.Path); err == nil {
 			for d := range abi.Devices {
 				if l.Hidden[d] == hiddenByRun {
 					l.Hidden[d] = 0

@@ -63,25 +63,6 @@ func readyRuns(uid int) []job.Job {
 	return runs
 }
 
-// readLimits returns the limits of a job of root's.
-func readLimits(path string) (out region.Limits, err error) {
-	o, err := region.OpenOperatorLimits(path)
-	if err != nil {
-		return out, err
-	}
-	for d := range abi.Devices {
-		memory, err := o.Limit(d)
-		c, err2 := o.Compute(d)
-		if err := errors.Join(err, err2); err != nil {
-			return out, err
-		}
-		out.Memory[d], out.Compute[d], out.ComputeMax[d] = memory, uint64(c.Share), uint64(c.Max)
-		out.Hidden[d] = o.HiddenBy(d)
-	}
-	out.Priority = o.Priority()
-	return out, nil
-}
-
 // nothing returns the smallest limits, for each device and kind that a ration limits.
 func nothing(ration region.Limits) (out region.Limits) {
 	out = ration
@@ -234,7 +215,7 @@ func (r *rations) carve(uid int, name string, asked askedRun) (_ *os.File, creat
 	if err := r.adjust(uid, ration, rule, 0, ""); err != nil && !isShortfall(err) { // creates the user's job, or corrects its limits
 		return nil, 0, err
 	}
-	before, err := readLimits(job.OfUserPath(uid))
+	before, err := region.LimitsBeside(job.OfUserPath(uid))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -339,7 +320,7 @@ func (r *rations) endRun(run job.Job) error {
 	if job.Running(run) || region.Locked(run.Path) {
 		return fmt.Errorf("ending %s: %w", run.Name, job.ErrInUse)
 	}
-	before, err := readLimits(run.Path)
+	before, err := region.LimitsBeside(run.Path)
 	if err == nil {
 		// Do this before job.Remove checks for processes, so that a process that joins later gets
 		// nothing.

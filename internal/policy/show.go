@@ -151,7 +151,7 @@ func (p *Policy) Show(uid int) Standing {
 		return out
 	}
 	out.Job = path
-	has, err := readLimits(path)
+	has, err := region.LimitsBeside(path)
 	if err != nil {
 		return out
 	}

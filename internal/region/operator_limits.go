@@ -31,6 +31,21 @@ func OpenOperatorLimits(path string) (*OperatorLimits, error) {
 	return OpenOperatorLimitsAt(dir, filepath.Base(path), path)
 }
 
+// LimitsBeside returns the limits that OpenOperatorLimits reads.
+func LimitsBeside(path string) (out Limits, err error) {
+	l, err := OpenOperatorLimits(path)
+	if err != nil {
+		return out, err
+	}
+	for d := range l.page.Device {
+		on := &l.page.Device[d]
+		out.Memory[d], out.Hidden[d] = abi.Limit(on.Memory), on.Hidden
+		out.Compute[d], out.ComputeMax[d] = uint64(abi.Percent(on.Compute)), uint64(abi.Percent(on.ComputeMax))
+	}
+	out.Priority = l.Priority()
+	return out, nil
+}
+
 // OpenOperatorLimitsAt is OpenOperatorLimits for a region in a folder, given the folder's descriptor. path is for
 // messages, and for changes.
 func OpenOperatorLimitsAt(dir int, name, path string) (*OperatorLimits, error) {
