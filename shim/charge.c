@@ -157,10 +157,10 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 		snprintf(more, sizeof more, "; %llu more since the last such line", (unsigned long long)quiet);
 	if (!why->limit) {
 		const struct region *r = attach_region();
-		/* Runs may have all of the ration for now. */
+		/* The rule may give nothing there, or runs have all of it for now. */
 		bool users = r && r->limits_beside && r->path && userjob_ruled() && !userjob_is_run(r->path);
-		log_warn(users ? "out of memory: your ration has nothing of device %u that no run has (wait until a run has ended: ration "
-				 "ps)%s"
+		log_warn(users ? "out of memory: your ration has nothing of device %u, or your runs have all of that (ration policy show, "
+				 "ration ps)%s"
 			       : "out of memory: device %u is not for this job, which has no memory of it (use another device: ration "
 				 "inspect "
 				 "lists the job's)%s",

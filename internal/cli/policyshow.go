@@ -23,6 +23,7 @@ import (
 // PolicyShown is what `ration policy show --json` prints.
 type PolicyShown struct {
 	InForce  bool              `json:"in_force"`
+	Changed  bool              `json:"changed"` // the file of the policy is another by now, and not in force
 	Overbook bool              `json:"overbook"`
 	Missing  string            `json:"missing"`
 	Memory   string            `json:"sleep_memory,omitempty"` // host memory that the sleeping jobs of a user may take together
@@ -62,7 +63,8 @@ Exit status: 0, or 1 if no policy is in force.`,
 					uids = append(uids, own)
 				}
 			}
-			out := PolicyShown{true, p.Overbook, p.Missing, p.Memory, policy.Preloaded(), p.Rules(), []policy.Standing{}}
+			text, err := os.ReadFile(policy.ConfigFile)
+			out := PolicyShown{true, err == nil && !p.IsOf(text), p.Overbook, p.Missing, p.Memory, policy.Preloaded(), p.Rules(), []policy.Standing{}}
 			for _, uid := range uids {
 				u := p.Show(uid)
 				if u.Job == "" && u.Rule != "" && !u.Exempt && uid == os.Getuid() && uid != 0 {
@@ -90,6 +92,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 	a.out.paragraph(plain, 0, "%s. A user for whom no job can be made %s.", overbook, missing)
 	if s.Memory != "" {
 		a.out.paragraph(plain, 0, "The sleeping jobs of a user may take %s of host memory together.", s.Memory)
+	}
+	if s.Changed {
+		a.out.paragraph(bold, 0, "%s has changed since, and is not in force (ration policy check says what is wrong with it; ration policy apply puts it in force).", policy.ConfigFile)
 	}
 	if !s.Preload {
 		a.out.paragraph(plain, 0, "No program is rationed: /etc/ld.so.preload does not name %s (ration policy enable puts it there).", policy.Library)

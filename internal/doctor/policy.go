@@ -99,7 +99,7 @@ func (c *checker) checkPolicy() {
 	case s.Exempt:
 		c.pass("policy", "in force; %s exempts you", s.Rule)
 	default:
-		c.pass("policy", "in force; %s of memory for %s, by %s", s.Ration.Memory, proc.UserName(uid), s.Rule)
+		c.pass("policy", "in force; %s of memory for %s, by %s", s.Has().Memory, proc.UserName(uid), s.Rule)
 	}
 }
 

@@ -134,6 +134,22 @@ func TestCouldCarveNamesNoGPU(t *testing.T) {
 	}
 }
 
+// A job whose ration is lent has nothing of the devices that it sees. One without a limit has more than nothing.
+func TestIsLent(t *testing.T) {
+	unlimited := on(0, 0)
+	unlimited.Memory[0] = abi.Unlimited
+	restrict := func(l region.Limits, d int) region.Limits { return l.Restrict(region.PlaceAt(d)) }
+	for i, c := range []struct {
+		l    region.Limits
+		lent bool
+	}{
+		{on(0, 0), true}, {restrict(on(0, 0), 1), true}, {on(0, 4), false}, {restrict(on(4, 4), 0), false},
+		{unlimited, false}, {restrict(unlimited, 0), false}, {restrict(region.Limits{}, 0), false}, {region.Limits{}, false},
+	} {
+		expect.Equal(t, isLent(&c.l), c.lent, i)
+	}
+}
+
 func TestSuits(t *testing.T) {
 	r := machineOf(10, 10, 10)
 	expect.True(t, r.suits(region.PlaceAt(1), 1, on(4, 4, 4)))

@@ -98,7 +98,11 @@ func (k *keeper) reload() {
 		return
 	}
 	k.policy = p
-	k.log.Info("the policy is in force", "file", file, "users", len(out.Users))
+	if file == ConfigFile {
+		k.log.Info("the policy is in force", "file", file, "users", len(out.Users))
+	} else {
+		k.log.Info("the policy of before is in force", "file", file, "users", len(out.Users))
+	}
 	if p.sleepsUnmeasured() && !region.OnHost() {
 		k.log.Warn("in a PID namespace sleep_after counts only for rules with compute_max: it is not known whether other jobs work")
 	}
