@@ -28,9 +28,13 @@ type Outside struct {
 	Cgroup    string    `json:"cgroup,omitempty"`
 	Container string    `json:"container,omitempty"` // as Process.Container
 	Used      uint64    `json:"used"`                // bytes, as the driver counts them
+	Exempt    bool      `json:"exempt,omitempty"`    // a policy exempts the user, whose programs are in no job by the operator's will
 	Region    string    `json:"region,omitempty"`    // path of a region that the process has locked, of a job that was not read; only of an own process
 	Local     ProcessID `json:"-"`                   // by the kernel; zero if this process cannot see it, and if it was decoded from JSON
 }
+
+// DeadRemedy is what can be done about memory that a job counts for dead processes.
+const DeadRemedy = "ration ps of the job's user returns it at once, and so do an agent and the next request that needs it; memory that was exported stays until the last process that has a descriptor of it closes it or ends"
 
 // Values of Finding.Kind.
 const (

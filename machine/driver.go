@@ -267,6 +267,7 @@ func (m *Machine) addProcesses(a *driverAnswer, locked lockers) {
 		if !job.AllUsers() && out.UID != os.Geteuid() {
 			continue
 		}
+		out.Exempt = exempt(out.UID)
 		m.Outside = append(m.Outside, out)
 		if j, n := m.addEscaped(out); j != nil {
 			held.add(j, n, holder{r, true})

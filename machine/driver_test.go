@@ -266,9 +266,7 @@ func TestFindings(t *testing.T) {
 		}
 	}
 	m := base()
-	defer func(was func(int) bool) { exempt = was }(exempt)
-	exempt = func(uid int) bool { return uid == 1001 }
-	m.Outside = []Outside{{PID: 9, UID: 1001, Used: gib}, {PID: 9, UID: -1, Used: gib}, {PID: 8, UID: 1002, Used: gib}}
+	m.Outside = []Outside{{PID: 9, UID: 1001, Used: gib, Exempt: true}, {PID: 9, UID: -1, Used: gib}, {PID: 8, UID: 1002, Used: gib}}
 	expect.Equal(t, len(findingsOf(&m)), 2, "findings about users who are not exempt")
 	m = base()
 	for i := range 1000 {
@@ -449,6 +447,17 @@ func TestDeviceEvents(t *testing.T) {
 		}
 	}
 	expect.Equal(t, strings.Join(got, "\n"), "1 gpu-failed 0: GPU 0 does not answer: lost\n3 gpu-back 1: GPU 1 answers again\n4 gpu-back 0: GPU 0 answers again\n5 gpu-failed 0: GPU 0 does not answer: lost")
+}
+
+// A process in no job of a user that the policy exempts is where it may be.
+func TestOutsideOfExempt(t *testing.T) {
+	defer func(was func(int) bool) { exempt = was }(exempt)
+	for _, is := range []bool{true, false} {
+		exempt = func(uid int) bool { return is && uid == os.Getuid() }
+		var m Machine
+		m.addProcesses(&driverAnswer{processes: []gpu.Process{{PID: os.Getpid(), Used: 1 << 30}}}, lockers{})
+		expect.True(t, len(m.Outside) == 1 && m.Outside[0].Exempt == is, is, m.Outside)
+	}
 }
 
 // That the policy's service does not run is a finding as long as it lasts, although nothing else changes.

@@ -59,7 +59,7 @@ func findingsOf(m *Machine) (out []Finding) {
 		jobFindings(&m.Jobs[i], addOf(m.Jobs[i].UID))
 	}
 	for _, o := range m.Outside {
-		if !o.isReported() || exempt(o.UID) {
+		if !o.isReported() || o.Exempt {
 			continue
 		}
 		f := Finding{Kind: OutsideJobs, Device: o.Device, PID: o.PID, Text: fmt.Sprintf("%s holds %s of device %d, and ", outsideName(o), humanfmt.Bytes(o.Used), o.Device)}
@@ -172,7 +172,7 @@ func jobFindings(j *Job, add func(Finding)) {
 		f := of
 		f.Kind = DeadProcesses
 		f.Text = fmt.Sprintf("job %s counts %s for %s that did not leave", j.Title(), humanfmt.Bytes(held), humanfmt.Plural(dead, "dead process", "dead processes"))
-		f.Remedy = "ration ps of the job's user returns it at once, and so does the next request that needs it; memory that was exported stays until the last process that has a descriptor of it closes it or ends"
+		f.Remedy = DeadRemedy
 		add(f)
 	}
 	if r := j.Reads; r.Reads >= minReads && r.BestEffortRatio > gaveUpShare {

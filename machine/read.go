@@ -84,6 +84,7 @@ func readRegionAt(dir int, name, path string, p safepath.Budget, keepers bool) (
 	if job.IsRun(path) && !launch.Standing {
 		return j, errUnready // the run may yet be refused
 	}
+	launch.Standing = launch.Standing && !job.PolicyEnded(path)
 	if path == filepath.Join(job.WellKnown, job.RegionName) {
 		launch.Running = true // this process is in the job, so the job is running
 	}

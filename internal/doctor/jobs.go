@@ -126,8 +126,7 @@ func (c *checker) checkJob(j job.Job) int {
 		}
 	}
 	if dead > 0 {
-		c.warn(name, "ration ps returns it at once, and so does the next request that needs it; memory that was exported stays until the last process that has a descriptor of it closes it or ends",
-			"memory of %s is still charged", humanfmt.Plural(dead, "dead process", "dead processes"))
+		c.warn(name, machine.DeadRemedy, "memory of %s is still charged", humanfmt.Plural(dead, "dead process", "dead processes"))
 		return jobReported
 	}
 	return jobHealthy

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ration/internal/connlimit"
+	"ration/internal/safepath"
 )
 
 // serviceAge is how long an answer of PolicyUp is used again: every user can ask for the metrics that have it.
@@ -19,8 +20,12 @@ var service struct {
 	at time.Time // guarded by Mutex; zero before the first question
 }
 
-// PolicyUp returns whether the service answers that makes users' jobs (ration policy keep), or nil if no policy is in force.
+// PolicyUp returns whether the service answers that makes users' jobs (ration policy keep), or nil if no policy is in force, or if
+// this process cannot see it: programs of ration run --keep have another folder where its socket is.
 func PolicyUp() *bool {
+	if safepath.Exists(WellKnown) {
+		return nil
+	}
 	service.Lock()
 	defer service.Unlock()
 	if now := time.Now(); now.Sub(service.at) > serviceAge {

@@ -70,5 +70,12 @@ func standingIn(dir int) (created int64, standing bool) {
 
 func isStanding(j Job) bool {
 	_, standing := StandingSince(j)
-	return standing
+	return standing && !PolicyEnded(j.Path)
+}
+
+// PolicyEnded reports whether a job is that of a user or a run of a policy that is not in force any more: no program joins it,
+// and it ends with those that are in it.
+func PolicyEnded(path string) bool {
+	_, is := PolicyUser(path)
+	return is && !PolicyInForce()
 }

@@ -156,34 +156,52 @@ var anywhere = region.Limits{}.Visible()
 // runningJobs returns the sum of the limits of this user's jobs that have not ended. For root also those of users' rations, which
 // are theirs while they have no program as well.
 func runningJobs() (all Booking) {
-	jobs, err := job.List()
-	if err != nil {
-		return all // the job itself has just been made in that folder, so this is no refusal
-	}
+	jobs, _ := job.List() // the job itself has just been made in that folder, so an error is no refusal
 	for _, j := range jobs {
 		if _, is := job.PolicyUser(j.Path); is {
 			if l, err := region.LimitsBeside(j.Path); err == nil {
 				all.Add(l)
 			}
-			continue
+		} else if job.Running(j) {
+			l, _ := limitsOf(j)
+			all.Add(l)
 		}
-		if !job.Running(j) {
-			continue
-		}
-		r, err := region.Open(j.Path, region.Options{NoCreate: true})
-		if err != nil {
-			continue // it has no limits yet, or none that can be read
-		}
-		var l region.Limits
-		for d := range abi.Devices {
-			memory, _ := r.Limit(d)
-			c, _ := r.Compute(d)
-			l.Memory[d], l.Compute[d] = memory, uint64(c.Share)
-		}
-		_ = r.Close()
-		all.Add(l)
 	}
 	return all
+}
+
+// JobsOfRoot returns the sum of the limits of root's own jobs that have not ended and do not sleep, for a policy.
+func JobsOfRoot() (all Booking) {
+	jobs, _ := job.List() // without the list, what they hold still counts
+	for _, j := range jobs {
+		if _, is := job.PolicyUser(j.Path); is {
+			continue
+		}
+		if _, standing := job.StandingSince(j); !standing && !job.Running(j) {
+			continue
+		}
+		if l, sleeps := limitsOf(j); !sleeps {
+			all.Add(l)
+		}
+	}
+	return all
+}
+
+// limitsOf returns the limits of a job of this user, and whether it sleeps. There are none yet, or none that can be read, if it is
+// about to begin.
+func limitsOf(j job.Job) (l region.Limits, sleeps bool) {
+	r, err := region.Open(j.Path, region.Options{NoCreate: true})
+	if err != nil {
+		return l, false
+	}
+	defer r.Close()
+	for d := range abi.Devices {
+		memory, _ := r.Limit(d)
+		c, _ := r.Compute(d)
+		l.Memory[d], l.Compute[d] = memory, uint64(c.Share)
+	}
+	word, err := r.Sleep()
+	return l, err == nil && word.State() == abi.Asleep
 }
 
 // candidates returns the devices that limits allow, beside the limits of other jobs. Memory counts as free

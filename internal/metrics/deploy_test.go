@@ -15,7 +15,7 @@ import (
 	"ration/check/expect"
 )
 
-var ofMachine = []*metric{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceOverLimit, outsideProcesses, rationedJobs,
+var ofMachine = []*metric{buildInfo, deviceInfo, deviceSize, deviceUsed, deviceRationed, deviceOutside, deviceExempt, deviceOverLimit, outsideProcesses, rationedJobs,
 	unlimitedJobs, deviceTemperature, devicePower, deviceBusy, jobsByState, policyRefused, findings}
 
 var ofJobs = []*metric{jobsWithoutSeries, jobUsed, jobLimit, jobAside, jobPeak, jobRefusals, jobShare, jobCap, jobComputeUsed, jobComputeWaited, jobProcesses, jobDeaths,

@@ -38,7 +38,8 @@ var (
 	deviceSize        = desc("device_memory_size_bytes", "Size of the device's memory.", "device")
 	deviceUsed        = desc("device_memory_used_bytes", "Memory of the device in use by all processes and the driver itself, as the driver counts it.", "device")
 	deviceRationed    = desc("device_memory_rationed_bytes", "Limits of all jobs on the device that have not ended, together. A job that sleeps counts until the driver counts no memory of it.", "device")
-	deviceOutside     = desc("device_memory_outside_bytes", "Memory of the device held by processes that belong to no job, as the driver counts it.", "device")
+	deviceOutside     = desc("device_memory_outside_bytes", "Memory of the device held by processes that belong to no job, as the driver counts it. Those of users that a policy exempts do not count.", "device")
+	deviceExempt      = desc("device_memory_exempt_bytes", "Memory of the device held by processes in no job of users that a policy exempts, as the driver counts it.", "device")
 	deviceOverLimit   = desc("device_memory_over_limit_bytes", "Memory of the device that the driver counts for jobs beyond their limits.", "device")
 	outsideProcesses  = desc("device_outside_processes", "Processes that hold memory of the device and belong to no job.", "device")
 	rationedJobs      = desc("device_rationed_jobs", "Jobs with a limit on the device that have not ended.", "device")
@@ -98,10 +99,14 @@ func MachineCollector(read func() *machine.Machine, opts Options) Collector {
 }
 
 func (e emitter) devices(m *machine.Machine) {
-	outside, processes := map[int]uint64{}, map[int]int{}
-	for _, o := range m.Outside {
-		outside[o.Device] += o.Used
-		processes[o.Device]++
+	outside, exempt, processes := map[int]uint64{}, map[int]uint64{}, map[int]int{}
+	for i := range m.Outside {
+		if o := &m.Outside[i]; o.Exempt {
+			exempt[o.Device] += o.Used
+		} else {
+			outside[o.Device] += o.Used
+			processes[o.Device]++
+		}
 	}
 	over := map[int]uint64{} // by index in m.Devices
 	for i := range m.Jobs {
@@ -126,6 +131,7 @@ func (e emitter) devices(m *machine.Machine) {
 		}
 		e.gauge(deviceRationed, float64(g.Rations), device)
 		e.gauge(deviceOutside, float64(outside[g.Device]), device)
+		e.gauge(deviceExempt, float64(exempt[g.Device]), device)
 		e.gauge(deviceOverLimit, float64(over[i]), device)
 		e.gauge(outsideProcesses, float64(processes[g.Device]), device)
 		e.gauge(rationedJobs, float64(g.Jobs), device)

@@ -32,7 +32,7 @@ func example() *machine.Machine {
 			{Device: 0, UUID: "GPU-a", Name: "NVIDIA \"H200\"\\", Total: 141 * gib, Used: 90 * gib, Rations: 150 * gib, Jobs: 2, Unlimited: 1, Temperature: &celsius, Power: &watts, Utilization: &busy},
 			{Device: 1, UUID: "GPU-b", Name: "NVIDIA H200", MIG: true, Total: 141 * gib},
 		},
-		Outside:  []machine.Outside{{Device: 0, PID: 5, Used: gib}, {Device: 0, PID: 6, Used: 2 * gib}},
+		Outside:  []machine.Outside{{Device: 0, PID: 5, Used: gib}, {Device: 0, PID: 6, Used: 2 * gib}, {Device: 0, PID: 7, Used: 5 * gib, Exempt: true}},
 		Findings: []machine.Finding{{Kind: machine.Overbooked}, {Kind: machine.OutsideJobs}, {Kind: machine.OutsideJobs}, {Kind: machine.Unanswering}},
 		Jobs: []machine.Job{
 			{Name: "train", Owner: "lovelace", State: machine.Running, Created: time.Unix(0, 1.5e18), Died: 2, Path: "/run/user/1/ration/train/region",

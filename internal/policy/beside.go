@@ -16,6 +16,7 @@ type beside struct {
 	uid    int            // the user
 	has    launch.Booking // by the user's ration already
 	held   *holdings      // nil if it is not known
+	roots  launch.Booking // the limits of root's own jobs
 }
 
 // beside returns what the ration of a user must fit beside.
@@ -44,6 +45,11 @@ func (r *rations) beside(uid int) (b beside) {
 	if r.seen != nil && time.Since(r.seen.at) < heldFor {
 		b.held = r.seen.held
 	}
+	if r.roots == nil {
+		roots := launch.JobsOfRoot()
+		r.roots = &roots
+	}
+	b.roots = *r.roots
 	return b
 }
 
@@ -73,16 +79,19 @@ func (b *beside) growsOn(d int, l region.Limits) bool { return l.Memory[d].Bytes
 // and its count of a job may exceed that of the library a little.
 const leastOutside = 1 << 30
 
-// outside returns how many bytes of a device processes hold in no ration, if the user of limits l is to have more there: what a
-// user has stays granted. All that the processes of a user hold counts in the user's ration first, also what is in no job:
+// outside returns how many bytes of a device processes hold in no ration, and how many root's own jobs have by their limits, if the
+// user of limits l is to have more there: what a user has stays granted. All that the processes of a user hold counts in the user's ration first, also what is in no job:
 // otherwise a user could take twice as much from others as the driver counts.
 //
 // Users in without lose their jobs, which have no process, or sleep: what processes held in them a moment ago is free.
-func (b *beside) outside(d int, l region.Limits, without []int) uint64 {
-	if b.held == nil || !b.growsOn(d, l) {
-		return 0
+func (b *beside) outside(d int, l region.Limits, without []int) (held, roots uint64) {
+	if !b.growsOn(d, l) {
+		return 0, 0
 	}
-	rations := map[int]uint64{b.uid: l.Memory[d].Bytes()}
+	if b.held == nil {
+		return 0, b.roots.Memory[d]
+	}
+	rations := map[int]uint64{b.uid: l.Memory[d].Bytes(), noUser: b.roots.Memory[d]}
 	for i := range b.booked {
 		if o := &b.booked[i]; o.run || !slices.Contains(without, o.uid) {
 			rations[o.uid] += o.limits.Memory[d].Bytes()
@@ -102,7 +111,7 @@ func (b *beside) outside(d int, l region.Limits, without []int) uint64 {
 	// A process may be in several jobs by its own doing, and counts in each.
 	beyond = min(beyond, b.held.used[d]-min(covered, b.held.used[d]))
 	if beyond < leastOutside {
-		return 0
+		beyond = 0
 	}
-	return beyond
+	return beyond, b.roots.Memory[d]
 }

@@ -32,6 +32,7 @@ func TestOutside(t *testing.T) {
 		without         []int
 		inJobs, outside holds
 		used, has       uint64
+		roots           uint64 // limits of root's jobs, in GiB
 		want            uint64 // of device 0, in GiB, for 20 GiB of user 9
 	}{
 		{name: "nothing", want: 0},
@@ -39,6 +40,9 @@ func TestOutside(t *testing.T) {
 		{name: "above a ration", booked: []booked{ration(1, 20), ration(2, 20)}, inJobs: holds{1: gigabytes(60), 2: gigabytes(10)}, used: 70, want: 40},
 		{name: "of root", outside: holds{0: gigabytes(130)}, used: 130, want: 130},
 		{name: "of a job of root", outside: holds{noUser: gigabytes(30)}, used: 30, want: 30},
+		{name: "of a job of root, within its limit", outside: holds{noUser: gigabytes(30)}, used: 30, roots: 40, want: 0},
+		{name: "of a job of root, above its limit", outside: holds{noUser: gigabytes(30)}, used: 30, roots: 10, want: 20},
+		{name: "of a job of root that began later", outside: holds{noUser: gigabytes(30)}, used: 30, has: 20, roots: 40, want: 0},
 		{name: "the user's own, in no job", outside: holds{9: gigabytes(15)}, used: 15, want: 0},
 		{name: "the user's own, more than it asks for", outside: holds{9: gigabytes(25)}, used: 25, want: 5},
 		{name: "of a user in no job, within the ration", booked: []booked{ration(1, 60)}, inJobs: holds{1: gigabytes(10)}, outside: holds{1: gigabytes(50)}, used: 60, want: 0},
@@ -51,9 +55,16 @@ func TestOutside(t *testing.T) {
 	} {
 		b := beside{booked: c.booked, uid: 9, held: &holdings{inJobs: c.inJobs, outside: c.outside}}
 		b.held.used[0], b.has.Memory[0] = c.used*gib, c.has*gib
-		expect.Equal(t, b.outside(0, on(20), c.without), c.want*gib, c.name)
+		b.roots.Memory[0] = c.roots * gib
+		roots := c.roots * gib
+		if c.has > 0 {
+			roots = 0
+		}
+		held, has := b.outside(0, on(20), c.without)
+		expect.True(t, held == c.want*gib && has == roots, c.name, held, has)
 		b.held = nil
-		expect.Equal(t, b.outside(0, on(20), c.without), uint64(0), c.name, "unknown")
+		held, has = b.outside(0, on(20), c.without)
+		expect.True(t, held == 0 && has == roots, c.name, "unknown", held, has)
 	}
 }
 

@@ -133,6 +133,7 @@ type noRoom struct {
 	device             int
 	asked, held, total limit.Size
 	outside            limit.Size         // what programs hold there in no ration
+	roots              limit.Size         // what root's own jobs have there
 	has                limit.Size         // what the user has there now
 	holders            []job.DeniedHolder // largest first
 	among              int                // number of devices of which the ration could be on any; 1 if it names its devices
@@ -143,7 +144,7 @@ const leastUseful = 1 << 30
 
 func (e *noRoom) Error() string {
 	less := ""
-	if free := e.total - min(e.held+e.outside, e.total); free >= leastUseful {
+	if free := e.total - min(e.held+e.outside+e.roots, e.total); free >= leastUseful {
 		round := 20 // to MiB, or to GiB if little is lost by that
 		if free >= 4<<30 {
 			round = 30
@@ -157,8 +158,11 @@ func (e *noRoom) Error() string {
 		where = fmt.Sprintf("on any of %d GPUs: on GPU %d, which has most left,", e.among, e.device)
 	}
 	var holds []string
-	if e.held > 0 || e.outside == 0 {
+	if e.held > 0 || e.outside == 0 && e.roots == 0 {
 		holds = append(holds, fmt.Sprintf("the rations of %s hold %s", humanfmt.Plural(len(e.holders), "other user", "other users"), humanfmt.Bytes(uint64(e.held))))
+	}
+	if e.roots > 0 {
+		holds = append(holds, fmt.Sprintf("jobs of root hold %s", humanfmt.Bytes(uint64(e.roots))))
 	}
 	if e.outside > 0 {
 		holds = append(holds, fmt.Sprintf("programs hold %s in no ration", humanfmt.Bytes(uint64(e.outside))))
@@ -199,8 +203,8 @@ func (r *rations) checkBeside(l region.Limits, b beside, without []int) error {
 		if !l.MayUse(d) {
 			continue // what others have there is not in the way
 		}
-		if outside := b.outside(d, l, without); all.Memory[d]+outside > uint64(total) {
-			return &noRoom{device: d, asked: limit.Size(l.Memory[d].Bytes()), held: limit.Size(held.Memory[d]), outside: limit.Size(outside), total: total, holders: holdersOf(d, b.booked, without), among: 1}
+		if outside, roots := b.outside(d, l, without); all.Memory[d]+outside+roots > uint64(total) {
+			return &noRoom{device: d, asked: limit.Size(l.Memory[d].Bytes()), held: limit.Size(held.Memory[d]), outside: limit.Size(outside), roots: limit.Size(roots), total: total, holders: holdersOf(d, b.booked, without), among: 1}
 		}
 		if all.Share[d] > 100 {
 			return fmt.Errorf("%w for a share of %d %% of GPU %d: other users have %d %% (try again later, or ask for less: ration policy ask --compute)",

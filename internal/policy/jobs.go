@@ -15,6 +15,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/gpu"
 	"ration/internal/job"
+	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -44,6 +45,7 @@ type rations struct {
 
 	stays  map[int]time.Time // when rations of users could not be taken back; guarded by the lock
 	ended  []booked          // runs that have ended since the lock was taken: their part is the user's
+	roots  *launch.Booking   // of root's own jobs, once it was asked (beside)
 	seen   *seen             // nil if the machine must be looked at (mustLook)
 	unread bool              // it would have counted
 }

@@ -71,7 +71,8 @@ func (r *rations) candidates(limits region.Limits, b beside, idle []int) (out []
 		if !limits.MayUse(d) {
 			continue
 		}
-		c := launch.Candidate{Device: d, Free: int64(total) - int64(held.Memory[d]) - int64(b.outside(d, limits, nil))}
+		outside, roots := b.outside(d, limits, nil)
+		c := launch.Candidate{Device: d, Free: int64(total) - int64(held.Memory[d]) - int64(outside) - int64(roots)}
 		if !r.policy.Overbook {
 			on := limits.Restrict(region.PlaceAt(d))
 			check := func(without []int) error { return r.checkBeside(on, b, without) }
