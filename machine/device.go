@@ -9,7 +9,7 @@ type GPU struct {
 	Failed      bool     `json:"failed,omitempty"`              // the driver does not answer for it: Used is unknown, and UUID, Name and Total may be
 	Total       uint64   `json:"total"`                         // size of its memory
 	Used        uint64   `json:"used"`                          // by all processes and by the driver itself
-	Rations     uint64   `json:"rations"`                       // sum of the limits of all unfinished jobs that do not sleep
+	Rations     uint64   `json:"rations"`                       // sum of the limits of all unfinished jobs that do not sleep, and are not beside a policy
 	Jobs        int      `json:"rationed_jobs"`                 // number of these jobs; one that may not use the device is none
 	Unlimited   int      `json:"unlimited_jobs"`                // jobs that hold memory of it and have no limit on it
 	Temperature *int     `json:"temperature_celsius,omitempty"` // nil if the driver does not report it

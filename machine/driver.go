@@ -204,15 +204,16 @@ func (m *Machine) DeviceOf(d *Device) int {
 	return slices.IndexFunc(m.Devices, func(g GPU) bool { return g.Device == d.Device && (d.UUID == "" || g.Failed && g.UUID == "") })
 }
 
-// AddRations adds the limits of all jobs to each device's Rations, Jobs and Unlimited, except for those that sleep. The
-// devices of a machine that was read have them.
+// AddRations adds the limits of all jobs to each device's Rations, Jobs and Unlimited, except for those that sleep and those
+// beside the policy in force. The devices of a machine that was read have them.
 func (m *Machine) AddRations() { m.addRations(m.Devices, func(*Job) bool { return true }) }
 
 // addRations adds the limits of the jobs that count to devices, which are those of m.Devices or copies of them.
 func (m *Machine) addRations(devices []GPU, counts func(*Job) bool) {
+	beside := BesidePolicy()
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
-		if j.State == Ended || j.LeavesRoom() || !counts(j) {
+		if j.State == Ended || j.LeavesRoom() || beside(j) || !counts(j) {
 			continue
 		}
 		for n := range j.Devices {

@@ -124,10 +124,13 @@ func Booked(j *machine.Job) (map[int]machine.GPU, error) {
 	return booked(j, &m), nil
 }
 
+// besidePolicy is a variable for tests.
+var besidePolicy = machine.BesidePolicy
+
 func booked(j *machine.Job, m *machine.Machine) map[int]machine.GPU {
 	at := slices.IndexFunc(m.Jobs, func(known machine.Job) bool { return known.ID() == j.ID() })
-	if at < 0 || m.Jobs[at].State == machine.Ended {
-		return nil // the totals do not include this job yet
+	if at < 0 || m.Jobs[at].State == machine.Ended || besidePolicy()(&m.Jobs[at]) {
+		return nil // the totals do not include this job, or not yet
 	}
 	out := map[int]machine.GPU{}
 	for _, d := range j.Devices {

@@ -73,6 +73,10 @@ func TestBooked(t *testing.T) {
 	other.Created = time.Unix(0, 8)
 	got = booked(&other, agentSees(gib))
 	expect.Equal(t, len(got), 0, "of another job", got)
+	defer func(was func() func(*machine.Job) bool) { besidePolicy = was }(besidePolicy)
+	besidePolicy = func() func(*machine.Job) bool { return func(j *machine.Job) bool { return j.Path == "p" } }
+	got = booked(&now, agentSees(0))
+	expect.Equal(t, len(got), 0, "of a job beside the policy", got)
 }
 
 // Who asks again and again does not wait again and again for an agent that does not answer.

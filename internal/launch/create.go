@@ -31,6 +31,9 @@ func (p Plan) Create() error {
 	if err := checkNotNested(); err != nil {
 		return err
 	}
+	if job.Ruled() {
+		return fmt.Errorf("%w: this machine's policy puts all your programs into your ration, so none could join this job (ration run --mem 5g -- COMMAND gives a command a part of the ration)", ErrNested)
+	}
 	p.standing, p.Command, p.Join, p.Keep = true, nil, false, os.Geteuid() == 0
 	j := &Job{keep: p.Keep}
 	// The library is unpacked where programs join: by FindStanding and Mount.

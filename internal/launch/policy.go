@@ -241,7 +241,13 @@ func (p Plan) enterRun(j *Job, created string) {
 // record makes a job without a region in the user's own folder. It records the command and how it ends, which
 // the user cannot write into root's folder.
 func (p Plan) record(j *Job) (err error) {
-	if err := p.lockJob(j); err != nil {
+	joins := p.Join
+	p.Join = false // joinRun has found no run of that name, and the record of another command is not shared
+	err = p.lockJob(j)
+	if joins && errors.Is(err, job.ErrInUse) {
+		return fmt.Errorf("job %s: %w, and under this machine's policy a command joins only a run of yours (choose another --name)", p.Name, job.ErrInUse)
+	}
+	if err != nil {
 		return err
 	}
 	placed := ""

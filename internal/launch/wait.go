@@ -373,9 +373,12 @@ type holder struct {
 	bytes uint64 // its limit, or what it holds if that is more
 }
 
+// besidePolicy is a variable for tests.
+var besidePolicy = machine.BesidePolicy
+
 // roomOn returns the room on a device: its memory, less the limits of all jobs on it, and less what the driver
-// counts beyond what these jobs hold: the driver's own memory, programs in no job, and jobs without a limit. Jobs in asleep
-// count as if they slept.
+// counts beyond what these jobs hold: the driver's own memory, programs in no job, and jobs without a limit, or with one
+// that does not count because the job is beside the policy in force. Jobs in asleep count as if they slept.
 func roomOn(m *machine.Machine, device int, asleep ...*machine.Job) (out room) {
 	at := slices.IndexFunc(m.Devices, func(g machine.GPU) bool { return g.Device == device })
 	if at < 0 {
@@ -384,6 +387,7 @@ func roomOn(m *machine.Machine, device int, asleep ...*machine.Job) (out room) {
 	g := &m.Devices[at]
 	out.outside = g.Used
 	var taken uint64
+	beside := besidePolicy()
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
 		if j.State == machine.Ended || j.LeavesRoom() {
@@ -392,7 +396,7 @@ func roomOn(m *machine.Machine, device int, asleep ...*machine.Job) (out room) {
 		for n := range j.Devices {
 			d := &j.Devices[n]
 			sleeps := slices.Contains(asleep, j)
-			if m.DeviceOf(d) != at || !d.Limited && !sleeps {
+			if m.DeviceOf(d) != at || (!d.Limited || beside(j)) && !sleeps {
 				continue
 			}
 			held := max(d.Used, d.Driver)

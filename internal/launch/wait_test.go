@@ -50,6 +50,18 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// What a job beside the policy in force holds takes room, by the driver's count, and its limit takes none.
+func TestRoomBesidePolicy(t *testing.T) {
+	defer func(was func() func(*machine.Job) bool) { besidePolicy = was }(besidePolicy)
+	besidePolicy = func() func(*machine.Job) bool { return func(j *machine.Job) bool { return j.Name == "beside" } }
+	for name, want := range map[string]room{"beside": {left: 8 * gib, outside: 2 * gib}, "ration": {left: gib}} {
+		d := machine.Device{UUID: "GPU-0", Limited: true, Limit: 9 * gib, Used: 7 * gib, Driver: 2 * gib}
+		m := machine.Machine{Devices: []machine.GPU{{UUID: "GPU-0", Total: 10 * gib, Used: 2 * gib}}, Jobs: []machine.Job{{Name: name, State: machine.Running, Devices: []machine.Device{d}}}}
+		r := roomOn(&m, 0)
+		expect.True(t, r.left == want.left && r.outside == want.outside && (len(r.holders) == 0) == (name == "beside"), name, r)
+	}
+}
+
 func TestWants(t *testing.T) {
 	driver := &gpu.Driver{Devices: []gpu.Device{{Total: 10 * gib, Reserved: gib}, {Total: 10 * gib}}}
 	wants := func(driver *gpu.Driver, bytes ...uint64) (map[int]uint64, error) {

@@ -66,12 +66,16 @@ type userRow struct {
 	waiting               int // commands in a queue
 }
 
+// besidePolicy is a variable for tests.
+var besidePolicy = machine.BesidePolicy
+
 // users returns a row for all users together, and one for each.
 func (m *Model) users() []userRow {
 	rows := []userRow{{}}
 	for _, name := range m.owners() {
 		rows = append(rows, userRow{name: name})
 	}
+	beside := besidePolicy()
 	for r := range rows {
 		u := &rows[r]
 		for i := range m.sample.Jobs {
@@ -84,7 +88,7 @@ func (m *Model) users() []userRow {
 			for _, d := range j.Devices {
 				u.held += d.Used
 				u.refused += d.Refused
-				if d.Total > 0 && d.Limited && !j.LeavesRoom() { // a limit on devices that no process has seen yet does not count
+				if d.Total > 0 && d.Limited && !j.LeavesRoom() && !beside(j) { // a limit on devices that no process has seen yet does not count
 					u.limits += min(d.Limit, ^u.limits)
 				}
 			}

@@ -402,6 +402,19 @@ func TestDenied(t *testing.T) {
 	expect.True(t, len(m.events()) == 1 && strings.Contains(m.events()[0].text, "carl"), m.events())
 }
 
+// The limit of a job beside the policy in force is not handed out to its user.
+func TestUsersBesidePolicy(t *testing.T) {
+	defer func(was func() func(*machine.Job) bool) { besidePolicy = was }(besidePolicy)
+	besidePolicy = func() func(*machine.Job) bool { return func(j *machine.Job) bool { return j.Name == "beside" } }
+	var s Sample
+	for _, name := range []string{"beside", "ration"} {
+		s.Jobs = append(s.Jobs, machine.Job{Name: name, Owner: "anna", Devices: []machine.Device{{Total: 10 * gib, Used: gib, Limited: true, Limit: 8 * gib}}})
+	}
+	for _, u := range modelOf(s, 120, 40).users() {
+		expect.True(t, u.limits == 8*gib && u.held == 2*gib, u)
+	}
+}
+
 // Without an agent, what is known of a device are the limits of this user's jobs, and the frame says so.
 func TestOwnLimitsOnly(t *testing.T) {
 	s := wholeMachine()

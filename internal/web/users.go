@@ -72,9 +72,13 @@ type holdings struct {
 	jobs    map[string]int // number of jobs by name
 }
 
+// besidePolicy is a variable for tests.
+var besidePolicy = machine.BesidePolicy
+
 // holdingsOf adds up what each user (or job) has of each device.
 func (h *hub) holdingsOf(m *machine.Machine) *holdings {
 	u := &holdings{map[int]map[string]*share{}, map[string]*share{}, map[string]int{}}
+	beside := besidePolicy()
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
 		if j.State == machine.Ended {
@@ -90,7 +94,8 @@ func (h *hub) holdingsOf(m *machine.Machine) *holdings {
 				u.total(name).asleep = true
 				continue
 			}
-			if at < 0 || d.Limit == 0 && d.Used == 0 { // without a limit, or with one of nothing, a job has only what it holds
+			counts := d.Limited && !beside(j)
+			if at < 0 || d.Used == 0 && (!counts || d.Limit == 0) { // without a limit, or with one of nothing, a job has only what it holds
 				continue
 			}
 			on, all := u.on(m.Devices[at].Device, name), u.total(name)
@@ -99,7 +104,7 @@ func (h *hub) holdingsOf(m *machine.Machine) *holdings {
 			}
 			for _, s := range []*share{on, all} {
 				s.used += min(d.Used, ^s.used)
-				if d.Limited {
+				if counts {
 					s.limit += min(d.Limit, ^s.limit)
 					s.limits++
 				} else {

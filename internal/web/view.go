@@ -68,7 +68,7 @@ func withDevices(m *machine.Machine) (*machine.Machine, bool) {
 	if len(m.Devices) > 0 {
 		return m, false
 	}
-	out := *m
+	out, beside := *m, besidePolicy()
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
 		for n := range j.Devices {
@@ -90,7 +90,7 @@ func withDevices(m *machine.Machine) (*machine.Machine, bool) {
 			}
 			g := &out.Devices[at]
 			g.Used += d.Used
-			if j.LeavesRoom() {
+			if j.LeavesRoom() || beside(j) {
 				continue
 			}
 			if d.Limited && d.Limit > 0 {
