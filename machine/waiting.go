@@ -132,8 +132,8 @@ func waitingAt(place int, q job.Waiting, folder string, uid int) Waiting {
 }
 
 // isWaiting reports whether the process that waits exists, and is of that user. Which one it is is the word of the queue's
-// owner, who could name a process of another user. The policy's service names the client that asked, which may have ended
-// since: its PID may be another process's.
+// owner, who could name a process of another user. The policy's service names the first client, which may have ended
+// a moment ago: its PID may be another process's.
 func isWaiting(q job.Waiting, uid int) bool {
 	start, err := proc.Started(q.PID)
 	owner, _, _, err2 := proc.Owner(q.PID)

@@ -52,10 +52,10 @@ func newStopCommand(a *app) *cobra.Command {
 left after the grace period. SIGCONT follows SIGTERM, so that a stopped process
 can clean up, too. These are the processes that hold memory in the job, and
 those of its command, with everything that it has started; ration run then ends
-as the command does. A command that waits for room leaves the queue, and so does
-a program that waits for its user's ration (of several the first).
-The kernel says which processes they are, by the locks that they hold, and a
-signal cannot reach another process that has got such a PID.
+as the command does. A command that waits for room leaves the queue, and so do
+all programs that wait for their user's ration. The kernel says which processes
+they are, by the locks that they hold, and a signal cannot reach another process
+that has got such a PID.
 
 A JOB is a name that ration ps shows, the path of a region, with a slash in it,
 or for root USER/NAME, a job of another user. Before it ends a job of another

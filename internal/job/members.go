@@ -94,13 +94,13 @@ func Members(j Job) (out []Member) {
 		add(q.PID, nil, func() bool { return q.isLauncher(q.PID) })
 		q.Close()
 	}
-	if uid, is := UserOf(filepath.Base(folder)); is && filepath.Dir(folder) == RootFolder { // a program that waits for the user's ration
-		waits := func() int {
+	if uid, is := UserOf(filepath.Base(folder)); is && filepath.Dir(folder) == RootFolder { // programs that wait for the user's ration
+		waiting := func() []Client {
 			w, _ := WaitingForRation(uid)
-			return w.PID
+			return w.Clients
 		}
-		if pid := waits(); pid != 0 {
-			add(pid, map[int]bool{proc.Account(uid): true}, func() bool { return waits() == pid })
+		for _, c := range waiting() {
+			add(c.PID, map[int]bool{proc.Account(uid): true}, func() bool { return slices.Contains(waiting(), c) })
 		}
 	}
 	uids := map[int]bool{}

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -24,10 +25,30 @@ const maxWaitingFile = maxWaiting * recordSize
 type UserWaiting struct {
 	Place int `json:"place"` // in root's queue; 1 is the next
 	Waiting
+	Clients []Client `json:"clients,omitempty"` // all programs of the user that wait; PID and Start are those of the first
 }
 
-// PublishWaiting writes the users that wait in root's queue. Calls must not overlap.
-func PublishWaiting() error {
+// Client is a program that waits for its user's ration.
+type Client struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // as in Waiting
+}
+
+// ClientOf returns the client with a PID; this process if it is 0, because the client cannot be seen from here.
+func ClientOf(pid int) Client {
+	c := Client{PID: cmp.Or(pid, os.Getpid())}
+	c.Start, _ = proc.Started(c.PID)
+	return c
+}
+
+// exists reports whether the program exists: another process may have its PID by now.
+func (c Client) exists() bool {
+	start, err := proc.Started(c.PID)
+	return err == nil && start == c.Start
+}
+
+// PublishWaiting writes the users that wait in root's queue; clients are their programs, by user. Calls must not overlap.
+func PublishWaiting(clients map[int][]Client) error {
 	all, err := Queue(RootFolder)
 	if err != nil {
 		return err
@@ -35,7 +56,7 @@ func PublishWaiting() error {
 	users := []UserWaiting{}
 	for i, w := range all {
 		if w.UID > 0 {
-			users = append(users, UserWaiting{i + 1, w})
+			users = append(users, UserWaiting{i + 1, w, clients[w.UID]})
 		}
 	}
 	text, err := json.Marshal(users)
@@ -66,15 +87,22 @@ func WaitingForRation(uid int) (w UserWaiting, waits bool) {
 	return all[i], true
 }
 
-// WaitingUsers returns the users that wait in root's queue, or that waited when the service ended, in their order, if the
-// process that waits exists.
+// WaitingUsers returns the users that wait in root's queue, or that waited when the service ended, in their order, and of
+// their programs those that exist; no user without one. A user whose first program has ended does not seem to have left the
+// queue before the service names the next.
 func WaitingUsers() (all []UserWaiting) {
 	all, err := ReadPolicyFile[UserWaiting](PolicyWaiting, maxWaitingFile)
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(all, func(w UserWaiting) bool {
-		start, err := proc.Started(w.PID)
-		return err != nil || start != w.Start
-	})
+	for i := range all {
+		w := &all[i]
+		if len(w.Clients) == 0 {
+			w.Clients = []Client{{w.PID, w.Start}}
+		}
+		if w.Clients = slices.DeleteFunc(w.Clients, func(c Client) bool { return !c.exists() }); len(w.Clients) > 0 {
+			w.PID, w.Start = w.Clients[0].PID, w.Clients[0].Start
+		}
+	}
+	return slices.DeleteFunc(all, func(w UserWaiting) bool { return len(w.Clients) == 0 })
 }

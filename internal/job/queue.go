@@ -63,6 +63,7 @@ type Waiting struct {
 type Ticket struct {
 	file   *os.File
 	number uint64
+	record Waiting
 }
 
 // Enqueue puts this process at the end of the queue of this user's folder of jobs. w says what it waits for; its
@@ -134,14 +135,30 @@ func (t *Ticket) take(w Waiting) error {
 	}
 	w.Ticket, w.Since, w.PID = t.number, cmp.Or(w.Since, time.Now().UnixNano()), cmp.Or(w.PID, os.Getpid())
 	w.Start, _ = proc.Started(w.PID)
-	record, err := json.Marshal(w)
+	t.record = w
+	err := t.writeRecord()
+	binary.LittleEndian.PutUint64(next[:], t.number+1)
+	_, err2 := t.file.WriteAt(next[:], 0)
+	return errors.Join(err, err2)
+}
+
+// writeRecord writes the ticket's record. Nobody else writes it while the ticket is held.
+func (t *Ticket) writeRecord() error {
+	record, err := json.Marshal(t.record)
 	if err == nil && len(record) < recordSize {
 		record = append(record, make([]byte, recordSize-len(record))...)
 		_, err = t.file.WriteAt(record, recordAt(t.number))
 	}
-	binary.LittleEndian.PutUint64(next[:], t.number+1)
-	_, err2 := t.file.WriteAt(next[:], 0)
-	return errors.Join(err, err2)
+	return err
+}
+
+// SetClient says that another process waits with the ticket. Its place and its time stay.
+func (t *Ticket) SetClient(c Client) error {
+	if c.PID == t.record.PID && c.Start == t.record.Start {
+		return nil
+	}
+	t.record.PID, t.record.Start = c.PID, c.Start
+	return t.writeRecord()
 }
 
 // skipRecords moves the ticket's number to the next one whose record is not that of a ticket that is held. Numbers that

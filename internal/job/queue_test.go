@@ -194,3 +194,19 @@ func TestFindQueuedAmongMany(t *testing.T) {
 	defer service.Leave()
 	expect.True(t, FindQueued(dir, "user-7") == nil, "a client of the policy's service counts as this user's command")
 }
+
+// A ticket that several clients share names another one when the first has left.
+func TestTicketOfAnotherClient(t *testing.T) {
+	dir := queueForTest(t)
+	ticket := enqueued(t, "a")
+	before, err := Queue(dir)
+	expect.OK(t, err)
+	enqueued(t, "b")
+	parent := ClientOf(os.Getppid())
+	expect.OK(t, ticket.SetClient(parent))
+	after, err := Queue(dir)
+	expect.OK(t, err)
+	expect.Equal(t, jobsIn(t, dir), "ab", "the queue", "is")
+	expect.Equal(t, Client{after[0].PID, after[0].Start}, parent, "the client", "is")
+	expect.Equal(t, after[0].Since, before[0].Since, "the time", "is")
+}

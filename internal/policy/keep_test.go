@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -116,4 +117,23 @@ func TestPlaceInQueue(t *testing.T) {
 	for uid, want := range map[int]int{1000: 1, 1001: 3, 1002: 4} {
 		expect.Equal(t, placeOf(all, uid), want)
 	}
+}
+
+// The client that took the ticket can leave while it is taken; another one that waits is named then.
+func TestTicketNamesWhoWaits(t *testing.T) {
+	t.Setenv(job.EnvFolder, filepath.Join(t.TempDir(), "jobs"))
+	k := newKeeper(slog.New(slog.DiscardHandler), nil)
+	first, second := job.ClientOf(os.Getpid()), job.ClientOf(os.Getppid())
+	w := &waitingUser{clients: []job.Client{first}, left: make(chan struct{}), ended: make(chan struct{})}
+	k.queue.users[4711] = w
+	ticket, err := job.Enqueue(job.Waiting{Job: "u4711", UID: 4711, PID: first.PID})
+	expect.OK(t, err)
+	defer ticket.Leave()
+	k.enter(&mustWait{uid: 4711}, second, nil)
+	k.leave(4711, w, first, nil)
+	k.setTicket(w, ticket)
+	all, err := job.Queue(job.Folder())
+	expect.OK(t, err)
+	expect.Must(t, len(all) == 1, all)
+	expect.Equal(t, all[0].PID, second.PID, "the ticket names pid", "is")
 }

@@ -6,8 +6,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"ration/internal/abi"
@@ -46,17 +44,6 @@ func (e *mustWait) Error() string { return e.why }
 // errGone is returned if no client waits any more.
 var errGone = errors.New("the client has gone")
 
-// waitingUser is a user with clients that wait.
-type waitingUser struct {
-	clients int           // guarded by queue.mu
-	absent  bool          // guarded by queue.mu: one of the clients waited for the service before this one, and has not come yet
-	left    chan struct{} // closed when there are none
-	ended   chan struct{} // closed when the user has the job, or was refused it
-	err     error         // valid after ended is closed
-
-	now atomic.Pointer[position] // nil at first
-}
-
 // position is what the clients of a user are told: the place in the queue, and why.
 type position struct {
 	place int
@@ -65,23 +52,6 @@ type position struct {
 
 // tellEvery is how often clients are told of a better place in the queue.
 const tellEvery = time.Second
-
-// queue has the users that wait.
-type queue struct {
-	mu    sync.Mutex
-	users map[int]*waitingUser // guarded by mu
-
-	publishing sync.Mutex // held while the file for users is written
-}
-
-// publishQueue writes the file in which users find their place in the queue.
-func (k *keeper) publishQueue() {
-	k.queue.publishing.Lock()
-	defer k.queue.publishing.Unlock()
-	if err := job.PublishWaiting(); err != nil && k.mayLog(0) {
-		k.log.Error("writing which users wait", "error", err)
-	}
-}
 
 // waits reports whether a user's rule lets programs wait.
 func (r *rations) waits(uid int) bool {
@@ -300,8 +270,9 @@ func (r *rations) wants(uid int, at region.Place) map[int]uint64 {
 // promise of the queue keeps the job: another user would get it in between. The error says that the user is refused the job,
 // or that the client has gone.
 func (k *keeper) wait(c *connlimit.Conn, m *mustWait, answer func() error) error {
-	w := k.enter(m, c)
-	defer k.leave(m.uid, w)
+	client := job.ClientOf(c.PID)
+	w := k.enter(m, client, c.User)
+	defer k.leave(m.uid, w, client, c.User)
 	_ = c.SetDeadline(time.Now().Add(requestTimeout))
 	if _, err := fmt.Fprintf(c, "%s %s\n", waitWord, m.why); err != nil {
 		return errGone
@@ -338,64 +309,6 @@ func (k *keeper) wait(c *connlimit.Conn, m *mustWait, answer func() error) error
 	}
 }
 
-// enter adds a client of a user. The first one takes a ticket for the user.
-func (k *keeper) enter(m *mustWait, c *connlimit.Conn) *waitingUser {
-	k.queue.mu.Lock()
-	defer k.queue.mu.Unlock()
-	w := k.queue.users[m.uid]
-	if w == nil {
-		w = &waitingUser{left: make(chan struct{}), ended: make(chan struct{})}
-		k.queue.users[m.uid] = w
-		k.noteWaits(m)
-		go k.awaitRoom(w, m, c.PID, c.User)
-	}
-	if !w.absent {
-		w.clients++
-	}
-	w.absent = false
-	return w
-}
-
-// comeAgain is how long clients ask again after the service has ended (shim/userjob.c).
-const comeAgain = 10 * time.Second
-
-// resumeQueue gives the users that waited when the last service ended their places, until their clients have come again.
-func (k *keeper) resumeQueue() {
-	var start []func() // each writes the list of those that wait: when all have their tickets, as the next service reads it
-	for _, was := range job.WaitingUsers() {
-		m := &mustWait{uid: was.UID, wants: was.Wants, wakes: was.Wakes, asked: true}
-		ticket, err := job.Enqueue(was.Waiting)
-		w := &waitingUser{clients: 1, absent: true, left: make(chan struct{}), ended: make(chan struct{})}
-		k.queue.users[was.UID] = w
-		start = append(start, func() { k.awaitTurn(w, m, was.Waiting, ticket, err, nil) })
-		time.AfterFunc(comeAgain, func() { k.giveUp(was.UID, w) })
-	}
-	for _, wait := range start {
-		go wait()
-	}
-}
-
-// giveUp removes a client that has not come again.
-func (k *keeper) giveUp(uid int, w *waitingUser) {
-	k.queue.mu.Lock()
-	absent := w.absent
-	w.absent = false
-	k.queue.mu.Unlock()
-	if absent {
-		k.leave(uid, w)
-	}
-}
-
-// leave removes a client.
-func (k *keeper) leave(uid int, w *waitingUser) {
-	k.queue.mu.Lock()
-	defer k.queue.mu.Unlock()
-	if w.clients--; w.clients == 0 {
-		delete(k.queue.users, uid)
-		close(w.left)
-	}
-}
-
 // awaitRoom makes the job of a user that waits when it is the user's turn and there is room. It keeps the job until
 // the clients have their promises. To enter and to leave the queue counts as the user's time: a user can do so without end.
 func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int, user *connlimit.User) {
@@ -410,14 +323,17 @@ func (k *keeper) awaitRoom(w *waitingUser, m *mustWait, pid int, user *connlimit
 func (k *keeper) awaitTurn(w *waitingUser, m *mustWait, of job.Waiting, ticket *job.Ticket, err error, user *connlimit.User) {
 	var held *os.File
 	for err == nil {
+		k.setTicket(w, ticket)
 		if held, err = k.grantInTurn(w, m, ticket); !errors.Is(err, errPass) {
 			break
 		}
+		k.setTicket(w, nil)
 		ticket.Leave()
 		ticket, err = job.Enqueue(of)
 	}
 	w.err = err
 	k.noteWaited(m, of.Since, err)
+	k.setTicket(w, nil)
 	close(w.ended)
 	if ticket != nil {
 		ticket.Leave() // after the job is made, which then holds its room
