@@ -57,16 +57,23 @@ func livingOn(s *machine.Job, device int) iter.Seq2[machine.Process, machine.Hol
 	}
 }
 
-// notEnforced lists in sentences the processes in which a share of a device is not enforced, and
+// notEnforced lists in sentences the processes in which a share or a cap of a device is not enforced, and
 // why.
-func notEnforced(s machine.Job, device int) (out []string) {
+func notEnforced(s machine.Job, d machine.Device) (out []string) {
 	var reasons []string
 	pids := map[string][]string{}
-	for p, h := range livingOn(&s, device) {
-		if h.Compute == nil || h.Compute.State != machine.NotEnforced {
+	for p, h := range livingOn(&s, d.Device) {
+		reason := ""
+		switch c := h.Compute; {
+		case c == nil:
+		case c.State == machine.NotEnforced:
+			reason = c.Reason
+		case d.Compute != nil && d.Compute.Share == 0 && d.Compute.Max != 0 && h.Context > 0 && !c.Held:
+			reason = "it started before the job had a cap (restart it)"
+		}
+		if reason == "" {
 			continue
 		}
-		reason := h.Compute.Reason
 		if pids[reason] == nil {
 			reasons = append(reasons, reason)
 		}
@@ -86,6 +93,19 @@ func notEnforced(s machine.Job, device int) (out []string) {
 	return out
 }
 
+// printNotEnforced prints where a share or a cap of a job is not enforced.
+func (a *app) printNotEnforced(s machine.Job) {
+	for _, d := range s.Devices {
+		what := "share"
+		if d.Compute != nil && d.Compute.Share == 0 {
+			what = "cap"
+		}
+		for _, text := range notEnforced(s, d) {
+			a.out.paragraph(bold, 2, "device %d: its %s is %s", d.Device, what, text)
+		}
+	}
+}
+
 // whyCompute explains a job's shares and caps.
 func whyCompute(s machine.Job) (out []WhyCompute) {
 	for _, d := range s.Devices {
@@ -101,7 +121,7 @@ func whyCompute(s machine.Job) (out []WhyCompute) {
 			parts = append(parts, fmt.Sprintf("cap %d %%: it used %s of the device's time, and its launches waited %s for it, over all threads",
 				c.Max, humanfmt.Span(time.Duration(c.Used)), humanfmt.Span(time.Duration(c.Waited))))
 		}
-		parts = append(parts, notEnforced(s, d.Device)...)
+		parts = append(parts, notEnforced(s, d)...)
 		out = append(out, WhyCompute{s.Name, s.Path, d.Device, *c, strings.Join(parts, "; ")})
 	}
 	return out

@@ -9,12 +9,18 @@ import (
 
 // working returns a process with a slice and so many contexts with work on device 0.
 func working(pid, contexts int, slice uint64, state string) machine.Process {
-	c := &machine.ProcessCompute{State: state, Slice: slice, Working: contexts}
+	c := &machine.ProcessCompute{State: state, Slice: slice, Working: contexts, Held: state != earlier}
+	if state == earlier {
+		c.State = ""
+	}
 	if state == machine.NotEnforced {
 		c.Reason = "the driver refused the time slice"
 	}
 	return machine.Process{PID: pid, State: machine.Live, Holdings: []machine.Holding{{Device: 0, Context: 1, Compute: c}}}
 }
+
+// earlier is the state of a process that started before the job had a share or a cap.
+const earlier = "earlier"
 
 func TestWhyCompute(t *testing.T) {
 	for _, tt := range []struct {
@@ -31,6 +37,8 @@ func TestWhyCompute(t *testing.T) {
 		{"nobody", machine.Compute{Share: 30, Round: 20_000}, nil, "share 30 % of a round of 20 ms: no process uses the device"},
 		{"a cap", machine.Compute{Max: 10, Used: 3e9, Waited: 27e9}, []machine.Process{working(1, 1, 0, "")},
 			"cap 10 %: it used 3 s of the device's time, and its launches waited 27 s for it, over all threads"},
+		{"a cap of later", machine.Compute{Max: 10}, []machine.Process{working(1, 1, 0, ""), working(2, 1, 0, earlier)},
+			"cap 10 %: it used 0 s of the device's time, and its launches waited 0 s for it, over all threads; not enforced in pid 2: it started before the job had a cap (restart it)"},
 		{"not enforced", machine.Compute{Share: 5, Round: 1000}, []machine.Process{
 			working(1, 0, 0, machine.NotEnforced), working(2, 0, 0, machine.NotEnforced), working(3, 0, 0, machine.NotEnforced),
 			working(4, 0, 0, machine.NotEnforced), working(5, 0, 0, machine.NotEnforced)},

@@ -248,6 +248,9 @@ func limitsText(u policy.Standing) string {
 			later = ", less than the ration now"
 		}
 	}
+	if u.Runs > 0 {
+		later = " beside " + humanfmt.Plural(u.Runs, "run", "runs")
+	}
 	if same {
 		return memoryText(limits[0]) + later
 	}

@@ -36,8 +36,8 @@ func TestNamedLimitsOfUsersJob(t *testing.T) {
 	}
 	expect.Equal(t, limitsText(u), "0=50g")
 	expect.Equal(t, placeText(u), "0")
-	u.Limits[0].Memory = 0 // runs have it all
-	expect.Equal(t, limitsText(u), "0=0")
+	u.Limits[0].Memory, u.Runs = 0, 2 // they have it all
+	expect.Equal(t, limitsText(u), "0=0 beside 2 runs")
 }
 
 // It says of each job which GPUs it is on.

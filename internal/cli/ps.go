@@ -314,7 +314,7 @@ func (a *app) noteShared(name string, jobs []machine.Job) {
 	case !record.Running:
 		text = "has ended, and was"
 	}
-	a.out.paragraph(plain, 0, "%s %s in the job of all your programs, which is:", oneWord(name), text)
+	a.out.paragraph(plain, 0, "%s %s in %s, the job of all your programs.", oneWord(name), text, proc.UserName(os.Getuid()))
 }
 
 func (a *app) printJob(s machine.Job) {
@@ -328,11 +328,7 @@ func (a *app) printJob(s machine.Job) {
 	}
 	a.printDevices(&s)
 	a.printProcesses(s)
-	for _, d := range s.Devices {
-		for _, text := range notEnforced(s, d.Device) {
-			a.out.paragraph(bold, 2, "device %d: its share is %s", d.Device, text)
-		}
-	}
+	a.printNotEnforced(s)
 	if s.Priority != "" {
 		a.out.paragraph(plain, 2, "%s", s.PrioritySentence())
 	}

@@ -142,7 +142,7 @@ func (a *app) eachStopped(names []string, yes bool, verb string, stop func(name 
 		out := Stopped{Job: nameOf(names[i], j), Path: j.Path, Signalled: pidsOf(done.Asked), Killed: done.Killed, Left: pidsOf(done.Left)}
 		printErr := a.print(out, func() {
 			if err == nil || len(done.Asked) > 0 {
-				a.out.printf("%s\n", stoppedText(names[i], done))
+				a.out.printf("%s\n", stoppedText(names[i], done, runsBeside(j)))
 			}
 		})
 		errs = append(errs, printErr, cmp.Or(err, leftError(names[i], done)))
@@ -168,10 +168,24 @@ func awaitLauncher(name string, j job.Job) {
 	}
 }
 
-// stoppedText says what stop did.
-func stoppedText(name string, done job.Stopped) string {
+// runsBeside returns the names of a user's runs, if the job is that of all other programs of the user.
+func runsBeside(j job.Job) (names []string) {
+	if uid, is := job.PolicyUser(j.Path); is && !job.IsRun(j.Path) {
+		for _, run := range job.RunsOf(uid) {
+			names = append(names, run.Title())
+		}
+	}
+	return names
+}
+
+// stoppedText says what stop did. runs are names of runs that it did not stop.
+func stoppedText(name string, done job.Stopped, runs []string) string {
 	if len(done.Asked) == 0 {
-		return oneWord(name) + ": no process of it is left"
+		text := oneWord(name) + ": no process of it is left"
+		if len(runs) > 0 {
+			text += " (runs are jobs of their own: " + strings.Join(runs, ", ") + ")"
+		}
+		return text
 	}
 	text := oneWord(name) + ": " + humanfmt.Plural(len(done.Asked), "process got a signal", "processes got a signal")
 	if done.Killed > 0 {

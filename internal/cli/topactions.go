@@ -63,7 +63,7 @@ func onJob(j machine.Job, do func(job.Job) (job.Stopped, error)) (string, error)
 			return "", fmt.Errorf("%s: %w", oneWord(name), err)
 		}
 		done, err := do(found)
-		return stoppedText(name, done), cmp.Or(err, leftError(name, done))
+		return stoppedText(name, done, nil), cmp.Or(err, leftError(name, done))
 	}
 	found, err := lookUpJob(argumentOf(&j), job.FindFolder)
 	if err != nil {
@@ -73,7 +73,7 @@ func onJob(j machine.Job, do func(job.Job) (job.Stopped, error)) (string, error)
 		return "", fmt.Errorf("%s: it has ended, or another job has its name now", oneWord(name))
 	}
 	done, err := do(found)
-	return stoppedText(name, done), cmp.Or(err, leftError(name, done))
+	return stoppedText(name, done, runsBeside(found)), cmp.Or(err, leftError(name, done))
 }
 
 // errWaitsNoMore is returned if a command is no longer the one in the queue that was shown.

@@ -27,6 +27,7 @@ type Standing struct {
 	Job        string        `json:"job,omitempty"`   // path of the region; empty if there is none
 	Limits     []DeviceLimit `json:"limits,omitempty"`
 	RationLent bool          `json:"ration_lent,omitempty"` // the job sleeps, and its ration is lent
+	Runs       int           `json:"runs,omitempty"`        // of the user, which have parts of the ration; Limits are those of the rest
 	GPUs       []int         `json:"gpus,omitempty"`        // devices that the job sees; empty if it sees all
 	Placed     string        `json:"placed,omitempty"`      // why the job is on these devices
 	Moves      bool          `json:"moves,omitempty"`       // the rule has other devices: the job moves there when no program of the user runs, and there is room
@@ -165,7 +166,8 @@ func (p *Policy) Show(uid int) Standing {
 	if out.Moves = !out.Exempt && r.misplacedAt(uid, at); out.Moves {
 		out.GPUCount = r.wanted(rule.Default)
 	}
-	whole := !out.RationLent && len(job.RunsOf(uid)) == 0 // otherwise the user has more than the job
+	out.Runs = len(job.RunsOf(uid))
+	whole := !out.RationLent && out.Runs == 0 // otherwise the user has more than the job
 	for d := range abi.Devices {
 		if has.Hidden[d] != 0 {
 			continue
