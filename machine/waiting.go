@@ -147,8 +147,10 @@ func (s *userState) readQueues(paths []string) (changed bool) {
 		uid, most = job.User(), maxListed
 	}
 	var now []Waiting
-	if q, waits := job.WaitingForRation(uid); waits && s.uid == ownUser && !job.AllUsers() {
-		now = append(now, waitingAt(q.Place, q.Waiting, job.RootFolder, uid))
+	if s.uid == ownUser && !job.AllUsers() {
+		if q, waits := job.WaitingForRation(uid); waits {
+			now = append(now, waitingAt(q.Place, q.Waiting, job.RootFolder, uid))
+		}
 	}
 	for _, folder := range paths {
 		now = append(now, readQueue(folder, uid, most)...)

@@ -254,9 +254,9 @@ func Stop(j Job, grace time.Duration) (out Stopped, err error) {
 		}
 		var errs []error
 		for _, m := range members {
-			start, _ := proc.Started(m.PID)
+			start, err := proc.Started(m.PID)
 			id := identity{m.PID, start}
-			if sent[id] == signal {
+			if err != nil || sent[id] == signal { // it has ended just now, or is about to
 				continue
 			}
 			if sent[id] == 0 {

@@ -73,9 +73,12 @@ func isStanding(j Job) bool {
 	return standing && !PolicyEnded(j.Path)
 }
 
-// PolicyEnded reports whether a job is that of a user or a run of a policy that is not in force any more: no program joins it,
-// and it ends with those that are in it.
+// LeftName is a file in the folder of a user's job or run that was left to its processes when the policy ended: no program joins
+// it, and it ends with them. Only root can write that folder.
+const LeftName = "left"
+
+// PolicyEnded reports whether a job is one of these.
 func PolicyEnded(path string) bool {
 	_, is := PolicyUser(path)
-	return is && !PolicyInForce()
+	return is && safepath.Exists(filepath.Join(filepath.Dir(path), LeftName))
 }

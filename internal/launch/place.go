@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -158,41 +159,37 @@ var anywhere = region.Limits{}.Visible()
 func runningJobs() (all Booking) {
 	jobs, _ := job.List() // the job itself has just been made in that folder, so an error is no refusal
 	for _, j := range jobs {
-		if _, is := job.PolicyUser(j.Path); is {
-			if l, err := region.LimitsBeside(j.Path); err == nil {
-				all.Add(l)
-			}
-		} else if job.Running(j) {
-			l, _ := limitsOf(j)
-			all.Add(l)
+		if _, is := job.PolicyUser(j.Path); is && !job.PolicyEnded(j.Path) || job.Running(j) {
+			all.Add(limitsOf(j))
 		}
 	}
 	return all
 }
 
-// JobsOfRoot returns the sum of the limits of root's own jobs that have not ended and do not sleep, for a policy.
-func JobsOfRoot() (all Booking) {
+// JobsOfRoot returns the limits of root's own jobs that have not ended, for a policy, by the paths of their regions.
+func JobsOfRoot() map[string]region.Limits {
+	all := map[string]region.Limits{}
 	jobs, _ := job.List() // without the list, what they hold still counts
 	for _, j := range jobs {
-		if _, is := job.PolicyUser(j.Path); is {
-			continue
-		}
-		if _, standing := job.StandingSince(j); !standing && !job.Running(j) {
-			continue
-		}
-		if l, sleeps := limitsOf(j); !sleeps {
-			all.Add(l)
+		_, ofUser := job.PolicyUser(j.Path)
+		_, standing := job.StandingSince(j)
+		if filepath.Dir(filepath.Dir(j.Path)) == job.RootFolder && !ofUser && (standing || job.Running(j)) {
+			all[j.Path] = limitsOf(j)
 		}
 	}
 	return all
 }
 
-// limitsOf returns the limits of a job of this user, and whether it sleeps. There are none yet, or none that can be read, if it is
-// about to begin.
-func limitsOf(j job.Job) (l region.Limits, sleeps bool) {
-	r, err := region.Open(j.Path, region.Options{NoCreate: true})
+// limitsOf returns the limits of a job of this user. There are none yet, or none that can be read, if it is about to begin. Of a job
+// that others can write, root has them beside the region.
+func limitsOf(j job.Job) region.Limits {
+	l, err := region.LimitsBeside(j.Path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return l
+	}
+	r, err := region.OpenReadOnly(j.Path)
 	if err != nil {
-		return l, false
+		return l
 	}
 	defer r.Close()
 	for d := range abi.Devices {
@@ -200,8 +197,7 @@ func limitsOf(j job.Job) (l region.Limits, sleeps bool) {
 		c, _ := r.Compute(d)
 		l.Memory[d], l.Compute[d] = memory, uint64(c.Share)
 	}
-	word, err := r.Sleep()
-	return l, err == nil && word.State() == abi.Asleep
+	return l
 }
 
 // candidates returns the devices that limits allow, beside the limits of other jobs. Memory counts as free

@@ -228,7 +228,7 @@ func (p Plan) newWaiter(wants map[int]uint64, driver *gpu.Driver) *waiter {
 }
 
 func (wait Wait) newWaiter(wants map[int]uint64, devices int) *waiter {
-	w := &waiter{wants: wants, devices: devices, tell: wait.Tell, sleep: wait.Sleep, idle: wait.Idle, takeBack: wait.TakeBack, began: time.Now(), atOnce: wait.Most < 0}
+	w := &waiter{wants: wants, devices: devices, tell: wait.Tell, sleep: wait.Sleep, idle: wait.Idle, takeBack: wait.TakeBack, roomy: anywhere, began: time.Now(), atOnce: wait.Most < 0}
 	if wait.Most > 0 {
 		w.most, w.expired = wait.Most, time.After(wait.Most)
 	}

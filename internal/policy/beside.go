@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -12,11 +13,11 @@ import (
 
 // beside is what the ration of a user must fit beside: the rations of others, and what programs hold in no ration.
 type beside struct {
-	booked []booked       // by others
-	uid    int            // the user
-	has    launch.Booking // by the user's ration already
-	held   *holdings      // nil if it is not known
-	roots  launch.Booking // the limits of root's own jobs
+	booked []booked                 // by others
+	uid    int                      // the user
+	has    launch.Booking           // by the user's ration already
+	held   *holdings                // nil if it is not known
+	roots  map[string]region.Limits // of root's own jobs that do not sleep, by path
 }
 
 // beside returns what the ration of a user must fit beside.
@@ -46,10 +47,12 @@ func (r *rations) beside(uid int) (b beside) {
 		b.held = r.seen.held
 	}
 	if r.roots == nil {
-		roots := launch.JobsOfRoot()
-		r.roots = &roots
+		if r.roots = launch.JobsOfRoot(); len(r.roots) > 0 {
+			_ = r.mustLook() // one may sleep
+		}
+		maps.DeleteFunc(r.roots, func(path string, _ region.Limits) bool { return r.seen != nil && r.seen.asleep[path] })
 	}
-	b.roots = *r.roots
+	b.roots = r.roots
 	return b
 }
 
@@ -88,30 +91,38 @@ func (b *beside) outside(d int, l region.Limits, without []int) (held, roots uin
 	if !b.growsOn(d, l) {
 		return 0, 0
 	}
-	if b.held == nil {
-		return 0, b.roots.Memory[d]
+	for _, job := range b.roots {
+		roots += job.Memory[d].Bytes()
 	}
-	rations := map[int]uint64{b.uid: l.Memory[d].Bytes(), noUser: b.roots.Memory[d]}
+	if b.held == nil {
+		return 0, roots
+	}
+	rations := map[int]uint64{b.uid: l.Memory[d].Bytes()}
 	for i := range b.booked {
 		if o := &b.booked[i]; o.run || !slices.Contains(without, o.uid) {
 			rations[o.uid] += o.limits.Memory[d].Bytes()
 		}
 	}
 	var covered, beyond uint64
+	count := func(held, ration uint64) {
+		in := min(held, ration)
+		covered, beyond = covered+in, beyond+held-in
+	}
 	for uid, ration := range rations {
-		in := min(b.held.inJobs[uid][d]+b.held.outside[uid][d], ration)
-		covered += in
-		beyond += b.held.inJobs[uid][d] + b.held.outside[uid][d] - in
+		count(b.held.inJobs[uid][d]+b.held.outside[uid][d], ration)
 	}
 	for uid, held := range b.held.outside {
 		if _, has := rations[uid]; !has {
-			beyond += held[d]
+			count(held[d], 0)
 		}
+	}
+	for path, held := range b.held.roots {
+		count(held[d], b.roots[path].Memory[d].Bytes())
 	}
 	// A process may be in several jobs by its own doing, and counts in each.
 	beyond = min(beyond, b.held.used[d]-min(covered, b.held.used[d]))
 	if beyond < leastOutside {
 		beyond = 0
 	}
-	return beyond, b.roots.Memory[d]
+	return beyond, roots
 }

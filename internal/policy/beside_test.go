@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"ration/internal/abi"
 	"ration/internal/job"
 	"ration/internal/launch"
+	"ration/internal/region"
 	"ration/machine"
 )
 
@@ -32,31 +34,36 @@ func TestOutside(t *testing.T) {
 		without         []int
 		inJobs, outside holds
 		used, has       uint64
-		roots           uint64 // limits of root's jobs, in GiB
-		want            uint64 // of device 0, in GiB, for 20 GiB of user 9
+		roots           []booked // root's own jobs: uid is what they hold, in GiB
+		want            uint64   // of device 0, in GiB, for 20 GiB of user 9
 	}{
 		{name: "nothing", want: 0},
 		{name: "in rations", booked: []booked{ration(1, 60)}, inJobs: holds{1: gigabytes(60)}, used: 60, want: 0},
 		{name: "above a ration", booked: []booked{ration(1, 20), ration(2, 20)}, inJobs: holds{1: gigabytes(60), 2: gigabytes(10)}, used: 70, want: 40},
 		{name: "of root", outside: holds{0: gigabytes(130)}, used: 130, want: 130},
-		{name: "of a job of root", outside: holds{noUser: gigabytes(30)}, used: 30, want: 30},
-		{name: "of a job of root, within its limit", outside: holds{noUser: gigabytes(30)}, used: 30, roots: 40, want: 0},
-		{name: "of a job of root, above its limit", outside: holds{noUser: gigabytes(30)}, used: 30, roots: 10, want: 20},
-		{name: "of a job of root that began later", outside: holds{noUser: gigabytes(30)}, used: 30, has: 20, roots: 40, want: 0},
+		{name: "of a job of root", roots: []booked{ration(30, 0)}, used: 30, want: 30},
+		{name: "of a job of root, within its limit", roots: []booked{ration(30, 40)}, used: 30, want: 0},
+		{name: "of a job of root, above its limit", roots: []booked{ration(30, 10)}, used: 30, want: 20},
+		{name: "of a job of root, beside one that holds little", roots: []booked{ration(30, 0), ration(1, 40)}, used: 31, want: 30},
+		{name: "of a job of root that began later", roots: []booked{ration(30, 40)}, used: 30, has: 20, want: 0},
 		{name: "the user's own, in no job", outside: holds{9: gigabytes(15)}, used: 15, want: 0},
 		{name: "the user's own, more than it asks for", outside: holds{9: gigabytes(25)}, used: 25, want: 5},
 		{name: "of a user in no job, within the ration", booked: []booked{ration(1, 60)}, inJobs: holds{1: gigabytes(10)}, outside: holds{1: gigabytes(50)}, used: 60, want: 0},
 		{name: "of a user who loses the ration", booked: []booked{ration(1, 60)}, without: []int{1}, outside: holds{1: gigabytes(50)}, used: 50, want: 50},
 		{name: "of a process that has ended since", booked: []booked{ration(1, 60)}, without: []int{1}, inJobs: holds{1: gigabytes(60)}, used: 60, want: 0},
 		{name: "of a job that has been taken back since", inJobs: holds{1: gigabytes(60)}, used: 60, want: 0},
-		{name: "more than the driver counts", booked: []booked{ration(1, 20)}, inJobs: holds{1: gigabytes(20)}, outside: holds{noUser: gigabytes(900)}, used: 50, want: 30},
+		{name: "more than the driver counts", booked: []booked{ration(1, 20)}, inJobs: holds{1: gigabytes(20)}, roots: []booked{ration(900, 0)}, used: 50, want: 30},
 		{name: "little", outside: holds{0: gigabytes(0)}, used: 1, want: 0},
 		{name: "for what the user has already", outside: holds{0: gigabytes(130)}, used: 130, has: 20, want: 0},
 	} {
-		b := beside{booked: c.booked, uid: 9, held: &holdings{inJobs: c.inJobs, outside: c.outside}}
+		b := beside{booked: c.booked, uid: 9, held: &holdings{inJobs: c.inJobs, outside: c.outside, roots: map[string][abi.Devices]uint64{}}, roots: map[string]region.Limits{}}
+		var roots uint64
+		for i, j := range c.roots {
+			path := fmt.Sprint(i)
+			b.held.roots[path], b.roots[path] = gigabytes(uint64(j.uid)), j.limits
+			roots += j.limits.Memory[0].Bytes()
+		}
 		b.held.used[0], b.has.Memory[0] = c.used*gib, c.has*gib
-		b.roots.Memory[0] = c.roots * gib
-		roots := c.roots * gib
 		if c.has > 0 {
 			roots = 0
 		}
@@ -100,7 +107,7 @@ func TestHeldOn(t *testing.T) {
 	account := func(uid int) int { return uid % 100000 } // 6 has 100006 in /etc/subuid
 	h := heldOn(&m, account)
 	expect.True(t, h.used == [abi.Devices]uint64{7, 8} && len(h.inJobs) == 1 && h.inJobs[5] == [abi.Devices]uint64{1: 33}, h.used, h.inJobs)
-	expect.True(t, len(h.outside) == 4 && h.outside[5][1] == 20 && h.outside[6][0] == 65 && h.outside[0][0] == 2 && h.outside[noUser][0] == 4, h.outside)
+	expect.True(t, len(h.outside) == 3 && h.outside[5][1] == 20 && h.outside[6][0] == 65 && h.outside[0][0] == 2 && len(h.roots) == 1 && h.roots["/run/ration/train/region"][0] == 4, h.outside, h.roots)
 	m.Findings = []machine.Finding{{Kind: machine.DriverSilent}}
 	expect.True(t, heldOn(&m, account) == nil, "the driver does not say")
 }

@@ -105,8 +105,8 @@ func (f Fail) Text() string {
 	}
 	text := whyFull(f.Err)
 	var full *noRoom
-	if errors.As(f.Err, &full) && full.outside > 0 {
-		text += " (ration ps names the programs that are in none)"
+	if errors.As(f.Err, &full) && full.outside+full.roots > 0 {
+		text += " (ration ps names what is in none)"
 	}
 	if isShortfall(f.Err) {
 		text += "; the user keeps what it had of that until there is room, and the rest of the rule counts"
@@ -249,6 +249,7 @@ func (p *Policy) enable(more []int, warn func(string)) (Result, error) {
 	if err := installLibrary(); err != nil {
 		return Result{}, err
 	}
+	takeLeft()
 	out, err := p.apply(more, warn)
 	if err == nil {
 		err = p.putInForce()
@@ -296,6 +297,7 @@ func Disable() (left []job.Job, err error) {
 		}
 		if err := job.Remove(j, true); err != nil {
 			left = append(left, j) // with processes it stays until these end
+			_ = os.WriteFile(leftPath(j), nil, 0o644)
 		}
 	}
 	for _, uid := range Users() {
@@ -306,6 +308,17 @@ func Disable() (left []job.Job, err error) {
 		}
 	}
 	return left, nil
+}
+
+func leftPath(j job.Job) string { return filepath.Join(filepath.Dir(j.Path), job.LeftName) }
+
+// takeLeft takes back the jobs that an earlier policy has left to their processes.
+func takeLeft() {
+	for _, uid := range Users() {
+		for _, j := range append(job.RunsOf(uid), jobOf(uid)) {
+			_ = os.Remove(leftPath(j))
+		}
+	}
 }
 
 // returnLent gives the jobs whose rations are lent their limits back, also where others have the room: without a policy

@@ -15,7 +15,6 @@ import (
 	"ration/internal/abi"
 	"ration/internal/gpu"
 	"ration/internal/job"
-	"ration/internal/launch"
 	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/region"
@@ -43,11 +42,11 @@ type rations struct {
 	warn    func(string)
 	note    func(uid int, text string) // writes to the log; may be nil
 
-	stays  map[int]time.Time // when rations of users could not be taken back; guarded by the lock
-	ended  []booked          // runs that have ended since the lock was taken: their part is the user's
-	roots  *launch.Booking   // of root's own jobs, once it was asked (beside)
-	seen   *seen             // nil if the machine must be looked at (mustLook)
-	unread bool              // it would have counted
+	stays  map[int]time.Time        // when rations of users could not be taken back; guarded by the lock
+	ended  []booked                 // runs that have ended since the lock was taken: their part is the user's
+	roots  map[string]region.Limits // of root's own jobs, once it was asked (beside)
+	seen   *seen                    // nil if the machine must be looked at (mustLook)
+	unread bool                     // it would have counted
 }
 
 // lockJobs takes the lock that protects the jobs of users and the policy in force. The caller must

@@ -23,12 +23,11 @@ type seen struct {
 
 // holdings are the bytes of each device that processes hold, by the driver's count: what a region says is its user's word.
 type holdings struct {
-	used    [abi.Devices]uint64         // of the whole device
-	inJobs  map[int][abi.Devices]uint64 // by processes in a user's job and runs under the policy, by user
-	outside map[int][abi.Devices]uint64 // by other processes, by account (proc.Account); noUser has those of root's other jobs
+	used    [abi.Devices]uint64            // of the whole device
+	inJobs  map[int][abi.Devices]uint64    // by processes in a user's job and runs under the policy, by user
+	outside map[int][abi.Devices]uint64    // by other processes, by account (proc.Account)
+	roots   map[string][abi.Devices]uint64 // by processes in root's own jobs, by the path of the region
 }
-
-const noUser = -1
 
 // look is the state of lookAround.
 var look = looker{read: readMachine}
@@ -145,12 +144,21 @@ func (r *rations) mustLook() bool {
 	return r.seen == nil
 }
 
+// addTo adds what is held of a device that is known.
+func addTo[K comparable](to map[K][abi.Devices]uint64, known map[int]bool, key K, device int, bytes uint64) {
+	if known[device] {
+		sum := to[key]
+		sum[device] += min(bytes, ^sum[device])
+		to[key] = sum
+	}
+}
+
 // heldOn returns what processes hold, or nil if that is not known. account is proc.Account.
 func heldOn(m *machine.Machine, account func(int) int) *holdings {
 	if slices.ContainsFunc(m.Findings, func(f machine.Finding) bool { return f.Kind == machine.DriverSilent }) {
 		return nil
 	}
-	h := &holdings{inJobs: map[int][abi.Devices]uint64{}, outside: map[int][abi.Devices]uint64{}}
+	h := &holdings{inJobs: map[int][abi.Devices]uint64{}, outside: map[int][abi.Devices]uint64{}, roots: map[string][abi.Devices]uint64{}}
 	known := map[int]bool{}
 	for _, g := range m.Devices {
 		if !g.Failed && !g.MIG && g.Device < abi.Devices { // of a divided device, jobs have the instances
@@ -158,11 +166,7 @@ func heldOn(m *machine.Machine, account func(int) int) *holdings {
 		}
 	}
 	add := func(to map[int][abi.Devices]uint64, uid, device int, bytes uint64) {
-		if known[device] {
-			sum := to[uid]
-			sum[device] += min(bytes, ^sum[device])
-			to[uid] = sum
-		}
+		addTo(to, known, uid, device, bytes)
 	}
 	for i := range m.Jobs {
 		j := &m.Jobs[i]
@@ -177,7 +181,7 @@ func heldOn(m *machine.Machine, account func(int) int) *holdings {
 			if uid, is := job.PolicyUser(j.Path); is {
 				add(h.inJobs, uid, m.Devices[at].Device, inside)
 			} else if strings.HasPrefix(j.Path, job.RootFolder+"/") {
-				add(h.outside, noUser, m.Devices[at].Device, inside)
+				addTo(h.roots, known, j.Path, m.Devices[at].Device, inside)
 			} else { // a region that a user has made elsewhere
 				add(h.outside, account(j.UID), m.Devices[at].Device, inside)
 			}

@@ -81,13 +81,13 @@ func (k *keeper) endUnlessWaits(uid int, w *waitingUser) {
 }
 
 // changed says which clients of a user wait now. It unlocks queue.mu, which the caller holds. To say it counts as the user's
-// time: a user can come and go without end.
+// time: a user can come and go without end. It does not wait for that: a client that enters gets its first line at once.
 func (k *keeper) changed(w *waitingUser, user *connlimit.User) {
 	k.nameClient(w)
 	publish := w.ticket != nil // otherwise awaitTurn does, which takes it or has left it
 	k.queue.mu.Unlock()
 	if publish {
-		user.Do(k.publishQueue)
+		go user.Do(k.publishQueue)
 	}
 }
 
