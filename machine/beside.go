@@ -9,8 +9,8 @@ import (
 // policyInForce is a variable for tests.
 var policyInForce = job.PolicyInForce
 
-// BesidePolicy returns a function that reports whether a job is beside the policy in force: a user whom the policy rations
-// has made it, and not root for the user. All programs of that user are in the user's ration, so nothing needs the limit of
+// BesidePolicy returns a function that reports whether a job is beside the policy in force: a user with a ration has made
+// it, and not root for the user. All programs of that user are in the user's ration, so nothing needs the limit of
 // such a job, which is only that user's word: it counts for no other job. What its programs hold, if they are from
 // before the policy, counts. The function asks once for each user, and is for one look at the machine.
 func BesidePolicy() func(*Job) bool {

@@ -30,11 +30,11 @@ for one device (0=10g) leaves the others without a limit; 1m,0=10g closes them,
 because no program can use a device with 1 MiB. A percentage is a part of what
 all programs together can have, without what the driver reserves for itself.
 
-A user whom the machine's policy rations cannot make one: all programs of that
-user are in the user's ration, and ration run --mem divides it.
+A user with a ration cannot make one: all programs of that user are in the
+ration, and ration run --mem divides it.
 
-Exit status: 0 if there is a new job; 2 if the name is in use, or if a policy
-rations you; 1 otherwise.`,
+Exit status: 0 if there is a new job; 2 if the name is in use, or if you have a
+ration; 1 otherwise.`,
 		Example: `  ration create train --mem 10g --compute 30%
   ration rm train`,
 		Args:              argCount(1, 1, "the name of the job"),

@@ -248,7 +248,7 @@ type PolicyApplied struct {
 	Failed []PolicyFailed `json:"failed"`
 }
 
-// PolicyLater is a user for whom part of the policy is in force later, because of programs or for want of room.
+// PolicyLater is a user whose job moves to other GPUs later.
 type PolicyLater struct {
 	User string `json:"user"`
 	Text string `json:"text"`

@@ -83,7 +83,8 @@ func (b *beside) growsOn(d int, l region.Limits) bool { return l.Memory[d].Bytes
 const leastOutside = 1 << 30
 
 // outside returns how many bytes of a device processes hold in no ration, and how many root's own jobs have by their limits, if the
-// user of limits l is to have more there: what a user has stays granted. All that the processes of a user hold counts in the user's ration first, also what is in no job:
+// user of limits l is to have more there: what a user has stays granted. All that the processes of a user hold counts in
+// the user's ration first, also what is in no job:
 // otherwise a user could take twice as much from others as the driver counts.
 //
 // Users in without lose their jobs, which have no process, or sleep: what processes held in them a moment ago is free.

@@ -164,8 +164,8 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 	}
 	for _, uid := range out.Users {
 		if r.misplaced(uid) {
-			s := p.Show(uid)
-			out.Later = append(out.Later, Later{uid, s.movesText()})
+			now, _ := placed(uid)
+			out.Later = append(out.Later, Later{uid, r.movesText(uid, now)})
 		}
 	}
 	slices.Sort(out.Users)

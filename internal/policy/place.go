@@ -266,6 +266,21 @@ func (r *rations) misplacedAt(uid int, now region.Place) bool {
 	return err == nil && !r.suits(now, r.wanted(ration), limits)
 }
 
+// movesText says where a misplaced job is, and where it moves.
+func (r *rations) movesText(uid int, now region.Place) string {
+	ration, _, _ := r.rationOf(uid) // misplacedAt has it
+	is, will := "every GPU", "every GPU"
+	if now.Count() < abi.Devices {
+		is = now.String()
+	}
+	if ration.Memory.OnlyNamed() {
+		will = "the GPUs that it names (" + ration.Memory.String() + ")"
+	} else if n := r.wanted(ration); n > 0 {
+		will = humanfmt.Plural(n, "GPU", "GPUs")
+	}
+	return fmt.Sprintf("is on %s, and the rule has %s (it moves when no program of the user runs, and there is room)", is, will)
+}
+
 // ErrMove is returned for a ration that cannot be moved.
 var ErrMove = errors.New("your ration cannot be moved")
 

@@ -31,6 +31,7 @@ type Standing struct {
 	GPUs       []int         `json:"gpus,omitempty"`        // devices that the job sees; empty if it sees all
 	Placed     string        `json:"placed,omitempty"`      // why the job is on these devices
 	Moves      bool          `json:"moves,omitempty"`       // the rule has other devices: the job moves there when no program of the user runs, and there is room
+	moves      string        // where, and when
 	// Only users without a job who ask for themselves see this.
 	Room     *[]int `json:"room,omitempty"`      // devices that have room for the ration now
 	GPUCount int    `json:"gpu_count,omitempty"` // on how many devices the ration will be, which are not chosen yet, also of one that moves; 0 for all
@@ -48,7 +49,7 @@ func (s *Standing) Has() limit.Limits {
 func (s *Standing) LaterText() string {
 	var on []string
 	if s.Moves {
-		on = append(on, s.movesText())
+		on = append(on, s.moves)
 	}
 	for _, l := range s.Limits {
 		if l.Later > 0 {
@@ -56,19 +57,6 @@ func (s *Standing) LaterText() string {
 		}
 	}
 	return strings.Join(on, "; ")
-}
-
-func (s *Standing) movesText() string {
-	is, will := "every GPU", "every GPU"
-	if len(s.GPUs) > 0 {
-		is = region.PlaceAt(s.GPUs...).String()
-	}
-	if memory := s.Has().Memory; memory.OnlyNamed() {
-		will = "the GPUs that it names (" + memory.String() + ")"
-	} else if s.GPUCount > 0 {
-		will = humanfmt.Plural(s.GPUCount, "GPU", "GPUs")
-	}
-	return fmt.Sprintf("is on %s, and the rule has %s (it moves when no program of the user runs, and there is room)", is, will)
 }
 
 // RuleText is a rule of the file.
@@ -164,7 +152,7 @@ func (p *Policy) Show(uid int) Standing {
 	r := p.onKnown()
 	defer r.close()
 	if out.Moves = !out.Exempt && r.misplacedAt(uid, at); out.Moves {
-		out.GPUCount = r.wanted(rule.Default)
+		out.GPUCount, out.moves = r.wanted(rule.Default), r.movesText(uid, at)
 	}
 	out.Runs = len(job.RunsOf(uid))
 	whole := !out.RationLent && out.Runs == 0 // otherwise the user has more than the job
