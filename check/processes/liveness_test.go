@@ -11,6 +11,7 @@ import (
 
 	"ration/check/expect"
 	"ration/check/testenv"
+	"ration/internal/region"
 )
 
 // A killed process that is still a zombie counts as dead.
@@ -24,6 +25,29 @@ func TestZombieIsReaped(t *testing.T) {
 		survivor.OK("charge 0 data %d", mib)
 		expect.Equal(t, survivor.OK("counters").Int("reaped"), 1, "slots reaped, want the zombie's")
 		victim.Kill()
+		finish(t, path, survivor)
+	})
+}
+
+// The end of a process that was told to end is no death. Another process's is.
+func TestToldToEnd(t *testing.T) {
+	eachMix(t, func(t *testing.T, mix impls) {
+		path := newPath(t)
+		survivor := join(t, mix, 0, path, mib)
+		told, other := join(t, mix, 1, path), join(t, mix, 1, path)
+		r, err := region.Open(path, region.Options{NoCreate: true})
+		expect.Must(t, err == nil, "opening the region:", err)
+		defer r.Close()
+		expect.True(t, r.Tell(func(pid int) bool { return pid == told.PID() }) == nil, "marking the process")
+		told.OK("charge 0 data %d", mib) // it may still work for a while
+		told.Kill()
+		survivor.OK("charge 0 data %d", mib)
+		survivor.OK("return 0 data %d", mib)
+		expect.Equal(t, survivor.OK("counters").Int("reaped"), 0, "deaths of a process that was told to end")
+		other.OK("charge 0 data %d", mib)
+		other.Kill()
+		survivor.OK("charge 0 data %d", mib)
+		expect.Equal(t, survivor.OK("counters").Int("reaped"), 1, "deaths of a process that was not")
 		finish(t, path, survivor)
 	})
 }

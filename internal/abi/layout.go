@@ -221,14 +221,14 @@ type Compute struct {
 // Slot is one process.
 type Slot struct {
 	_       structs.HostLayout
-	PID     uint64 // in the process's own PID namespace
-	HostPID uint64 // packed by HostPID; written by any process that sees the host's PIDs
-	Start   uint64 // start time in clock ticks since boot: with PID, it identifies a process uniquely
-	PIDNS   uint64 // inode of its PID namespace
-	UID     uint64 // effective user ID
-	Joined  uint64 // Unix nanoseconds at which it took the slot
-	Left    uint64 // generation of an owner that has announced its exit: its end is not a death
-	_       uint64
+	PID     uint64        // in the process's own PID namespace
+	HostPID uint64        // packed by HostPID; written by any process that sees the host's PIDs
+	Start   uint64        // start time in clock ticks since boot: with PID, it identifies a process uniquely
+	PIDNS   uint64        // inode of its PID namespace
+	UID     uint64        // effective user ID
+	Joined  uint64        // Unix nanoseconds at which it took the slot
+	Left    uint64        // generation of an owner that has announced its exit: its end is not a death
+	Told    uint64        // generation of an owner that somebody told to end: its end is not a death
 	Name    [NameLen]byte // ends at the first zero byte; may contain any other bytes
 
 	Turns  uint64 // packed by Turns

@@ -55,7 +55,7 @@ those of its command, with everything that it has started; ration run then ends
 as the command does. A command that waits for room leaves the queue, and so do
 all programs that wait for their user's ration. The kernel says which processes
 they are, by the locks that they hold, and a signal cannot reach another process
-that has got such a PID.
+that has got such a PID. What ends so does not count as having died.
 
 A JOB is a name that ration ps shows, the path of a region, with a slash in it,
 or for root USER/NAME, a job of another user. Before it ends a job of another
@@ -210,10 +210,7 @@ func signalJob(name string, j job.Job, s syscall.Signal) (out job.Stopped, err e
 	if len(out.Asked) == 0 {
 		return out, fmt.Errorf("%s: no process got the signal: none of the job is left (ration ps %s)", name, name)
 	}
-	for _, m := range out.Asked {
-		err = errors.Join(err, m.Signal(s))
-	}
-	return out, err
+	return out, job.Signal(j, out.Asked, s)
 }
 
 // askBefore asks before a signal goes to processes of another user.

@@ -29,15 +29,55 @@ type Member struct {
 	handle *proc.Handle
 }
 
-// Signal sends a signal. SIGCONT follows one that asks the process to end: a process that is stopped could not handle it.
-// It is no error if the process has ended.
-func (m Member) Signal(s syscall.Signal) error {
-	err := m.handle.Signal(s)
+// Signal sends a signal to processes of a job. If it tells them to end, their ends are no deaths.
+func Signal(j Job, to []Member, s syscall.Signal) error {
+	if Ends(s) && len(to) > 0 {
+		Tell(cmp.Or(runPathOf(j), j.Path), func(pid int) bool {
+			return slices.ContainsFunc(to, func(m Member) bool { return m.PID == pid })
+		})
+	}
+	var errs []error
+	for _, m := range to {
+		errs = append(errs, m.signal(s))
+	}
+	return errors.Join(errs...)
+}
+
+// Ends reports whether a signal tells a process to end.
+func Ends(s syscall.Signal) bool {
 	switch s {
-	case unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM:
-		if err == nil {
-			_ = m.handle.Signal(unix.SIGCONT) // it may have ended, or have another user by now
-		}
+	case unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGKILL:
+		return true
+	}
+	return false
+}
+
+// Tell marks the processes of a region that somebody is about to tell to end: their ends are no deaths. It does so as far as
+// this user may write the region, and where no other user can put another file in its place.
+func Tell(path string, which func(pid int) bool) {
+	folder, writer, err := safepath.OpenFolderOf(filepath.Dir(path))
+	if err != nil {
+		return
+	}
+	_ = unix.Close(folder)
+	root := os.Geteuid() == 0
+	if root && writer != 0 {
+		return
+	}
+	r, err := region.Open(path, region.Options{NoCreate: true, AnyOwner: root})
+	if err != nil {
+		return
+	}
+	defer r.Close()
+	_ = r.Tell(which)
+}
+
+// signal sends a signal. SIGCONT follows one that tells the process to end: a process that is stopped could not handle it.
+// It is no error if the process has ended.
+func (m Member) signal(s syscall.Signal) error {
+	err := m.handle.Signal(s)
+	if err == nil && Ends(s) {
+		_ = m.handle.Signal(unix.SIGCONT) // it may have ended, or have another user by now
 	}
 	if err != nil && !errors.Is(err, proc.ErrEnded) {
 		return fmt.Errorf("sending %s to pid %d (%s): %w", unix.SignalName(s), m.PID, m.Name, err)
@@ -252,7 +292,7 @@ func Stop(j Job, grace time.Duration) (out Stopped, err error) {
 		if passed >= grace {
 			signal = unix.SIGKILL
 		}
-		var errs []error
+		var to []Member
 		for _, m := range members {
 			start, err := proc.Started(m.PID)
 			id := identity{m.PID, start}
@@ -266,11 +306,12 @@ func Stop(j Job, grace time.Duration) (out Stopped, err error) {
 				out.Killed++
 			}
 			sent[id] = signal
-			errs = append(errs, m.Signal(signal))
+			to = append(to, m)
 		}
+		err := Signal(j, to, signal)
 		CloseMembers(members)
 		out.Left = members
-		if err := errors.Join(errs...); err != nil {
+		if err != nil {
 			return out, err
 		}
 		if len(members) == 0 || passed > grace+killTimeout {

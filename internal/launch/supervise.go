@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ration/internal/job"
+	"ration/internal/proc"
 	"ration/internal/region"
 )
 
@@ -48,12 +49,13 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	}
 	go func() {
 		for s := range j.signals {
-			if s == unix.SIGINT || s == unix.SIGQUIT {
-				if inForeground() {
-					continue // the terminal sends it to the command too
-				}
+			sent := (s == unix.SIGINT || s == unix.SIGQUIT) && inForeground() // the terminal sends it to the command too
+			if job.Ends(s.(syscall.Signal)) {
+				job.Tell(j.region, func(pid int) bool { return descends(pid, child.Pid) })
 			}
-			_ = child.Signal(s) // it may have just ended
+			if !sent {
+				_ = child.Signal(s) // it may have just ended
+			}
 		}
 	}()
 	// It may start processes, so it begins after the command has inherited the job's lock, which they must not.
@@ -109,6 +111,11 @@ func (j *Job) saveRun() {
 		j.warn(err.Error() + " (ration ps and ration why will not know this job)")
 	}
 	j.endRun(j.Lock.Job.Name)
+}
+
+// descends reports whether a process is another one, or was started by it.
+func descends(pid, from int) bool {
+	return pid == from || proc.Ancestor(pid, func(pid int) bool { return pid == from }) != 0
 }
 
 // inherit makes the command inherit the locks of its job and its run, until stop is called.

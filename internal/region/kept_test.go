@@ -101,6 +101,25 @@ func TestLeft(t *testing.T) {
 	expect.True(t, len(deaths) == 0 && c.Reaped == 0, len(deaths), "orderly ends are deaths", c.Reaped, "are counted")
 }
 
+// A mark is for one owner of a slot, not for the next.
+func TestToldSlot(t *testing.T) {
+	r, mortals := overHeap(t)
+	for deaths := range uint64(2) {
+		atomic.StoreUint64(&r.m.Header.Ticket, 0)
+		s := claim(t, r)
+		if deaths == 0 {
+			atomic.StoreUint64(&r.m.Slots[s.Index()].Told, s.status.Gen())
+		}
+		expect.Equal(t, s.Index(), 0, "took slot")
+		mortals.kill(0)
+		n, err := r.Reap()
+		expect.True(t, n == 1 && err == nil, "reaped", n, err)
+		c, err := r.Counters()
+		expect.True(t, c.Reaped == deaths && err == nil, "deaths", c.Reaped, err)
+		mortals.gone = map[int]bool{}
+	}
+}
+
 // Fork children are found by the page that they map, and nobody else is.
 func TestKeptBy(t *testing.T) {
 	r := open(t, MiB)

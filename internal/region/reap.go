@@ -74,7 +74,8 @@ func (r *Region) reapSlot(slot int) bool {
 	if !dead {
 		return false
 	}
-	state, left, wasLent := abi.SlotFree, r.left(slot, st), st.State() == abi.SlotLent
+	state, wasLent := abi.SlotFree, st.State() == abi.SlotLent
+	expected := r.expected(slot, st)
 	for d := range abi.Devices {
 		r.settleTime(d, slot, st)
 		// Ask after the slot is condemned: before that its owner may still export.
@@ -102,8 +103,8 @@ func (r *Region) reapSlot(slot int) bool {
 		atomic.AddUint64(&r.m.Header.Counters.Damaged, 1)
 		return false
 	}
-	if left || wasLent {
-		return true // an orderly exit is not a death, and a death is recorded once
+	if expected || wasLent {
+		return true // neither an orderly end nor one that was asked for is a death, and a death is recorded once
 	}
 	atomic.AddUint64(&r.m.Header.Counters.Reaped, 1)
 	if cause != abi.CauseJoining { // with CauseJoining the slot describes the previous owner
@@ -115,6 +116,34 @@ func (r *Region) reapSlot(slot int) bool {
 // left reports whether the owner of a slot has announced its exit.
 func (r *Region) left(slot int, st abi.Status) bool {
 	return atomic.LoadUint64(&r.m.Slots[slot].Left) == st.Gen()
+}
+
+// expected reports whether the end of a slot's owner is no death: the owner has announced it, or was told to end.
+func (r *Region) expected(slot int, st abi.Status) bool {
+	return r.left(slot, st) || atomic.LoadUint64(&r.m.Slots[slot].Told) == st.Gen()
+}
+
+// Tell marks processes, by their PIDs as this process sees them, before somebody tells them to end: from then on their
+// ends are no deaths. The region is one of Open.
+func (r *Region) Tell(which func(pid int) bool) error {
+	all, err := r.Processes()
+	if err != nil {
+		return err
+	}
+	_, err = look(r, func() bool {
+		for _, p := range all {
+			if p.Seen <= 0 || !which(p.Seen) {
+				continue
+			}
+			// The status first: if the slot has changed its owner since, the generation is not the new owner's.
+			st := abi.Status(atomic.LoadUint64(&r.m.Status[p.Slot]))
+			if r.seenPID(p.Slot, &r.m.Slots[p.Slot]) == p.Seen && st.State() == abi.SlotActive {
+				atomic.StoreUint64(&r.m.Slots[p.Slot].Told, st.Gen())
+			}
+		}
+		return true
+	})
+	return err
 }
 
 // condemn marks a slot's owner as dead, for all processes and for the owner itself in case it is

@@ -462,7 +462,7 @@ struct ration_slot {
 	uint64_t uid;
 	uint64_t joined;
 	uint64_t left;
-	uint64_t pad7;
+	uint64_t told;
 	uint8_t name[64];
 	uint64_t turns;
 	uint64_t cannot;
@@ -477,7 +477,7 @@ _Static_assert(offsetof(struct ration_slot, pidns) == 24, "slot.pidns");
 _Static_assert(offsetof(struct ration_slot, uid) == 32, "slot.uid");
 _Static_assert(offsetof(struct ration_slot, joined) == 40, "slot.joined");
 _Static_assert(offsetof(struct ration_slot, left) == 48, "slot.left");
-_Static_assert(offsetof(struct ration_slot, pad7) == 56, "slot.pad7");
+_Static_assert(offsetof(struct ration_slot, told) == 56, "slot.told");
 _Static_assert(offsetof(struct ration_slot, name) == 64, "slot.name");
 _Static_assert(offsetof(struct ration_slot, turns) == 128, "slot.turns");
 _Static_assert(offsetof(struct ration_slot, cannot) == 136, "slot.cannot");

@@ -166,7 +166,8 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 	struct ration_death death;
 	if (!status)
 		return;
-	bool left = region_left(r, slot, status_gen(status)), was_lent = status_state(status) == RATION_SLOT_LENT;
+	bool was_lent = status_state(status) == RATION_SLOT_LENT;
+	bool expected = region_left(r, slot, status_gen(status)) || load_acquire(&r->m->slots[slot].told) == status_gen(status);
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		region_cap_settle(r, d, slot, status);
 		/* Ask after the slot is condemned: before that its owner may still export. */
@@ -192,8 +193,8 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 		return;
 	}
 	++*slots;
-	if (left || was_lent)
-		return; /* an orderly end is no death; and a death is recorded once */
+	if (expected || was_lent)
+		return; /* neither an orderly end nor one that was asked for is a death; and a death is recorded once */
 	fetch_add(&r->m->header.counters.reaped, 1);
 	if (cause != RATION_CAUSE_JOINING) /* then the slot still describes the owner before it */
 		reap_record(r, &death);
