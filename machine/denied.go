@@ -20,18 +20,19 @@ import (
 type Denied struct {
 	Time    time.Time      `json:"at"`
 	UID     int            `json:"uid"`
-	User    string         `json:"user"`              // the UID if the user has no name
-	Count   uint64         `json:"count"`             // refusals of this user since boot, with this one
-	Earlier uint64         `json:"earlier,omitempty"` // refusals since Time that this one replaced, because there were many in a short time
-	Device  int            `json:"device"`            // -1 if the refusal is not about one device
-	Asked   uint64         `json:"asked,omitempty"`   // memory of that device
-	Held    uint64         `json:"held,omitempty"`    // of it that is in the rations of other users
-	Total   uint64         `json:"total,omitempty"`   // size of the device
-	Holders []DeniedHolder `json:"holders,omitempty"` // users with the largest rations, largest first
-	Own     bool           `json:"own,omitempty"`     // the request exceeds what the user may have: other users are not the reason
-	What    string         `json:"what,omitempty"`    // what was refused, if not the user's ration: a run, a larger ration
-	Settled bool           `json:"settled,omitempty"` // the user has got a ration since then, or needs none
-	Text    string         `json:"text"`              // a sentence without a period; what the user can do is in brackets at its end
+	User    string         `json:"user"`                   // the UID if the user has no name
+	Count   uint64         `json:"count"`                  // refusals of this user since boot, with this one
+	Earlier uint64         `json:"earlier,omitempty"`      // refusals since Time that this one replaced, because there were many in a short time
+	Device  int            `json:"device"`                 // -1 if the refusal is not about one device
+	Asked   uint64         `json:"asked,omitempty"`        // memory of that device
+	Held    uint64         `json:"held,omitempty"`         // of it that is in the rations of other users
+	Total   uint64         `json:"total,omitempty"`        // size of the device
+	Holders []DeniedHolder `json:"holders,omitempty"`      // users with the largest rations, largest first
+	Own     bool           `json:"own,omitempty"`          // the request exceeds what the user may have: other users are not the reason
+	What    string         `json:"what,omitempty"`         // what was refused, if not the user's ration: a run, a larger ration
+	Unknown bool           `json:"rule_unknown,omitempty"` // the policy's rule for the user could not be found
+	Settled bool           `json:"settled,omitempty"`      // the user has got a ration since then, or needs none
+	Text    string         `json:"text"`                   // a sentence without a period; what the user can do is in brackets at its end
 }
 
 // DeniedHolder is a user whose ration was on the device then.
@@ -48,7 +49,7 @@ func ReadDenied() ([]Denied, error) { return readDenied(job.AllUsers()) }
 func readDenied(all bool) (out []Denied, err error) {
 	read, err := job.ReadDenied(all)
 	for _, d := range read {
-		one := Denied{d.Time, d.UID, d.User, d.Count, d.Earlier, d.Device, d.Asked, d.Held, d.Total, nil, d.Own, d.What, d.Settled, d.Text}
+		one := Denied{d.Time, d.UID, d.User, d.Count, d.Earlier, d.Device, d.Asked, d.Held, d.Total, nil, d.Own, d.What, d.Unknown, d.Settled, d.Text}
 		for _, h := range d.Holders {
 			one.Holders = append(one.Holders, DeniedHolder(h))
 		}
@@ -216,7 +217,15 @@ func deniedFinding(d *Denied) Finding {
 		f.Text = fmt.Sprintf("%s; %s times in ten minutes", f.Text, humanfmt.Count(int(d.Count)))
 	}
 	if job.AllUsers() {
-		f.Remedy = "give users smaller rations, or allow overbook, in the policy's file"
+		f.Remedy = d.Remedy()
 	}
 	return f
+}
+
+// Remedy says what root can do about a refusal.
+func (d *Denied) Remedy() string {
+	if d.Unknown {
+		return "mend the policy's file, or the groups of this machine, and run ration policy apply"
+	}
+	return "give users smaller rations, or allow overbook, in the policy's file"
 }

@@ -55,6 +55,12 @@ func TestDeniedLatestOfMany(t *testing.T) {
 	expect.Equal(t, f.Text, "the policy refused ada a ration: no room; 8 times in ten minutes")
 }
 
+// A smaller ration helps no user whose rule is not known.
+func TestDeniedRemedy(t *testing.T) {
+	expect.Equal(t, (&Denied{}).Remedy(), "give users smaller rations, or allow overbook, in the policy's file")
+	expect.Equal(t, (&Denied{Unknown: true}).Remedy(), "mend the policy's file, or the groups of this machine, and run ration policy apply")
+}
+
 // It is said of the user in all its forms.
 func TestDeniedOfUser(t *testing.T) {
 	t.Setenv(job.EnvFolder, "")

@@ -123,7 +123,7 @@ static const char *charge_remedy(void)
 	if (userjob_ruled() && userjob_is_run(r->path))
 		return "start it with a larger --mem, if your ration has that (ration policy show)";
 	if (userjob_ruled())
-		return "for a larger ration, if your rule allows one (ration policy show)";
+		return "for a larger ration, if your rule allows one, or the part of a run of yours (ration policy show)";
 	return "have the limit raised by the user who made the job";
 }
 

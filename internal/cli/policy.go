@@ -277,9 +277,13 @@ func (a *app) printApplied(r policy.Result) error {
 		}
 		text := humanfmt.Plural(len(out.Users), "user has a job or is exempt", "users have a job or are exempt")
 		if len(out.Failed) > 0 { // most of them have the job of before
-			text = humanfmt.Plural(len(out.Users), "user has what the rule says", "users have what their rules say") + ", " + humanfmt.Plural(len(out.Failed), "does not", "do not")
+			text = humanfmt.Plural(len(out.Users)-len(out.Later), "user has what the rule says", "users have what their rules say") + ", " +
+				humanfmt.Plural(len(out.Failed)+len(out.Later), "does not", "do not")
 		}
 		a.out.printf("The policy is in force. %s.\n", text)
+		if up := job.PolicyUp(); up != nil && !*up {
+			a.out.paragraph(bold, 0, "%s", serviceDown)
+		}
 	})
 }
 

@@ -28,9 +28,13 @@ type PolicyShown struct {
 	Missing  string            `json:"missing"`
 	Memory   string            `json:"sleep_memory,omitempty"` // host memory that the sleeping jobs of a user may take together
 	Preload  bool              `json:"preload"`                // programs load the library
+	Up       *bool             `json:"service_up,omitempty"`   // the policy's service answers
 	Rules    []policy.RuleText `json:"rules"`                  // in the order in which they apply
 	Users    []policy.Standing `json:"users"`
 }
+
+// serviceDown says that the policy's service does not run.
+const serviceDown = "The service of this machine's policy does not run: users without a job get none (root starts it: systemctl start ration-policy, or ration policy keep)."
 
 func newPolicyShowCommand(a *app) *cobra.Command {
 	return &cobra.Command{
@@ -64,9 +68,9 @@ Exit status: 0, or 1 if no policy is in force.`,
 				}
 			}
 			text, err := os.ReadFile(policy.ConfigFile)
-			out := PolicyShown{true, err == nil && !p.IsOf(text), p.Overbook, p.Missing, p.Memory, policy.Preloaded(), p.Rules(), []policy.Standing{}}
-			for _, uid := range uids {
-				u := p.Show(uid)
+			out := PolicyShown{true, err == nil && !p.IsOf(text), p.Overbook, p.Missing, p.Memory, policy.Preloaded(), job.PolicyUp(), p.Rules(), []policy.Standing{}}
+			for _, u := range p.Show(uids...) {
+				uid := u.UID
 				if u.Job == "" && u.Rule != "" && !u.Exempt && uid == os.Getuid() && uid != 0 {
 					if room, err := policy.Room(); err == nil { // otherwise it is not known
 						u.Room = &room
@@ -95,6 +99,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 	}
 	if s.Changed {
 		a.out.paragraph(bold, 0, "%s has changed since, and is not in force (ration policy check says what is wrong with it; ration policy apply puts it in force).", policy.ConfigFile)
+	}
+	if s.Up != nil && !*s.Up {
+		a.out.paragraph(bold, 0, "%s", serviceDown)
 	}
 	if !s.Preload {
 		a.out.paragraph(plain, 0, "No program is rationed: /etc/ld.so.preload does not name %s (ration policy enable puts it there).", policy.Library)
@@ -260,14 +267,10 @@ func limitsText(u policy.Standing) string {
 // memoryText formats a limit as the file does, or with a fraction if it is not whole MiB, such as that of a percentage. It is
 // 0 if runs have the whole ration.
 func memoryText(l policy.DeviceLimit) string {
-	switch size := limit.Size(l.Memory); {
-	case !l.Limited:
+	if !l.Limited {
 		return "none"
-	case size%limit.MiB == 0:
-		return size.Exact()
-	default:
-		return size.String()
 	}
+	return limit.Size(l.Memory).Words()
 }
 
 func newPolicyAskCommand(a *app) *cobra.Command {
@@ -298,6 +301,9 @@ rations of others.`,
 			}
 			return a.printStanding(func(s policy.Standing) {
 				a.out.printf("Your ration is %s.\n", s.Has().Words())
+				if s.Moves {
+					a.out.paragraph(plain, 2, "Your job %s.", s.LaterText())
+				}
 				a.noteHeld()
 				a.noteTooSmall()
 			})
@@ -315,7 +321,7 @@ func (a *app) printStanding(text func(policy.Standing)) error {
 	if err != nil {
 		return err
 	}
-	s := p.Show(os.Getuid())
+	s := p.Show(os.Getuid())[0]
 	return a.print(s, func() { text(s) })
 }
 

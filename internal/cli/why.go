@@ -196,7 +196,7 @@ func laterText(j *machine.Job) string {
 	if err != nil {
 		return ""
 	}
-	s := p.Show(uid)
+	s := p.Show(uid)[0]
 	return s.LaterText()
 }
 

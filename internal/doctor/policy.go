@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"ration/internal/connlimit"
+	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/policy"
-	"ration/internal/proc"
 )
 
 // keeperService is the unit of the policy's service.
@@ -90,7 +91,7 @@ func (c *checker) checkPolicy() {
 		return
 	}
 	uid := os.Getuid()
-	s := p.Show(uid)
+	s := p.Show(uid)[0]
 	switch {
 	case uid == 0:
 		c.pass("policy", "in force, and kept; root is not rationed")
@@ -99,8 +100,31 @@ func (c *checker) checkPolicy() {
 	case s.Exempt:
 		c.pass("policy", "in force; %s exempts you", s.Rule)
 	default:
-		c.pass("policy", "in force; %s of memory for %s, by %s", s.Has().Memory, proc.UserName(uid), s.Rule)
+		text := fmt.Sprintf("in force; %s of memory for %s, by %s", s.Has().Memory.Words(), s.User, s.Rule)
+		if later := s.LaterText(); later != "" {
+			text += "; the job " + later
+		}
+		if d := lastDenied(uid); d != nil {
+			c.warn("policy", "ration why", "%s; the last request was refused: %s", text, d.Text)
+			return
+		}
+		c.pass("policy", "%s", text)
 	}
+}
+
+// lastDenied returns the latest refusal of the policy to a user, if that was in the last minutes, for want of room, and the
+// user has got nothing since.
+func lastDenied(uid int) *job.Denied {
+	all, _ := job.ReadDenied(false)
+	for _, d := range slices.Backward(all) {
+		if d.UID == uid {
+			if d.Settled || d.Own || time.Since(d.Time) > 10*time.Minute {
+				return nil
+			}
+			return &d
+		}
+	}
+	return nil
 }
 
 // forRoot returns what root must run, as the reader can have it done.

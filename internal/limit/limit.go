@@ -107,6 +107,13 @@ func (m Memory) String() string {
 	return "unset"
 }
 
+func (m Memory) words() string {
+	if m.size != 0 {
+		return m.size.Words()
+	}
+	return m.String()
+}
+
 // Least is the smallest limit that is accepted. Not even a context fits into less, and 10 would
 // mean 10 bytes.
 const Least = MiB
@@ -172,6 +179,8 @@ func (c Compute) String() string {
 	}
 	return strconv.Itoa(int(c)) + "%"
 }
+
+func (c Compute) words() string { return c.String() }
 
 func isNone(s string) bool {
 	return strings.EqualFold(s, "none") || strings.EqualFold(s, "unlimited")

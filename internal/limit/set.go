@@ -17,6 +17,7 @@ type limit interface {
 	Memory | Compute
 	IsSet() bool
 	String() string
+	words() string
 }
 
 // Set has limits for single devices, and a default for all others. Devices have the numbers that
@@ -134,14 +135,19 @@ func (s Set[L]) byDefault(device int) bool { return s.Default.IsSet() && !s.Devi
 
 // String renders s as [ParseMemorySet] and [ParseComputeSet] read it; a set without limits is
 // "unset".
-func (s Set[L]) String() string {
+func (s Set[L]) String() string { return s.format(L.String) }
+
+// Words formats s for people: like String, but sizes that are not a whole number of MiB are rounded.
+func (s Set[L]) Words() string { return s.format(L.words) }
+
+func (s Set[L]) format(each func(L) string) string {
 	var parts []string
 	if s.Default.IsSet() {
-		parts = append(parts, s.Default.String())
+		parts = append(parts, each(s.Default))
 	}
 	for i, l := range s.Device {
 		if l.IsSet() {
-			parts = append(parts, strconv.Itoa(i)+"="+l.String())
+			parts = append(parts, strconv.Itoa(i)+"="+each(l))
 		}
 	}
 	if parts == nil {
@@ -263,7 +269,9 @@ func (l Limits) Words() string {
 			parts = append(parts, before+part.String())
 		}
 	}
-	add("", l.Memory)
+	if l.Memory.IsSet() {
+		parts = append(parts, l.Memory.Words())
+	}
 	add("share ", l.Compute)
 	add("cap ", l.ComputeMax)
 	switch {

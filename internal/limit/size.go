@@ -175,6 +175,14 @@ func (s Size) rounded() string {
 	return "0 B"
 }
 
+// Words renders s for people as a file has it if it is a whole number of MiB, and otherwise rounded: 10g, ~29.90 GiB.
+func (s Size) Words() string {
+	if s%MiB == 0 {
+		return s.Exact()
+	}
+	return s.rounded()
+}
+
 // Exact renders s as a whole number of the largest unit that is exact, for [ParseSize]
 // to read: 10g, 1536m, 1073741825.
 func (s Size) Exact() string {

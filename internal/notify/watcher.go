@@ -155,7 +155,7 @@ func (w *Watcher) event(e *machine.Event, add func(subject, Notification) bool) 
 				return // nobody but the user can do anything about it, and it must not hide that there is no room
 			}
 			of, n.Device = subject{kind: PolicyRefused, uid: e.UID}, e.Denied.Device
-			n.Remedy = "give users smaller rations, or allow overbook, in the policy's file"
+			n.Remedy = e.Denied.Remedy()
 		} else if e.Refusal != nil {
 			n.Device = e.Refusal.Device
 			n.Remedy = "ration why says which processes hold the memory"

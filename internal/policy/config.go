@@ -435,7 +435,7 @@ type excess struct{ key, name, has, most string }
 // known.
 func excesses(has, most limit.Limits, totals []limit.Size) (out []excess) {
 	if moreMemory(has.Memory, most.Memory, totals) {
-		out = append(out, excess{"memory", "memory", has.Memory.String(), most.Memory.String()})
+		out = append(out, excess{"memory", "memory", has.Memory.Words(), most.Memory.Words()})
 	}
 	if moreCompute(has.Compute, most.Compute, false) {
 		out = append(out, excess{"compute", "share", has.Compute.String(), most.Compute.String()})
@@ -456,6 +456,8 @@ func moreMemory(a, b limit.Set[limit.Memory], totals []limit.Size) bool {
 		total := typicalTotal
 		if d < len(totals) {
 			total = totals[d]
+		} else if len(totals) > 0 {
+			break // there is no such device
 		}
 		if a.OnlyNamed() && !a.For(d).IsSet() {
 			continue // nothing of this device

@@ -472,7 +472,14 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 		return err
 	}
 	_ = job.SettleDenied(uid) // the user has read that it was granted
-	return keepAsked(uid, []byte(asked.String()+"\n"))
+	if err := keepAsked(uid, []byte(asked.String()+"\n")); err != nil {
+		return err
+	}
+	whole, _, err := r.wholeRation(uid)
+	if err == nil {
+		r.say(uid, "%s has asked for another ration, and has it: %s", proc.UserName(uid), r.rationText(whole))
+	}
+	return err
 }
 
 // ownedBy reports whether the region of a user's job belongs to that user.

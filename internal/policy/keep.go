@@ -350,7 +350,8 @@ func (k *keeper) record(uid int, refused error) {
 		return
 	}
 	d := job.Denied{Time: time.Now().UTC(), UID: uid, User: proc.UserName(uid), Device: -1, Text: termtext.Printable(refused.Error())}
-	d.Own = !errors.Is(refused, ErrOverbooked) && !errors.Is(refused, ErrRule)
+	d.Unknown = errors.Is(refused, ErrRule)
+	d.Own = !errors.Is(refused, ErrOverbooked) && !d.Unknown
 	if errors.Is(refused, ErrRun) {
 		d.What, d.Text = "a run", strings.TrimPrefix(d.Text, ErrRun.Error()+": ")
 	} else if errors.As(refused, &moveError{}) {

@@ -310,6 +310,10 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 		return 0, err
 	}
 	want := r.wanted(ration)
+	now, is := placed(uid)
+	if want == 0 && is && r.misplacedAt(uid, now) {
+		return 0, fmt.Errorf("%w: your job %s", ErrMove, r.movesText(uid, now))
+	}
 	if rule.Exempt || want == 0 {
 		return 0, fmt.Errorf("%w: %s", ErrMove, r.whyFixed(ration, rule))
 	}
@@ -320,7 +324,6 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", rule.Source, err)
 	}
-	now, is := placed(uid)
 	why := "ration policy move asked for " + at.String()
 	switch {
 	case at != 0 && !r.suits(at, want, limits):

@@ -83,16 +83,16 @@ func memoryText(l abi.Limit) string {
 	return humanfmt.Bytes(l.Bytes())
 }
 
-// checkRun returns an error if the limits of a run exceed left, the rest of a ration. It sets memory that
-// the run does not ask for to 0. name is how the error names a device.
-func checkRun(run *region.Limits, left region.Limits, name func(int) string) error {
+// checkRun returns an error if the limits of a run exceed left: a ration, or the rest of it that no other run has if beside
+// says so. It sets memory that the run does not ask for to 0. name is how the error names a device.
+func checkRun(run *region.Limits, left region.Limits, beside string, name func(int) string) error {
 	for d := range abi.Devices {
 		has := left.Memory[d]
 		switch asked := run.Memory[d]; {
 		case !asked.IsSet() && has.Limited():
 			run.Memory[d] = abi.MakeLimit(0)
 		case has.Limited() && (!asked.Limited() || asked.Bytes() > has.Bytes()):
-			return fmt.Errorf("%w: it asks for %s of %s, and your ration has %s there that no other run has (ration policy show)", ErrRun, memoryText(asked), name(d), memoryText(has))
+			return fmt.Errorf("%w: it asks for %s of %s, and your ration has %s there%s (ration policy show)", ErrRun, memoryText(asked), name(d), memoryText(has), beside)
 		}
 		if share, has := abi.Percent(run.Compute[d]), abi.Percent(left.Compute[d]); share > has {
 			return fmt.Errorf("%w: it asks for a share of %d %% of %s, and your ration has %d %% left (ration policy show)", ErrRun, share, name(d), has)
@@ -166,7 +166,7 @@ func (r *rations) couldCarve(uid int, words []string) error {
 	if r.wanted(ration) != 0 { // it is not known yet which one
 		name = func(int) string { return "a GPU" }
 	}
-	return checkRun(&limits, whole, name)
+	return checkRun(&limits, whole, "", name)
 }
 
 func gpuName(device int) string { return fmt.Sprintf("GPU %d", device) }
@@ -231,8 +231,8 @@ func (r *rations) carve(uid int, name string, asked askedRun) (_ *os.File, creat
 	if why == "" && limits.Visible().Count() < abi.Devices { // it is where the user's job is
 		why = job.InfoOf(jobOf(uid)).Placed
 	}
-	if err := checkRun(&limits, before, gpuName); err != nil {
-		if never := checkRun(&limits, whole.Restrict(before.Visible()), gpuName); never != nil {
+	if err := checkRun(&limits, before, " that no other run has", gpuName); err != nil {
+		if never := checkRun(&limits, whole.Restrict(before.Visible()), "", gpuName); never != nil {
 			return nil, 0, never
 		}
 		return nil, 0, heldError{err} // without the user's other runs it would fit

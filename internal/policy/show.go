@@ -32,6 +32,7 @@ type Standing struct {
 	Placed     string        `json:"placed,omitempty"`      // why the job is on these devices
 	Moves      bool          `json:"moves,omitempty"`       // the rule has other devices: the job moves there when no program of the user runs, and there is room
 	moves      string        // where, and when
+	runs       []string      // what each run of the user has
 	// Only users without a job who ask for themselves see this.
 	Room     *[]int `json:"room,omitempty"`      // devices that have room for the ration now
 	GPUCount int    `json:"gpu_count,omitempty"` // on how many devices the ration will be, which are not chosen yet, also of one that moves; 0 for all
@@ -45,11 +46,14 @@ func (s *Standing) Has() limit.Limits {
 	return s.Ration
 }
 
-// LaterText says where the user's job has less than the ration now; empty if it has all.
+// LaterText says where the user's job has less than the ration now, and which runs have the rest; empty if it has all.
 func (s *Standing) LaterText() string {
 	var on []string
 	if s.Moves {
 		on = append(on, s.moves)
+	}
+	if len(s.runs) > 0 {
+		on = append(on, "has what runs leave of the ration: "+strings.Join(s.runs, ", "))
 	}
 	for _, l := range s.Limits {
 		if l.Later > 0 {
@@ -116,13 +120,22 @@ type DeviceLimit struct {
 	Memory     uint64 `json:"memory"`  // bytes; 0 without a limit, and also if runs have the whole ration
 	Compute    int    `json:"compute"`
 	ComputeMax int    `json:"compute_max"`
-	Later      uint64 `json:"later,omitempty"` // bytes of the ration, if Memory is less now; not known for a percentage
+	Later      uint64 `json:"later,omitempty"` // bytes of the ration, if Memory is less now
 }
 
-// Show returns the ration of a user.
-func (p *Policy) Show(uid int) Standing {
+// Show returns the rations of users.
+func (p *Policy) Show(uids ...int) (out []Standing) {
+	r := p.onKnown()
+	defer r.close()
+	for _, uid := range uids {
+		out = append(out, r.show(uid))
+	}
+	return out
+}
+
+func (r *rations) show(uid int) Standing {
 	out := Standing{UID: uid, User: proc.UserName(uid), Rule: "root", Terms: Terms{Exempt: true}}
-	rule, err := p.For(uid)
+	rule, err := r.policy.For(uid)
 	switch {
 	case err != nil:
 		out.Rule, out.Exempt, out.Error = "", false, err.Error()
@@ -132,7 +145,7 @@ func (p *Policy) Show(uid int) Standing {
 		out.Rule, out.Terms = rule.Source, rule.terms()
 	}
 	if asked, err := readAsked(uid); err == nil && asked.IsSet() && rule != nil {
-		has := rule.ration(asked, nil)
+		has := rule.ration(asked, r.totals())
 		out.Asked = &has
 	}
 	path := job.OfUserPath(uid)
@@ -149,13 +162,19 @@ func (p *Policy) Show(uid int) Standing {
 	if at.Count() < abi.Devices {
 		out.GPUs, out.Placed = at.Devices(), job.InfoOf(jobOf(uid)).Placed
 	}
-	r := p.onKnown()
-	defer r.close()
 	if out.Moves = !out.Exempt && r.misplacedAt(uid, at); out.Moves {
 		out.GPUCount, out.moves = r.wanted(rule.Default), r.movesText(uid, at)
 	}
-	out.Runs = len(job.RunsOf(uid))
+	runs := job.RunsOf(uid)
+	out.Runs = len(runs)
+	for _, run := range runs {
+		if part, err := region.LimitsBeside(run.Path); err == nil {
+			_, name, _ := job.RunOf(run.Name)
+			out.runs = append(out.runs, fmt.Sprintf("%s has %s", runTitle(uid, name), r.rationText(part)))
+		}
+	}
 	whole := !out.RationLent && out.Runs == 0 // otherwise the user has more than the job
+	ration, unknown := r.limitsOf(out.Has())
 	for d := range abi.Devices {
 		if has.Hidden[d] != 0 {
 			continue
@@ -163,8 +182,8 @@ func (p *Policy) Show(uid int) Standing {
 		on := DeviceLimit{Device: d, Compute: int(has.Compute[d]), ComputeMax: int(has.ComputeMax[d])}
 		if on.Limited = has.Memory[d].Limited(); on.Limited {
 			on.Memory = has.Memory[d].Bytes()
-			if size, err := out.Has().Memory.For(d).Of(0); err == nil && whole && uint64(size) > on.Memory {
-				on.Later = uint64(size)
+			if should := ration.Memory[d]; whole && unknown == nil && should.Limited() && should.Bytes() > on.Memory {
+				on.Later = should.Bytes()
 			}
 		}
 		if has.Memory[d].Limited() || on.Compute != 0 || on.ComputeMax != 0 {

@@ -172,7 +172,7 @@ func (r *rations) checkTurn(uid int, grows bool) error {
 	if err != nil || others == 0 || lent(uid) && !grows && r.firstIsStuck() {
 		return err
 	}
-	return fmt.Errorf("%w: %s before you (ration queue; try again later)", ErrOverbooked, humanfmt.Plural(others, "other waits", "others wait"))
+	return fmt.Errorf("%w: %s before you (try again later)", ErrOverbooked, humanfmt.Plural(others, "other waits", "others wait"))
 }
 
 // usersBefore returns how many other users wait before a user. A command of root's that waits for room waits for no ration.
