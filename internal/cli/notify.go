@@ -68,7 +68,8 @@ nothing, and waits for one. On a machine with systemd, ration-notify.service
 runs it. There a command sees a read-only file system. It
 can write in /tmp and /var/tmp, which are the service's own: other programs do
 not see these files, and they are gone when the service ends. Another folder
-takes ReadWritePaths= (systemctl edit ration-notify).
+takes ReadWritePaths= (systemctl edit ration-notify). A command of --test is not
+in the service, and can write where the service cannot.
 
 Exit status: 0 when it was asked to end; 1 if it could not start, with --test if
 a section failed, or with --check if its program or url_file is not there; 2 if
