@@ -214,7 +214,7 @@ func deniedFinding(d *Denied) Finding {
 	text, remedy := latest.sentence()
 	f := Finding{Kind: PolicyRefused, Device: d.Device, Path: job.OfUserPath(d.UID), Text: text, Remedy: remedy}
 	if d.Count > 1 {
-		f.Text = fmt.Sprintf("%s; %s times in ten minutes", f.Text, humanfmt.Count(int(d.Count)))
+		f.Text = fmt.Sprintf("%s; the latest of %s in ten minutes", f.Text, humanfmt.Count(int(d.Count)))
 	}
 	if job.AllUsers() {
 		f.Remedy = d.Remedy()

@@ -52,7 +52,7 @@ func TestDeniedLatestOfMany(t *testing.T) {
 	got, _ := (&Denied{User: "ada", Text: "no room (try again later)", Earlier: 5}).sentence()
 	expect.Equal(t, got, "the policy refused ada a ration: no room; the latest of 6 since then")
 	f := deniedFinding(&Denied{User: "ada", Text: "no room (try again later)", Earlier: 2, Count: 8})
-	expect.Equal(t, f.Text, "the policy refused ada a ration: no room; 8 times in ten minutes")
+	expect.Equal(t, f.Text, "the policy refused ada a ration: no room; the latest of 8 in ten minutes")
 }
 
 // A smaller ration helps no user whose rule is not known.
