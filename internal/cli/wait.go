@@ -165,14 +165,19 @@ func (a *app) runWait(f waitFlags, names []string) error {
 		delete(left, r.i)
 		if errors.Is(r.err, job.ErrNoJob) {
 			r.Reason = reasonNoJob
-			r.err = errors.Join(a.printNotEnded(r.Waited), r.err)
+			r.err = errors.Join(a.printNotStarted(names[r.i], r.Waited, len(jobs) > 1), r.err)
 		}
 		if r.err == nil {
 			r.err = a.printWaited(names[r.i], r.Waited, len(jobs) > 1)
 		}
-		if ends[r.i] = r.err; f.any {
+		if f.any {
 			return r.err
 		}
+		if r.err != nil && len(jobs) > 1 { // only one of the errors is returned
+			printError(a.err, r.err)
+			r.err = statusError{errReported, exitStatus(statusOf(r.err))}
+		}
+		ends[r.i] = r.err
 	}
 	for _, err := range ends {
 		if err != nil {
@@ -227,6 +232,15 @@ func waitGranted(name string, uid int, j job.Job) (end *job.End, launched bool, 
 
 // printNotEnded prints a job that has not ended, with --json only.
 func (a *app) printNotEnded(w Waited) error { return a.print(w, func() {}) }
+
+// printNotStarted prints a job that there is not: its command left the queue.
+func (a *app) printNotStarted(name string, w Waited, named bool) error {
+	return a.print(w, func() {
+		if named {
+			a.out.printf("%s -\n", oneWord(name))
+		}
+	})
+}
 
 // printWaited prints how a job ended, with its name if there are several. The error has its status.
 func (a *app) printWaited(name string, w Waited, named bool) error {
