@@ -85,7 +85,7 @@ func (f *limitFlags) addWaitAlloc(flags *pflag.FlagSet) {
 }
 
 func (f *limitFlags) addDevice(flags *pflag.FlagSet) {
-	flags.IntVarP(&f.device, "device", "d", allDevices, "only this device, counted from 0 as the job sees them")
+	flags.IntVarP(&f.device, "device", "d", allDevices, "only this device, by its number in ration ps")
 	flags.Lookup("device").DefValue = "0" // hides the default, -1, from the help text
 }
 
@@ -144,9 +144,10 @@ JOB is a name that ration ps shows, the path of a region, with a slash in it, or
 for root USER/NAME, a job of another user.
 SIZE is 10g, 10GiB, 1024m, plain bytes, or none. 25% of a device works once a
 process of the job has used that device. A size is for all devices of the job,
-for the one that --device names, or as listed: 0=10g,1=20g. A device that the
-job is not for, as --mem of ration run left it out, stays closed unless it is
-named.
+for the one that --device names, or as listed: 0=10g,1=20g. Devices have the
+numbers that ration ps shows, whichever of them a program sees as its first. A
+device that the job is not for, as --mem of ration run left it out, stays closed
+unless it is named.
 
 A change applies to every request from then on. If the job holds more than its
 new limit, it keeps that, and gets no more until it has freed enough. If the new

@@ -181,42 +181,49 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	signal.Reset()
 	launch.RestoreIgnoredSignals()
 	f.plan.Command, f.plan.Warn = command, a.warn
-	var err error
-	if f.plan.Labels, err = readLabels(f.labels, os.Getenv(envSlurmAccount)); err != nil {
-		return err
-	}
-	if err := f.readSettings(cmd); err != nil {
-		return err
-	}
-	f.plan.RationOn = rationOn
-	if err := f.readWait(a.warn); err != nil {
-		return err
-	}
-	if err := f.readSleep(cmd); err != nil {
-		return err
-	}
-	to, err := a.openSummary(f.summary)
+	j, to, err := a.prepareRun(cmd, &f)
 	if err != nil {
-		return err
-	}
-	f.plan.Record = to != nil
-	if len(f.labels) > 0 && job.Ruled() && !f.plan.Settings.Memory.IsSet() {
-		a.warn("the command is in the job of all your programs, for which --label does not count (with --mem it has a job of its own)")
-	}
-	j, err := f.plan.Prepare()
-	if errors.Is(err, launch.ErrNoRoom) {
-		return statusError{err, exitTimeout}
-	}
-	if errors.Is(err, launch.ErrNotFound) && f.summary == summaryStderr {
-		err = fmt.Errorf("%w; a file for the summary is --summary=%s", err, command[0])
-	}
-	if err != nil {
+		if err = statusOf(err); f.plan.Name != "" && !errors.Is(err, job.ErrInUse) {
+			job.RecordNotStarted(f.plan.Name, exitStatus(err), err.Error())
+		}
 		return err
 	}
 	if j.InUsersJob() {
 		return j.Exec()
 	}
 	return a.supervise(j, to)
+}
+
+// prepareRun prepares the job, and opens the output of the summary if one is wanted.
+func (a *app) prepareRun(cmd *cobra.Command, f *runFlags) (j *launch.Job, to *terminal, err error) {
+	if f.plan.Labels, err = readLabels(f.labels, os.Getenv(envSlurmAccount)); err != nil {
+		return nil, nil, err
+	}
+	if err := f.readSettings(cmd); err != nil {
+		return nil, nil, err
+	}
+	f.plan.RationOn = rationOn
+	if err := f.readWait(a.warn); err != nil {
+		return nil, nil, err
+	}
+	if err := f.readSleep(cmd); err != nil {
+		return nil, nil, err
+	}
+	if to, err = a.openSummary(f.summary); err != nil {
+		return nil, nil, err
+	}
+	f.plan.Record = to != nil
+	if len(f.labels) > 0 && job.Ruled() && !f.plan.Settings.Memory.IsSet() {
+		a.warn("the command is in the job of all your programs, for which --label does not count (with --mem it has a job of its own)")
+	}
+	j, err = f.plan.Prepare()
+	if errors.Is(err, launch.ErrNoRoom) {
+		err = statusError{err, exitTimeout}
+	}
+	if errors.Is(err, launch.ErrNotFound) && f.summary == summaryStderr {
+		err = fmt.Errorf("%w; a file for the summary is --summary=%s", err, f.plan.Command[0])
+	}
+	return j, to, err
 }
 
 // readSettings completes the plan from the flags and the environment.

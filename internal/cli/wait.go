@@ -23,13 +23,16 @@ type Waited struct {
 	Exit    *machine.Exit `json:"exit,omitempty"`    // nil if the job has no command, or if it is unknown
 	Unknown bool          `json:"unknown,omitempty"` // its ration run was killed, so how the command ended is not known
 	Ended   time.Time     `json:"ended_at,omitzero"` // of the job; zero if processes outlived its command, and nobody waited for them
-	Reason  string        `json:"reason,omitempty"`  // why the wait is over without the job's end: timeout, or no-such-job
+	Reason  string        `json:"reason,omitempty"`  // why the wait is over without the job's end: timeout, no-such-job, or not-started
+
+	notStarted string // why its latest command was not started; empty if it was
 }
 
 // Values of Waited.Reason.
 const (
-	reasonTimeout = "timeout"
-	reasonNoJob   = "no-such-job"
+	reasonTimeout    = "timeout"
+	reasonNoJob      = "no-such-job"
+	reasonNotStarted = "not-started"
 )
 
 type waitFlags struct {
@@ -62,9 +65,12 @@ command: wait returns when no process is in it, prints nothing and ends with 0.
 Exit status: that of the job's command, 128 and the signal's number if a signal
 ended it; ` + fmt.Sprint(exitTimeout) + ` if the time of --timeout has passed; ` + fmt.Sprint(exitUnknown) + ` if ration run was killed,
 so that nothing knows how the command ended; 3 if there is no such job, or if
-its command left the queue without starting. With --json each job that has ended
+its command left the queue without starting. If the latest ration run of that
+name did not start its command, as one that a policy has refused, wait says why
+and ends with the status of that ration run. With --json each job that has ended
 is a value. So is each that has not after --timeout, with the reason timeout,
-and the JOB that does not exist, with the reason no-such-job.`,
+the JOB that does not exist, with the reason no-such-job, and the one whose
+latest command was not started, with the reason not-started.`,
 		Example: `  ration wait train
   ration wait train && ration run --mem 10g -- python evaluate.py
   ration wait --timeout 1h fold1 fold2 fold3
@@ -118,6 +124,9 @@ func (a *app) runWait(f waitFlags, names []string) error {
 				if r.Exit = (&machine.Exit{Status: end.Status, Signal: end.Signal}); end.Ended != 0 {
 					r.Ended = time.Unix(0, end.Ended).UTC()
 				}
+				if r.notStarted = end.NotStarted; r.notStarted != "" {
+					r.Reason = reasonNotStarted
+				}
 			}
 			results <- r
 		}
@@ -156,14 +165,19 @@ func (a *app) runWait(f waitFlags, names []string) error {
 		delete(left, r.i)
 		if errors.Is(r.err, job.ErrNoJob) {
 			r.Reason = reasonNoJob
-			r.err = errors.Join(a.printNotEnded(r.Waited), r.err)
+			r.err = errors.Join(a.printNotStarted(names[r.i], r.Waited, len(jobs) > 1), r.err)
 		}
 		if r.err == nil {
 			r.err = a.printWaited(names[r.i], r.Waited, len(jobs) > 1)
 		}
-		if ends[r.i] = r.err; f.any {
+		if f.any {
 			return r.err
 		}
+		if r.err != nil && len(jobs) > 1 { // only one of the errors is returned
+			printError(a.err, r.err)
+			r.err = statusError{errReported, exitStatus(statusOf(r.err))}
+		}
+		ends[r.i] = r.err
 	}
 	for _, err := range ends {
 		if err != nil {
@@ -219,6 +233,15 @@ func waitGranted(name string, uid int, j job.Job) (end *job.End, launched bool, 
 // printNotEnded prints a job that has not ended, with --json only.
 func (a *app) printNotEnded(w Waited) error { return a.print(w, func() {}) }
 
+// printNotStarted prints a job that there is not: its command left the queue.
+func (a *app) printNotStarted(name string, w Waited, named bool) error {
+	return a.print(w, func() {
+		if named {
+			a.out.printf("%s -\n", oneWord(name))
+		}
+	})
+}
+
 // printWaited prints how a job ended, with its name if there are several. The error has its status.
 func (a *app) printWaited(name string, w Waited, named bool) error {
 	err := a.print(w, func() {
@@ -239,6 +262,8 @@ func (a *app) printWaited(name string, w Waited, named bool) error {
 		return err
 	case w.Unknown:
 		return statusError{errors.New(name + ": how its command ended is not known: its ration run was killed before it could write it down"), exitUnknown}
+	case w.notStarted != "":
+		return statusError{fmt.Errorf("%s: its latest command was not started: %s", name, w.notStarted), w.Exit.Status}
 	case w.Exit != nil && w.Exit.Status != 0:
 		return statusError{errReported, w.Exit.Status}
 	}

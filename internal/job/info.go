@@ -65,6 +65,9 @@ type End struct {
 	Signal int   `json:"signal"`         // the signal that ended it, or 0
 	Ended  int64 `json:"ended"`          // when the command ended, in Unix nanoseconds; from Wait when the job ended, 0 if that is unknown
 	Left   bool  `json:"left,omitempty"` // other processes of the job lived then, so the job ended later
+
+	// NotStarted is why the command was not started, from TryWait only: Status is then that of its ration run. Empty if it was.
+	NotStarted string `json:"-"`
 }
 
 // WriteInfo records what is launched. The lock must be exclusive. It sets the PID and the time of the info, and cuts
@@ -76,7 +79,7 @@ func (l *Lock) WriteInfo(info Info) error {
 
 // WriteEnd records how the command ended.
 func (l *Lock) WriteEnd(status, signal int) error {
-	return l.writeInfo(unix.O_WRONLY|unix.O_APPEND, End{status, signal, time.Now().UnixNano(), l.isLeft()})
+	return l.writeInfo(unix.O_WRONLY|unix.O_APPEND, End{Status: status, Signal: signal, Ended: time.Now().UnixNano(), Left: l.isLeft()})
 }
 
 // isLeft reports whether other processes use the job: they have joined it, or were launched in it.

@@ -23,7 +23,8 @@ func Wait(j Job) (end *End, launched bool, err error) {
 	return end, launched, nil
 }
 
-// TryWait is Wait for a job that has ended already. Otherwise it returns an error at once.
+// TryWait is Wait for a job that has ended already. Otherwise it returns an error at once. If a later command of its name was
+// not started, end is of that command.
 func TryWait(j Job) (end *End, launched bool, err error) { return wait(j, false) }
 
 func wait(j Job, block bool) (end *End, launched bool, err error) {
@@ -91,6 +92,9 @@ func wait(j Job, block bool) (end *End, launched bool, err error) {
 		}
 	} else if err == nil {
 		launched = alive >= 0 && !standing // by a launcher that could not record it
+	}
+	if later := readNotStarted(dir); err == nil && !block && later != nil {
+		end, launched = later, true
 	}
 	return end, launched, err
 }

@@ -64,7 +64,7 @@ func TestLimits(t *testing.T) {
 		expect.True(t, hami.checkVisible(visible) == nil && plan("1g").checkVisible(visible) == nil, visible)
 	}
 	_, err = plan("2=1g").limits(whole, nil)
-	expect.True(t, err != nil && strings.HasPrefix(err.Error(), `--mem="2=1g": memory limit 2=1g: no such device (the job sees 2 GPUs, the first is 0)`),
+	expect.True(t, err != nil && strings.HasPrefix(err.Error(), `--mem="2=1g": memory limit 2=1g: no such device (nvidia-smi lists 2 GPUs, the first is 0)`),
 		err, "for a device that is not there")
 	_, err = plan("10g").limits(whole, nil)
 	expect.True(t, err != nil && strings.Contains(err.Error(), "device 1 (small) has 8 GiB (use at most 8g"),

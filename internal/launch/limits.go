@@ -151,9 +151,14 @@ func (p Plan) memoryText() string {
 // unlimitedText warns that no limit of memory is set.
 func (p Plan) unlimitedText() string {
 	if p.Sources.Misplaced {
-		return "no limit is set: --mem after the command is an argument of the command (flags of ration run go before it: ration run --mem 10g -- " + p.Command[0] + ")"
+		return "no limit is set: " + p.misplacedText()
 	}
 	return "no limit is set: the job is counted, and refused nothing (--mem 10g would limit it; --mem none is the same without this line)"
+}
+
+// misplacedText says that a limit after the command is none.
+func (p Plan) misplacedText() string {
+	return "--mem after the command is an argument of the command (flags of ration run go before it: ration run --mem 10g -- " + p.Command[0] + ")"
 }
 
 // warnOfOtherLimits warns if the limits of the joined job differ from the plan's.

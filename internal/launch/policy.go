@@ -76,6 +76,9 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	if j.path, err = findCommand(p.Command[0]); err != nil {
 		return nil, err
 	}
+	if !limited && p.Sources.Misplaced {
+		p.Warn(p.misplacedText())
+	}
 	j.environ, j.ruled, j.region = os.Environ(), true, job.OfUserPath(os.Getuid())
 	if p.SleepFast {
 		(*environment)(&j.environ).set(EnvSleepFast, "1")

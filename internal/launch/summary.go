@@ -2,6 +2,8 @@ package launch
 
 import (
 	"cmp"
+	"errors"
+	"io/fs"
 	"math"
 	"slices"
 	"time"
@@ -81,7 +83,8 @@ const maxRecorded = 4096
 // recorder samples a region in a goroutine of its own, and keeps the peaks. Only that goroutine may
 // use its fields until done is closed.
 type recorder struct {
-	r        *region.Region
+	path     string
+	r        *region.Region // nil while there is none at path
 	err      error
 	started  time.Time
 	last     time.Time // time of the latest sample
@@ -123,23 +126,17 @@ type account struct {
 
 func startRecorder(path string) *recorder {
 	rec := &recorder{
-		recorded: map[owner]*member{}, peaks: map[account]*Peak{},
+		path: path, recorded: map[owner]*member{}, peaks: map[account]*Peak{},
 		started: time.Now(), last: time.Now(), quit: make(chan struct{}), done: make(chan struct{}),
 	}
-	if rec.r, rec.err = region.OpenReadOnly(path); rec.err != nil {
-		close(rec.done)
-		return rec
-	}
-	for d := range abi.Devices {
-		if _, rec.err = rec.limit(d); rec.err != nil {
-			break
-		}
-	}
+	opened := rec.open() == nil
 	go func() {
 		defer close(rec.done)
 		for rec.err == nil {
 			began := time.Now()
-			rec.sample()
+			if opened = opened || rec.open() == nil; opened {
+				rec.sample()
+			}
 			select {
 			case <-time.After(pauseAfter(time.Since(began))):
 			case <-rec.quit:
@@ -148,6 +145,21 @@ func startRecorder(path string) *recorder {
 		}
 	}()
 	return rec
+}
+
+// open opens the region. There may be none yet: under a policy, a user's first program makes it.
+func (rec *recorder) open() error {
+	r, err := region.OpenReadOnly(rec.path)
+	if err != nil {
+		return err
+	}
+	rec.r = r
+	for d := range abi.Devices {
+		if _, rec.err = rec.limit(d); rec.err != nil {
+			break
+		}
+	}
+	return nil
 }
 
 func (rec *recorder) sample() {
@@ -315,6 +327,11 @@ func (rec *recorder) stop() Summary {
 	close(rec.quit)
 	<-rec.done
 	s := Summary{Devices: []DeviceSummary{}, Processes: []Peak{}, Seconds: time.Since(rec.started).Seconds()}
+	if rec.r == nil {
+		if err := rec.open(); !errors.Is(err, fs.ErrNotExist) { // without a region, no process held anything
+			rec.err = err
+		}
+	}
 	if rec.r != nil && rec.err == nil {
 		rec.sample() // includes processes that ended without returning their memory
 		rec.err = rec.summarise(&s)

@@ -50,6 +50,24 @@ func TestRecorderIsBounded(t *testing.T) {
 	expect.True(t, err == nil && s.Unrecorded == full && full >= 2*maxRecorded, s.Unrecorded, "are counted as unrecorded, of", full, err)
 }
 
+// Under a policy, a user's first program makes the region, after the recording has begun.
+func TestRecorderBeginsBeforeRegion(t *testing.T) {
+	none := startRecorder(filepath.Join(t.TempDir(), "none"))
+	s := none.stop()
+	expect.True(t, s.Error == "" && len(s.Processes) == 0, "without a region", s)
+
+	path := filepath.Join(t.TempDir(), "region")
+	rec := startRecorder(path)
+	r, err := region.Open(path, region.Options{})
+	expect.OK(t, err)
+	defer r.Close()
+	slot, err := r.Claim("first")
+	expect.OK(t, err)
+	expect.OK(t, slot.Charge(0, abi.Data, 1<<20))
+	s = rec.stop()
+	expect.True(t, s.Error == "" && len(s.Processes) == 1 && s.Processes[0].Total == 1<<20, "with one that is made later", s)
+}
+
 // The summary has the limit that a run had, although the policy's service has set it to 0 at the end.
 func TestRecorderKeepsLimit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "region")

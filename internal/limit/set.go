@@ -182,7 +182,7 @@ func (s Set[L]) CheckDevices(devices int) error {
 	}
 	for i := devices; i < MaxDevices; i++ {
 		if s.Device[i].IsSet() {
-			return fmt.Errorf("%d=%v: %w (the job sees %s, the first is 0)", i, s.Device[i], errNoDevice, humanfmt.Plural(devices, "GPU", "GPUs"))
+			return fmt.Errorf("%d=%v: %w (nvidia-smi lists %s, the first is 0)", i, s.Device[i], errNoDevice, humanfmt.Plural(devices, "GPU", "GPUs"))
 		}
 	}
 	return nil

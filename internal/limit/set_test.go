@@ -57,7 +57,7 @@ func TestSetFor(t *testing.T) {
 		expect.Equal(t, set.For(device).Percent(), want, "device", device, "in percent")
 	}
 	for devices, want := range map[int]string{3: "", MaxDevices: "",
-		2:              "2=none: no such device (the job sees 2 GPUs, the first is 0)",
+		2:              "2=none: no such device (nvidia-smi lists 2 GPUs, the first is 0)",
 		MaxDevices + 1: "of 17 devices: no such device (at most 16 are supported)"} {
 		err := set.CheckDevices(devices)
 		expect.True(t, (err == nil) == (want == "") && (err == nil || err.Error() == want), "with", devices, "devices", err, want)
