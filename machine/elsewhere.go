@@ -72,7 +72,7 @@ func withoutElsewhere(events []Event, before, after *Machine, now time.Time) []E
 		delete(drop, j.ID())
 		if j.State != Ended {
 			e := j.event(JobEnded, now)
-			e.Text = termtext.Printable(j.endTitle() + " is on no GPU of this machine any more")
+			e.Text = termtext.Printable(j.withOwner() + " is on no GPU of this machine any more")
 			events = append(events, e)
 		}
 	}

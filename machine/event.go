@@ -144,7 +144,7 @@ func Events(before, after *Machine, now time.Time) (out []Event) {
 				next[j.ID()] = now
 			}
 		}
-		e.Text = j.endTitle() + " has ended, and was removed"
+		e.Text = j.withOwner() + " has ended, and was removed"
 		out = append(out, e)
 	}
 	out = append(out, deniedSince(before.Denied, after.Denied)...)
@@ -172,14 +172,6 @@ func (j *Job) startedAt() time.Time {
 		return j.Started
 	}
 	return j.Created
-}
-
-// endTitle names the job where it ends. The job of all programs of a user is named as where it starts.
-func (j *Job) endTitle() string {
-	if j.Title() == j.Owner {
-		return j.withOwner()
-	}
-	return "job " + j.Title()
 }
 
 // withOwner names the job and its owner.
@@ -278,7 +270,7 @@ func eventsOf(before, after *Job, now time.Time) (out []Event) {
 		return out // the time of its end is unknown
 	}
 	e := after.event(JobEnded, cmp.Or(ended, now))
-	e.Exit, e.Text = after.Exit, after.endTitle()+" has ended"
+	e.Exit, e.Text = after.Exit, after.withOwner()+" has ended"
 	switch {
 	case e.Exit != nil && e.Exit.Signal != 0:
 		e.Text += fmt.Sprintf(" by signal %d (%v)", e.Exit.Signal, syscall.Signal(e.Exit.Signal))

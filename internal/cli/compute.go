@@ -122,7 +122,7 @@ func whyCompute(s machine.Job) (out []WhyCompute) {
 				c.Max, humanfmt.Span(time.Duration(c.Used)), humanfmt.Span(time.Duration(c.Waited))))
 		}
 		parts = append(parts, notEnforced(s, d)...)
-		out = append(out, WhyCompute{s.Name, s.Path, d.Device, *c, strings.Join(parts, "; ")})
+		out = append(out, WhyCompute{node.ShownName(&s), s.Name, s.Path, d.Device, *c, strings.Join(parts, "; ")})
 	}
 	return out
 }

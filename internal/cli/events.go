@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -240,7 +239,7 @@ func (p *eventPrinter) print(e machine.Event) {
 		p.err = err
 		return
 	}
-	title := cmp.Or(e.Job, e.Path)
+	title := node.ShownName(&machine.Job{Name: e.Job, Path: e.Path, Owner: e.Owner})
 	text := e.Text
 	if e.Denied == nil && (e.Kind == machine.RequestRefused || e.Kind == machine.ProcessDied) {
 		text = title + ": " + text

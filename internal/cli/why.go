@@ -1,10 +1,10 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,6 +19,7 @@ import (
 	"ration/internal/limit"
 	"ration/internal/node"
 	"ration/internal/policy"
+	"ration/internal/proc"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -35,6 +36,7 @@ type Why struct {
 
 // WhyPlace says which devices a job sees, and why these.
 type WhyPlace struct {
+	title   string
 	Job     string `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path    string `json:"path"`
 	Devices []int  `json:"devices"` // the machine's numbers
@@ -43,6 +45,7 @@ type WhyPlace struct {
 
 // WhyCompute is a job's ration of a device's time, in words.
 type WhyCompute struct {
+	title  string
 	Job    string `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path   string `json:"path"`
 	Device int    `json:"device"`
@@ -52,6 +55,8 @@ type WhyCompute struct {
 
 // WhyDeath is a death with the name of its job.
 type WhyDeath struct {
+	title string
+
 	Job  string `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path string `json:"path"`
 	machine.Death
@@ -142,11 +147,11 @@ func (a *app) runWhy(names []string, count int) error {
 		a.out.paragraph(plain, 0, "The service of this machine's policy does not run, so users without a job %s (root starts it: systemctl start ration-policy, or ration policy keep).", without)
 	}
 	for _, w := range out.Waiting {
-		a.printAt(w.Since, fmt.Sprintf("%s waits for %s since then, place %d in the queue", w.Title(), w.WantsText(), w.Place))
+		a.printAt(w.Since, fmt.Sprintf("%s waits for %s since then, place %d in the queue", waitingTitle(&w), w.WantsText(), w.Place))
 	}
 	for i := range jobs {
 		if jobs[i].Sleep == machine.Asleep {
-			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(jobs[i].Title()+" is asleep: "+node.SleepText(&jobs[i], time.Now())), 2))
+			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(node.ShownName(&jobs[i])+" is asleep: "+node.SleepText(&jobs[i], time.Now())), 2))
 		}
 	}
 	for _, d := range out.Denied {
@@ -159,29 +164,29 @@ func (a *app) runWhy(names []string, count int) error {
 		if i == 0 {
 			a.out.printf("\n")
 		}
-		a.printAt(d.Time, cmp.Or(d.Job, d.Path)+earlierText(d.Earlier)+": "+d.Text)
+		a.printAt(d.Time, d.title+earlierText(d.Earlier)+": "+d.Text)
 	}
 	for i, c := range out.Compute {
 		if i == 0 {
 			a.out.printf("\n")
 		}
-		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s, device %d: %s", cmp.Or(c.Job, c.Path), c.Device, c.Text)), 2))
+		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s, device %d: %s", c.title, c.Device, c.Text)), 2))
 	}
 	for i := range jobs {
 		if text := prioritySentence(&m, &jobs[i]); text != "" && jobs[i].State != machine.Ended {
-			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(jobs[i].Title()+": "+text), 2))
+			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(node.ShownName(&jobs[i])+": "+text), 2))
 		}
 	}
 	for i := range jobs {
 		if text := laterText(&jobs[i]); text != "" {
-			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(jobs[i].Title()+" "+text), 2))
+			a.out.printf("%s.\n", a.out.wrap(termtext.Printable(node.ShownName(&jobs[i])+" "+text), 2))
 		}
 	}
 	for i, c := range out.Places {
 		if i == 0 {
 			a.out.printf("\n")
 		}
-		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s is on %s: %s", cmp.Or(c.Job, c.Path), gpusText(c.Devices), c.Text)), 2))
+		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s is on %s: %s", c.title, gpusText(c.Devices), c.Text)), 2))
 	}
 	return nil
 }
@@ -283,9 +288,26 @@ func isNamed(e *machine.Event, argument string) bool {
 	return argument == e.Path || isName(argument, e.Job, e.Owner)
 }
 
-// isName reports whether an argument names a job of an owner. A run of a policy has the owner in its name.
+// isName reports whether an argument names a job of an owner. A run of a policy has the owner in its name. A plain name is of
+// this user's job, if there is one.
 func isName(argument, name, owner string) bool {
-	return name != "" && (argument == name || argument == owner+"/"+name || name == owner+"/"+argument)
+	switch {
+	case name == "":
+		return false
+	case argument == owner+"/"+name, argument == name && strings.Contains(name, "/"):
+		return true
+	case argument != name && owner+"/"+argument != name:
+		return false
+	}
+	return owner == proc.UserName(os.Geteuid()) || len(job.FoldersNamed(argument)) == 0
+}
+
+// waitingTitle names what waits for room as ration ps does.
+func waitingTitle(w *machine.Waiting) string {
+	if w.Job == "" {
+		return w.Title()
+	}
+	return node.ShownName(&machine.Job{Name: w.Job, Path: w.Path, Owner: w.Owner})
 }
 
 // readJobs reads the named jobs, or all jobs. An unreadable job is an error if it was named, and a
@@ -311,6 +333,9 @@ func (a *app) readJobs(names []string) (readable []machine.Job, err error) {
 		s := node.ReadJob(found, node.Options{ReadOnly: true})
 		if s.Err() != nil {
 			return nil, statusError{s.Err(), ExitOpen}
+		}
+		if s.Name == "" { // another user's, found by name
+			s.Name = strings.TrimPrefix(nameOf(name, found), s.Owner+"/")
 		}
 		readable = append(readable, s)
 	}
@@ -343,7 +368,7 @@ func (a *app) printRefusals(jobs []machine.Job, count int, down bool) {
 		return
 	}
 	for _, f := range refusals[:min(count, len(refusals))] {
-		text := fmt.Sprintf("%s%s, device %d: %s", f.job.Title(), earlierText(isEarlier(jobs, f.job)), f.Device, f.Sentence(f.job.Processes))
+		text := fmt.Sprintf("%s%s, device %d: %s", node.ShownName(f.job), earlierText(isEarlier(jobs, f.job)), f.Device, f.Sentence(f.job.Processes))
 		if f.Times > 1 {
 			text += fmt.Sprintf("; %s times in %s", humanfmt.Count(f.Times), humanfmt.Duration(f.Time.Sub(f.First)))
 		}
@@ -351,7 +376,7 @@ func (a *app) printRefusals(jobs []machine.Job, count int, down bool) {
 	}
 	if f := refusals[0]; a.out.tty && f.Held+f.Asked <= uint64(limit.TiB) {
 		needed := (f.Held + f.Asked + uint64(limit.MiB) - 1) / uint64(limit.MiB) * uint64(limit.MiB)
-		command := fmt.Sprintf("ration limit %s %s --device %d", f.job.Title(), limit.Size(needed).Exact(), f.Device)
+		command := fmt.Sprintf("ration limit %s %s --device %d", node.ShownName(f.job), limit.Size(needed).Exact(), f.Device)
 		if f.job.State == machine.Ended {
 			command = fmt.Sprintf("ration run --mem %s", limit.Size(needed).Exact())
 		} else if _, ofPolicy := job.PolicyUser(f.job.Path); ofPolicy && !job.AllUsers() {
@@ -390,7 +415,7 @@ func explain(jobs []machine.Job, count int) Why {
 	out := Why{Refusals: []WhyRefusal{}, Deaths: []WhyDeath{}, Compute: []WhyCompute{}, Places: []WhyPlace{}}
 	for _, s := range jobs {
 		if s.Placed != "" && (s.State != machine.Ended || len(jobs) == 1) {
-			place := WhyPlace{s.Name, s.Path, []int{}, s.Placed}
+			place := WhyPlace{node.ShownName(&s), s.Name, s.Path, []int{}, s.Placed}
 			for _, d := range s.Devices {
 				place.Devices = append(place.Devices, d.Device)
 			}
@@ -399,7 +424,7 @@ func explain(jobs []machine.Job, count int) Why {
 		out.Compute = append(out.Compute, whyCompute(s)...)
 		earlier := isEarlier(jobs, &s)
 		for _, d := range s.Deaths {
-			out.Deaths = append(out.Deaths, WhyDeath{s.Name, s.Path, d, earlier, d.Sentence()})
+			out.Deaths = append(out.Deaths, WhyDeath{node.ShownName(&s), s.Name, s.Path, d, earlier, d.Sentence()})
 		}
 		for _, f := range s.Refusals {
 			r := WhyRefusal{s.Name, s.Path, f, earlier, f.RequesterName(s.Processes), f.Free(), []WhyHolder{}, f.Sentence(s.Processes)}

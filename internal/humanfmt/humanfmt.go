@@ -210,12 +210,12 @@ func OnGPUs(wants map[int]uint64) string {
 	return strings.Join(parts, "; ")
 }
 
-// JobOf names a job and its owner. A policy's jobs have the owner in their names.
+// JobOf names a job and its owner, if that is known. A policy's jobs have the owner in their names.
 func JobOf(title, owner string) string {
 	switch {
 	case title == owner:
 		return "the job of " + owner
-	case strings.HasPrefix(title, owner+"/"):
+	case owner == "", strings.HasPrefix(title, owner+"/"):
 		return "job " + title
 	}
 	return fmt.Sprintf("job %s of %s", title, owner)
