@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ration/internal/connlimit"
+	"ration/internal/job"
 	"ration/internal/launch"
 	"ration/internal/policy"
 	"ration/internal/proc"
@@ -33,7 +34,11 @@ func keeperUnit() unitState {
 func (c *checker) checkPolicy() {
 	p, err := policy.InForce()
 	preloaded := policy.Preloaded()
+	_, kept, inKept := job.Enclosing()
 	switch {
+	case inKept && err == nil:
+		c.pass("policy", "one is in force; all programs here are in %s instead (ration run --keep)", kept)
+		return
 	case errors.Is(err, policy.ErrDisabled) && preloaded:
 		c.warn("policy", forRoot("ration policy disable, which takes it out"), "none is in force, and every program loads %s", policy.Library)
 		return
