@@ -120,10 +120,10 @@ static const char *charge_remedy(void)
 	const struct region *r = attach_region();
 	if (!r || !r->limits_beside)
 		return "raise the limit with ration limit";
-	if (userjob_ruled() && userjob_is_run(r->path))
+	if (attach_config()->ruled && userjob_is_run(r->path)) /* not so if root has put the process into a job of its own */
 		return "start it with a larger --mem, if your ration has that (ration policy show)";
-	if (userjob_ruled())
-		return "for a larger ration, if your rule allows one, or the part of a run of yours (ration policy show)";
+	if (attach_config()->ruled)
+		return "for a larger ration, if your rule allows one; your runs have parts of the ration, too (ration policy show)";
 	return "have the limit raised by the user who made the job";
 }
 
@@ -158,7 +158,7 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 	if (!why->limit) {
 		const struct region *r = attach_region();
 		/* The rule may give nothing there, or runs have all of it for now. */
-		bool users = r && r->limits_beside && r->path && userjob_ruled() && !userjob_is_run(r->path);
+		bool users = r && r->limits_beside && r->path && attach_config()->ruled && !userjob_is_run(r->path);
 		log_warn(users ? "out of memory: your ration has nothing of device %u, or your runs have all of that (ration policy show, "
 				 "ration ps)%s"
 			       : "out of memory: device %u is not for this job, which has no memory of it (use another device: ration "

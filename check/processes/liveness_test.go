@@ -12,6 +12,7 @@ import (
 	"ration/check/expect"
 	"ration/check/testenv"
 	"ration/internal/region"
+	"ration/internal/safepath"
 )
 
 // A killed process that is still a zombie counts as dead.
@@ -35,10 +36,11 @@ func TestToldToEnd(t *testing.T) {
 		path := newPath(t)
 		survivor := join(t, mix, 0, path, mib)
 		told, other := join(t, mix, 1, path), join(t, mix, 1, path)
-		r, err := region.Open(path, region.Options{NoCreate: true})
-		expect.Must(t, err == nil, "opening the region:", err)
-		defer r.Close()
-		expect.True(t, r.Tell(func(pid int) bool { return pid == told.PID() }) == nil, "marking the process")
+		dir, err := safepath.OpenFolder(filepath.Dir(path))
+		expect.Must(t, err == nil, "opening the folder:", err)
+		defer unix.Close(dir)
+		err = region.Tell(dir, filepath.Base(path), path, func(p region.Process) bool { return p.Seen == told.PID() })
+		expect.True(t, err == nil, "marking the process:", err)
 		told.OK("charge 0 data %d", mib) // it may still work for a while
 		told.Kill()
 		survivor.OK("charge 0 data %d", mib)

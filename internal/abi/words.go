@@ -36,6 +36,28 @@ func (w LedgerWord) Seq() uint64 { return ShortSeq(uint64(w)) }
 // ShortSeq cuts a sequence to the width that LedgerWord and Account.Done keep.
 func ShortSeq(seq uint64) uint64 { return seq & (1<<WordSeqBits - 1) }
 
+// ToldGenShift is a shift of Told.
+const ToldGenShift = 32
+
+// Told says when a slot's owner was told to end.
+type Told uint64
+
+// MakeTold packs a word. gen and the time are cut to their widths.
+func MakeTold(gen uint64, seconds int64) Told {
+	return Told(gen<<ToldGenShift | uint64(uint32(seconds)))
+}
+
+// Gen has the low bits of the owner's generation.
+func (t Told) Gen() uint64 { return uint64(t) >> ToldGenShift }
+
+// Seconds has the low bits of the time, in seconds since 1970.
+func (t Told) Seconds() uint64 { return uint64(uint32(t)) }
+
+// Counts reports whether the owner of a generation was told to end shortly before a time.
+func (t Told) Counts(gen uint64, now int64) bool {
+	return t.Gen() == MakeTold(gen, 0).Gen() && uint32(now)-uint32(t) <= ToldSeconds
+}
+
 // Widths and shifts of Pend and Used.
 const (
 	SeqBits        = 31

@@ -103,7 +103,11 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 	if s.Up != nil && !*s.Up {
 		a.out.paragraph(bold, 0, "%s", serviceDown)
 	}
-	if !s.Preload {
+	_, kept, inKept := job.Enclosing()
+	switch {
+	case inKept:
+		a.out.paragraph(plain, 0, "All programs here are in %s (ration run --keep): its limit counts, and no ration does. The jobs of the policy cannot be seen from here.", kept)
+	case !s.Preload:
 		a.out.paragraph(plain, 0, "No program is rationed: /etc/ld.so.preload does not name %s (ration policy enable puts it there).", policy.Library)
 	}
 	if rules {
@@ -138,6 +142,9 @@ func (a *app) printPolicy(s PolicyShown, rules bool) {
 		column[policy.Standing]{title: "JOB", text: func(u policy.Standing) string {
 			if u.Exempt {
 				return "-"
+			}
+			if inKept {
+				return "not seen from here"
 			}
 			if u.Job == "" && u.Room != nil && len(*u.Room) == 0 {
 				return "none yet, no room now"

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/template"
@@ -240,6 +241,9 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	}
 	for _, name := range names {
 		a.noteShared(name, m.Jobs)
+	}
+	if _, kept, is := job.Enclosing(); is && len(names) == 0 {
+		a.out.paragraph(plain, 0, "All programs here are in %s (ration run --keep): %s.", kept, filepath.Join(job.WellKnown, job.RegionName))
 	}
 	switch {
 	case len(m.Jobs)+len(m.Waiting) > 0 || m.Hidden > 0:

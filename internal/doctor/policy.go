@@ -34,7 +34,11 @@ func keeperUnit() unitState {
 func (c *checker) checkPolicy() {
 	p, err := policy.InForce()
 	preloaded := policy.Preloaded()
+	_, kept, inKept := job.Enclosing()
 	switch {
+	case inKept && err == nil:
+		c.pass("policy", "one is in force; all programs here are in %s instead (ration run --keep)", kept)
+		return
 	case errors.Is(err, policy.ErrDisabled) && preloaded:
 		c.warn("policy", forRoot("ration policy disable, which takes it out"), "none is in force, and every program loads %s", policy.Library)
 		return
@@ -117,10 +121,11 @@ func (c *checker) checkPolicy() {
 func lastDenied(uid int) *job.Denied {
 	all, _ := job.ReadDenied(false)
 	for _, d := range slices.Backward(all) {
-		if d.UID == uid {
-			if d.Settled || d.Own || time.Since(d.Time) > 10*time.Minute {
-				return nil
-			}
+		switch {
+		case d.UID != uid, d.Own: // the user has read what nobody else can mend
+		case d.Settled, time.Since(d.Time) > 10*time.Minute:
+			return nil
+		default:
 			return &d
 		}
 	}

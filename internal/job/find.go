@@ -41,6 +41,9 @@ func Find(nameOrPath string) (Job, error) {
 	if j, is := OfPolicy(nameOrPath); is {
 		return j, nil
 	}
+	if name, _, is := Enclosing(); is && name == nameOrPath {
+		return Job{Path: filepath.Join(WellKnown, RegionName)}, nil
+	}
 	if _, is := InUsersJob(nameOrPath); is {
 		return Job{Path: OfUserPath(os.Getuid())}, nil
 	}

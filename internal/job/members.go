@@ -32,8 +32,8 @@ type Member struct {
 // Signal sends a signal to processes of a job. If it tells them to end, their ends are no deaths.
 func Signal(j Job, to []Member, s syscall.Signal) error {
 	if Ends(s) && len(to) > 0 {
-		Tell(cmp.Or(runPathOf(j), j.Path), func(pid int) bool {
-			return slices.ContainsFunc(to, func(m Member) bool { return m.PID == pid })
+		Tell(cmp.Or(runPathOf(j), j.Path), func(p region.Process) bool {
+			return slices.ContainsFunc(to, func(m Member) bool { return m.PID == p.Seen })
 		})
 	}
 	var errs []error
@@ -52,24 +52,19 @@ func Ends(s syscall.Signal) bool {
 	return false
 }
 
-// Tell marks the processes of a region that somebody is about to tell to end: their ends are no deaths. It does so as far as
-// this user may write the region, and where no other user can put another file in its place.
-func Tell(path string, which func(pid int) bool) {
-	folder, writer, err := safepath.OpenFolderOf(filepath.Dir(path))
+// Tell marks the processes of a region that somebody is about to tell to end: their ends are no deaths. Root does so only in a
+// file of the user who can replace it.
+func Tell(path string, which func(region.Process) bool) {
+	dir, writer, err := safepath.OpenFolderOf(filepath.Dir(path))
 	if err != nil {
 		return
 	}
-	_ = unix.Close(folder)
-	root := os.Geteuid() == 0
-	if root && writer != 0 {
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	if safepath.StatAt(dir, filepath.Base(path), &st) != nil || writer > 0 && int(st.Uid) != writer {
 		return
 	}
-	r, err := region.Open(path, region.Options{NoCreate: true, AnyOwner: root})
-	if err != nil {
-		return
-	}
-	defer r.Close()
-	_ = r.Tell(which)
+	_ = region.Tell(dir, filepath.Base(path), path, which) // without a mark, what ends counts as having died
 }
 
 // signal sends a signal. SIGCONT follows one that tells the process to end: a process that is stopped could not handle it.

@@ -21,7 +21,8 @@ import (
 //	/etc/ld.so.preload        names the library, for every program of every user,
 //	                          whatever its environment
 //	/run/ration/job           is the job, where the library looks for one; the file
-//	                          created in it says that there must be one, and which
+//	                          created in it says that there must be one, and which;
+//	                          the file name has its name
 //	/run/ration/lib           is the folder of libraries
 //
 // Root may mount. An ordinary user may mount in a user namespace, in which only that
@@ -129,9 +130,11 @@ func (t namespaceTask) mount() error {
 			return err
 		}
 	}
-	made := job.WellKnown + "/created"
-	if err := errors.Join(os.WriteFile(made, []byte(strconv.FormatInt(t.Created, 10)+"\n"), 0o644), os.Chmod(made, 0o644)); err != nil {
-		return fmt.Errorf("writing %s: %w", made, err)
+	for name, text := range map[string]string{"created": strconv.FormatInt(t.Created, 10), job.EnclosingName: filepath.Base(t.Job)} {
+		path := filepath.Join(job.WellKnown, name)
+		if err := errors.Join(os.WriteFile(path, []byte(text+"\n"), 0o644), os.Chmod(path, 0o644)); err != nil {
+			return fmt.Errorf("writing %s: %w", path, err)
+		}
 	}
 	list := runFolder + "/ld.so.preload"
 	// The policy's library belongs to the machine, and its version may differ from the job's.

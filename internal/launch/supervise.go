@@ -47,17 +47,20 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 		j.Discard()
 		return Summary{}, err
 	}
-	go func() {
+	var passing sync.WaitGroup
+	passing.Go(func() {
 		for s := range j.signals {
-			sent := (s == unix.SIGINT || s == unix.SIGQUIT) && inForeground() // the terminal sends it to the command too
+			typed := (s == unix.SIGINT || s == unix.SIGQUIT) && inForeground() // the terminal sends it to the command too
 			if job.Ends(s.(syscall.Signal)) {
-				job.Tell(j.region, func(pid int) bool { return descends(pid, child.Pid) })
+				job.Tell(j.region, func(p region.Process) bool {
+					return descends(p.Seen, child.Pid) || typed && p.Dead // whose it was is not known any more
+				})
 			}
-			if !sent {
+			if !typed {
 				_ = child.Signal(s) // it may have just ended
 			}
 		}
-	}()
+	})
 	// It may start processes, so it begins after the command has inherited the job's lock, which they must not.
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
@@ -69,6 +72,7 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	watching.Wait()
 	signal.Stop(j.signals)
 	close(j.signals)
+	passing.Wait()
 	var s Summary
 	if r != nil {
 		s = r.stop()

@@ -7,6 +7,7 @@ import (
 
 	"ration/internal/gpu"
 	"ration/internal/launch"
+	"ration/internal/limit"
 )
 
 // devicesEvery is how often a service asks the driver which devices answer.
@@ -74,4 +75,22 @@ func devices() (*gpu.Driver, error) {
 		}
 	}
 	return driver, err
+}
+
+// totals returns the sizes of the devices; nil if they are not known.
+func (r *rations) totals() []limit.Size {
+	if r.driver == nil {
+		return nil
+	}
+	return r.driver.Totals()
+}
+
+// usable returns how much of each device programs can have: what a percentage is of.
+func (r *rations) usable() (out []limit.Size) {
+	if r.driver != nil {
+		for _, d := range r.driver.Devices {
+			out = append(out, d.Usable())
+		}
+	}
+	return out
 }

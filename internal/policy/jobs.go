@@ -191,7 +191,7 @@ func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error)
 		return ration, nil, err
 	}
 	asked, _ := readAsked(uid)
-	return rule.ration(asked, r.totals()), rule, nil
+	return rule.ration(asked, r.usable()), rule, nil
 }
 
 // give sets a user's job to a ration, less the limits of the user's runs. It creates the job if
@@ -368,13 +368,6 @@ func (r *rations) failed(at region.Place) bool {
 // ErrFailed is returned for a change of a ration that is in use on a device that does not answer.
 var ErrFailed = errors.New("a GPU of your ration does not answer")
 
-func (r *rations) totals() []limit.Size {
-	if r.driver == nil {
-		return nil
-	}
-	return r.driver.Totals()
-}
-
 // allows returns an error for a ration that is more than the rule's largest.
 func (rule *Rule) allows(asked limit.Limits, totals []limit.Size) error {
 	if rule.Exempt {
@@ -454,7 +447,7 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 		return err
 	}
 	asked.Devices = 0
-	if err := rule.allows(asked.Or(rule.Default), r.totals()); err != nil {
+	if err := rule.allows(asked.Or(rule.Default), r.usable()); err != nil {
 		return err
 	}
 	if asked.IsSet() {
@@ -464,7 +457,7 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 	if err := checkShares(asked.Or(rule.Default)); err != nil {
 		return fmt.Errorf("%w: %w", ErrTooMuch, err)
 	}
-	ration := rule.ration(asked, r.totals())
+	ration := rule.ration(asked, r.usable())
 	if err := r.checkTurn(uid, lent(uid) && r.grows(uid, ration)); err != nil { // otherwise give checks what grows
 		return err
 	}

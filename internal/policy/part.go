@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"ration/internal/abi"
 	"ration/internal/humanfmt"
@@ -245,11 +246,15 @@ func Resize(path string, changes ...func(*region.Limits)) error {
 	return r.resize(job.Job{Name: filepath.Base(filepath.Dir(path)), Path: path}, changes)
 }
 
+// reapTime bounds how long memory of dead processes is returned to the user's job, before a run is resized.
+const reapTime = 500 * time.Millisecond
+
 // resize is Resize with the lock of lockJobs.
 func (r *rations) resize(run job.Job, changes []func(*region.Limits)) error {
 	uid, _, _ := job.RunOf(run.Name)
 	if g, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true, AnyOwner: true}); err == nil {
-		_, _ = g.Reap() // what dead processes held is nobody's; what is held is looked at later
+		// What dead processes held is nobody's; what is held is looked at later. All users wait meanwhile.
+		_, _ = g.ReapWhile(safepath.RealClock.For(reapTime).Left)
 		_ = g.Close()
 	}
 	if err := r.ensure(uid); err != nil && !isShortfall(err) { // all that no run has is the job's

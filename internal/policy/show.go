@@ -145,7 +145,7 @@ func (r *rations) show(uid int) Standing {
 		out.Rule, out.Terms = rule.Source, rule.terms()
 	}
 	if asked, err := readAsked(uid); err == nil && asked.IsSet() && rule != nil {
-		has := rule.ration(asked, r.totals())
+		has := rule.ration(asked, r.usable())
 		out.Asked = &has
 	}
 	path := job.OfUserPath(uid)

@@ -30,7 +30,7 @@ func (r *Region) Claim(name string) (_ *Slot, err error) {
 	}
 	s, locked, err := r.claimFree(name)
 	if s == nil && err == nil {
-		r.reapAll()
+		_, _ = r.Reap()
 		s, locked, err = r.claimFree(name)
 	}
 	if s == nil && err == nil && len(locked) > 0 {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -101,14 +102,18 @@ func TestLeft(t *testing.T) {
 	expect.True(t, len(deaths) == 0 && c.Reaped == 0, len(deaths), "orderly ends are deaths", c.Reaped, "are counted")
 }
 
-// A mark is for one owner of a slot, not for the next.
+// A mark is for one owner of a slot, not for the next, and for a short time.
 func TestToldSlot(t *testing.T) {
 	r, mortals := overHeap(t)
-	for deaths := range uint64(2) {
+	var deaths uint64
+	for round, ago := range []int64{0, -1, 3600, 5} {
 		atomic.StoreUint64(&r.m.Header.Ticket, 0)
 		s := claim(t, r)
-		if deaths == 0 {
-			atomic.StoreUint64(&r.m.Slots[s.Index()].Told, s.status.Gen())
+		if ago >= 0 {
+			atomic.StoreUint64(&r.m.Slots[s.Index()].Told, uint64(abi.MakeTold(s.status.Gen(), time.Now().Unix()-ago)))
+		}
+		if round == 1 || round == 2 {
+			deaths++
 		}
 		expect.Equal(t, s.Index(), 0, "took slot")
 		mortals.kill(0)

@@ -119,6 +119,12 @@ func bytesOf[T abi.Header | abi.Limits](v *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }
 
+// toldAt returns where in a region's file the word Told of a slot is.
+func toldAt(slot int) int64 {
+	var m *abi.Region
+	return int64(unsafe.Offsetof(m.Slots) + uintptr(slot)*unsafe.Sizeof(m.Slots[0]) + unsafe.Offsetof(m.Slots[0].Told))
+}
+
 // regionBytes returns a copy of a region as bytes.
 func regionBytes(m *abi.Region) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(m)), regionSize) }
 

@@ -4,13 +4,17 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 
 	"ration/internal/abi"
 )
 
 // Reap returns the memory of dead processes on all devices, and frees their slots. It returns the
 // number of slots that it freed, or left with memory that is lent from now on.
-func (r *Region) Reap() (slots int, err error) {
+func (r *Region) Reap() (slots int, err error) { return r.ReapWhile(func() bool { return true }) }
+
+// ReapWhile is Reap until more returns false, for a region whose users may make it take long.
+func (r *Region) ReapWhile(more func() bool) (slots int, err error) {
 	if !r.writable {
 		return 0, fmt.Errorf("region %s: %w", r.path, ErrReadOnly)
 	}
@@ -18,16 +22,15 @@ func (r *Region) Reap() (slots int, err error) {
 	if err := r.whole(); err != nil {
 		return 0, err
 	}
-	return r.reapAll(), nil
-}
-
-func (r *Region) reapAll() (slots int) {
 	for slot := range r.high() {
+		if !more() {
+			break
+		}
 		if r.reapSlot(slot) {
 			slots++
 		}
 	}
-	return slots
+	return slots, nil
 }
 
 // reapDevice frees the slots of dead processes that may hold memory of device. It does not check
@@ -120,30 +123,7 @@ func (r *Region) left(slot int, st abi.Status) bool {
 
 // expected reports whether the end of a slot's owner is no death: the owner has announced it, or was told to end.
 func (r *Region) expected(slot int, st abi.Status) bool {
-	return r.left(slot, st) || atomic.LoadUint64(&r.m.Slots[slot].Told) == st.Gen()
-}
-
-// Tell marks processes, by their PIDs as this process sees them, before somebody tells them to end: from then on their
-// ends are no deaths. The region is one of Open.
-func (r *Region) Tell(which func(pid int) bool) error {
-	all, err := r.Processes()
-	if err != nil {
-		return err
-	}
-	_, err = look(r, func() bool {
-		for _, p := range all {
-			if p.Seen <= 0 || !which(p.Seen) {
-				continue
-			}
-			// The status first: if the slot has changed its owner since, the generation is not the new owner's.
-			st := abi.Status(atomic.LoadUint64(&r.m.Status[p.Slot]))
-			if r.seenPID(p.Slot, &r.m.Slots[p.Slot]) == p.Seen && st.State() == abi.SlotActive {
-				atomic.StoreUint64(&r.m.Slots[p.Slot].Told, st.Gen())
-			}
-		}
-		return true
-	})
-	return err
+	return r.left(slot, st) || abi.Told(atomic.LoadUint64(&r.m.Slots[slot].Told)).Counts(st.Gen(), time.Now().Unix())
 }
 
 // condemn marks a slot's owner as dead, for all processes and for the owner itself in case it is

@@ -24,7 +24,7 @@ type Process struct {
 	Joined  int64  // Unix nanoseconds
 	Dead    bool   // ended; the next process that needs its memory takes it, unless it is lent
 	Lent    bool   // dead; there may be a descriptor of its memory, which stays charged
-	Left    bool   // it has announced its exit, or was told to end, so its end is not a death
+	Left    bool   // it has announced its exit, so its end is not a death
 	Cannot  uint64 // why it cannot sleep: bits from abi.CannotManaged on
 	Ending  bool   // it is ending, or its fork children have its driver files; it still holds its memory
 }
@@ -190,7 +190,7 @@ func (r *Region) Processes() (out []Process, err error) {
 			Name:   loadName(e),
 			Dead:   abi.Status(st).State() != abi.SlotActive || r.alive.dead(slot, e, abi.Status(st)) != 0,
 			Lent:   abi.Status(st).State() == abi.SlotLent,
-			Left:   r.expected(slot, abi.Status(st)),
+			Left:   r.left(slot, abi.Status(st)),
 			Cannot: atomic.LoadUint64(&e.Cannot),
 		}
 		p.Ending = !p.Dead && r.alive.outlived(slot, abi.Status(st))

@@ -167,7 +167,8 @@ static void reap_slot(struct region *r, unsigned slot, unsigned *slots)
 	if (!status)
 		return;
 	bool was_lent = status_state(status) == RATION_SLOT_LENT;
-	bool expected = region_left(r, slot, status_gen(status)) || load_acquire(&r->m->slots[slot].told) == status_gen(status);
+	bool expected = region_left(r, slot, status_gen(status)) ||
+			told_counts(load_acquire(&r->m->slots[slot].told), status_gen(status), now_ns(CLOCK_REALTIME) / 1000000000u);
 	for (unsigned d = 0; d < RATION_DEVICES; d++) {
 		region_cap_settle(r, d, slot, status);
 		/* Ask after the slot is condemned: before that its owner may still export. */

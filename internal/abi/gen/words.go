@@ -12,7 +12,7 @@ var words = []reflect.Type{
 	reflect.TypeFor[abi.LedgerWord](), reflect.TypeFor[abi.Pend](), reflect.TypeFor[abi.Used](),
 	reflect.TypeFor[abi.Status](), reflect.TypeFor[abi.HostPID](), reflect.TypeFor[abi.ContextCost](),
 	reflect.TypeFor[abi.NVMLPIDs](), reflect.TypeFor[abi.Work](), reflect.TypeFor[abi.Due](), reflect.TypeFor[abi.TimePart](), reflect.TypeFor[abi.Slice](), reflect.TypeFor[abi.Phase](), reflect.TypeFor[abi.Limit](), reflect.TypeFor[abi.Exported](), reflect.TypeFor[abi.Sleep](), reflect.TypeFor[abi.Turns](), reflect.TypeFor[abi.Lane](),
-	reflect.TypeFor[abi.WaitPlace](), reflect.TypeFor[abi.Waited](),
+	reflect.TypeFor[abi.WaitPlace](), reflect.TypeFor[abi.Waited](), reflect.TypeFor[abi.Told](),
 }
 
 // bitRange is the position of a number in a word.
