@@ -354,6 +354,7 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 			if _, err := os.Stat("/run/systemd/system"); err == nil {
 				_ = exec.Command("systemctl", "disable", "--now", policyService).Run()
 			}
+			a.wakeLeft(left)
 			out := PolicyEnded{WasInForce: !errors.Is(before, policy.ErrDisabled), Left: []string{}}
 			for _, j := range left {
 				out.Left = append(out.Left, job.ShownName(j.Name, j.Path))

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"ration/internal/abi"
 	"ration/internal/agent/privsep"
 	"ration/internal/humanfmt"
 	"ration/internal/job"
@@ -227,6 +228,31 @@ func otherOwner(j job.Job) (uid, gid uint32, other bool, err error) {
 
 // ownerTime is how long a command that runs as the owner of a job may take, besides a wait that was asked for.
 const ownerTime = 10 * time.Minute
+
+// wakeLeft wakes the jobs that a policy has left asleep: what would wake them for a program has ended with the policy.
+func (a *app) wakeLeft(left []job.Job) {
+	for _, j := range left {
+		r, err := region.OpenReadOnly(j.Path)
+		if err != nil {
+			continue
+		}
+		now, err := r.Sleep()
+		_ = r.Close()
+		if err != nil || now.State() != abi.Asleep || now.Manual() != 0 {
+			continue
+		}
+		name := job.ShownName(j.Name, j.Path)
+		uid, gid, other, err := otherOwner(j)
+		if err == nil && other {
+			end := a.showMoveOfOther(j, name)
+			_, err = asOwner(uid, gid, time.Minute, j.Path, []string{"wake"})
+			end()
+		}
+		if err != nil {
+			a.warn(fmt.Sprintf("job %s sleeps on: %v (ration wake --wait %s wakes it when there is room)", name, err, name))
+		}
+	}
+}
 
 // driverVariable matches the variables by which the driver is found and configured. The user gets no other of root's.
 var driverVariable = sync.OnceValue(func() *regexp.Regexp {

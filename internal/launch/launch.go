@@ -104,6 +104,7 @@ type Job struct {
 	warn    func(string)   // called with warnings for the user
 	costs   []region.Costs // measured sizes of contexts, from earlier jobs
 	signals chan os.Signal // for the command; nil while a signal ends this process
+	early   chan os.Signal // signals that end this process before that; nil if nobody asks how it ended (noteSignals)
 }
 
 // Counted returns the job that the command is counted in: its own, or under a policy a run or its user's job.
@@ -119,11 +120,14 @@ func (p Plan) Prepare() (_ *Job, err error) {
 	if err := p.checkWait(); err != nil {
 		return nil, err
 	}
+	if p.Name != "" && !p.standing && !p.Join {
+		j.noteSignals(p.Name)
+	}
 	if job.Ruled() {
 		if out, err := p.joinUsers(j); err == nil || job.Ruled() {
 			return out, err
 		}
-		j = &Job{args: p.Command, keep: p.Keep, warn: p.Warn} // the policy was disabled while the command waited
+		j = &Job{args: p.Command, keep: p.Keep, warn: p.Warn, early: j.early} // the policy was disabled while the command waited
 	}
 	if p.Keep {
 		if err := checkKeep(); err != nil {

@@ -136,15 +136,42 @@ func (j *Job) inherit() (stop func(), err error) {
 	return func() { stopJob(); stopRun() }, nil
 }
 
+// endings are the signals that end a process that does not handle them, as somebody asks it to end.
+var endings = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT}
+
+// noteSignals records it if a signal ends this process before the command of a job has begun, as while it waits for room:
+// ration wait must not return the end of an earlier command of that name.
+func (j *Job) noteSignals(name string) {
+	early := make(chan os.Signal, 1)
+	for _, s := range endings {
+		if !signal.Ignored(s) {
+			signal.Notify(early, s)
+		}
+	}
+	j.early = early
+	go func() {
+		for s := range early {
+			ending := s.(syscall.Signal)
+			job.RecordNotStarted(name, 128+int(ending), unix.SignalName(ending)+" ended its ration run before that")
+			signal.Reset(ending)
+			_ = unix.Kill(os.Getpid(), ending)
+		}
+	}()
+}
+
 // catchSignals subscribes to the signals to pass on to the command, except for those
 // that this process ignores. Those that come before the command has started wait for it.
 func (j *Job) catchSignals() {
 	if j.signals != nil {
 		return
 	}
+	if j.early != nil {
+		signal.Stop(j.early)
+		close(j.early)
+	}
 	j.signals = make(chan os.Signal, 64)
 	to := j.signals
-	for _, s := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2} {
+	for _, s := range append(endings, unix.SIGUSR1, unix.SIGUSR2) {
 		if !signal.Ignored(s) {
 			signal.Notify(to, s)
 		}

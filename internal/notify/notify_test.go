@@ -290,7 +290,9 @@ func TestWatcher(t *testing.T) {
 	expect.Equal(t, update(0), "near-limit0/0 ")
 
 	m.Findings = []machine.Finding{{Kind: machine.OverLimit, Device: 0, Path: job.Path}, {Kind: machine.DeviceFailed, Device: 1}, {Kind: machine.Overbooked}}
-	expect.Equal(t, update(0), "over-limit0/0 gpu-failed1/0 ")
+	expect.Equal(t, update(0), "gpu-failed1/0 ")
+	expect.Equal(t, update(overLasts-1), "", "over its limit for a moment")
+	expect.Equal(t, update(1), "over-limit0/0 ")
 	m.Devices = m.Devices[:1]
 	expect.Equal(t, update(2*quiet), "", "it is sent already that GPU 1 has failed")
 	m.Findings, m.Devices = nil, nil
@@ -332,6 +334,7 @@ func TestWatcherFloodThenEscape(t *testing.T) {
 	m.Jobs = append(m.Jobs, machine.Job{Path: escaped, Owner: "eve", UID: 1000})
 	m.Findings = append(m.Findings, machine.Finding{Kind: machine.OverLimit, Path: escaped})
 	stop := machine.Event{Kind: machine.ProcessesStopped, Time: now, Path: escaped, Owner: "eve", UID: 1000, Stop: &machine.Stop{}}
+	w.Update(m, nil, now.Add(-overLasts))
 	got := w.Update(m, append(events, stop), now)
 	expect.Must(t, len(got) == maxOfUser+2, len(got))
 	expect.True(t, got[maxOfUser].Kind == Stop && got[maxOfUser+1].Kind == OverLimit && got[maxOfUser+1].Path == escaped, got[maxOfUser:])

@@ -25,6 +25,9 @@ const (
 	// gone is how long a GPU must be missing before it has failed. An agent that has just started, or a driver
 	// that is loaded again, needs up to 30 seconds to find it.
 	gone = time.Minute
+	// overLasts is how long a job must be over its limit: what the driver says can be older than the limit, as of a job that
+	// has just fallen asleep and lends its ration.
+	overLasts = 5 * time.Second
 )
 
 // Watcher turns what an agent says into notifications.
@@ -38,6 +41,7 @@ type Watcher struct {
 	users, escapes *connlimit.Lines
 
 	active map[subject]time.Time // problems that last; when to try again to send those over the bound, or zero
+	over   map[subject]time.Time // since when jobs are over their limits
 	sent   map[subject]*repeats
 	gpus   map[string]*device // by UUID
 }
@@ -101,7 +105,7 @@ func (w *Watcher) Update(m *machine.Machine, events []machine.Event, now time.Ti
 		}
 		lasting[of] = again
 	}
-	w.findings(m, start)
+	w.findings(m, now, start)
 	w.nearLimits(m, lasting, start)
 	w.devices(m, now, start)
 	w.active = lasting
@@ -174,7 +178,8 @@ func (w *Watcher) event(e *machine.Event, add func(subject, Notification) bool) 
 }
 
 // findings adds the findings that somebody should hear of.
-func (w *Watcher) findings(m *machine.Machine, start func(subject, Notification)) {
+func (w *Watcher) findings(m *machine.Machine, now time.Time, start func(subject, Notification)) {
+	over := map[subject]time.Time{}
 	jobs := map[string]*machine.Job{}
 	for i := range m.Jobs {
 		jobs[m.Jobs[i].Path] = &m.Jobs[i]
@@ -187,11 +192,18 @@ func (w *Watcher) findings(m *machine.Machine, start func(subject, Notification)
 			if j := jobs[f.Path]; j != nil {
 				of.job, n.User, n.UID = j.ID(), j.Owner, j.UID
 			}
-			start(of, n)
+			since, known := w.over[of]
+			if !known {
+				since = now
+			}
+			if over[of] = since; now.Sub(since) >= overLasts {
+				start(of, n)
+			}
 		case machine.DeviceFailed:
 			start(subject{kind: GPUFailed, on: fmt.Sprint(f.Device)}, n)
 		}
 	}
+	w.over = over
 }
 
 // nearLimits adds the jobs that hold almost all of their limits. A job stays near its limit until it holds less
