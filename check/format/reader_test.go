@@ -194,6 +194,7 @@ var unused = []string{
 	"CannotManaged", "CannotExported", "CannotImported", "CannotCapture", "CannotMPS", "CannotDriver", "CannotGroup", "CannotUnknown",
 	"Slot.Lane", "Lane.State", "Lane.Why", "Lane.Number", "Lane.Gen", "LaneNone", "LaneIn", "LaneDraining", "LaneLeaving", "LaneOut", "LaneComing", "LaneDone", "LaneNoMemory", "LaneFailed", "LaneNoRoom",
 	"LaneStateBits", "LaneWhyBits", "LaneNumberBits", "LaneWhyShift", "LaneNumberShift", "LaneGenShift",
+	"Slot.Told", "Told.Gen", "Told.Seconds", "ToldSeconds", "ToldGenShift",
 	"CauseUnknown", "CauseUnseen", "CauseExec", "CauseEnded", "CauseReused", "CauseZombie", "CauseUnmapped", "CauseJoining",
 }
 
