@@ -186,7 +186,9 @@ static bool config_read_users_job(struct config *c, enum userjob_wish wish, cons
 		return true;
 	}
 	log_set_job(c->path);
-	if (found != USERJOB_ENDED)
+	if (found == USERJOB_OPEN)
+		log_warn("no ration by this machine's policy: %s", why);
+	else if (found != USERJOB_ENDED)
 		log_error("GPU refused by this machine's policy: %s", why);
 	return false;
 }

@@ -138,7 +138,11 @@ func readReport(from, to time.Time, by string, plot bool, wait time.Duration) (u
 	}
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-			return usage.Report{}, statusError{fmt.Errorf("%w (start ration agent: it keeps them from then on)", err), ExitOpen}
+			what := "start ration agent: it keeps them from then on"
+			if os.Geteuid() != 0 {
+				what = "if root's agent keeps them, it does not run now: have root start it; or " + what
+			}
+			return usage.Report{}, statusError{fmt.Errorf("%w (%s)", err, what), ExitOpen}
 		}
 		return usage.Report{}, err
 	}
