@@ -68,10 +68,10 @@ so that nothing knows how the command ended; 3 if there is no such job, or if
 its command left the queue without starting. If an earlier job of that name is
 kept, and the latest ration run of it did not start its command, as one that a
 policy has refused, wait says why and ends with the status of that ration run.
-Under a policy, commands that joined do not count. With --json each job that has
-ended is a value. So is each that has not after --timeout, with the reason
-timeout, the JOB that does not exist, with the reason no-such-job, and the one
-whose latest command was not started, with the reason not-started.`,
+With --json each job that has ended is a value. So is each that has not after
+--timeout, with the reason timeout, the JOB that does not exist, with the reason
+no-such-job, and the one whose latest command was not started, with the reason
+not-started.`,
 		Example: `  ration wait train
   ration wait train && ration run --mem 10g -- python evaluate.py
   ration wait --timeout 1h fold1 fold2 fold3

@@ -101,11 +101,16 @@ func CheckUnused(name string) error {
 const joinTimeout = 10 * time.Second
 
 // Join takes a shared lock on a job that is in use, or returns ErrNoJob; the caller may then Create it.
-func Join(name string) (*Lock, error) {
+func Join(name string) (*Lock, error) { return join(name, RegionName) }
+
+// JoinRecord is Join for a record, which has no region.
+func JoinRecord(name string) (*Lock, error) { return join(name, infoName) }
+
+func join(name, file string) (*Lock, error) {
 	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
 		l, err := acquire(name, shared)
 		if err == nil {
-			if safepath.Exists(l.Job.Path) {
+			if safepath.Exists(filepath.Join(l.Folder, file)) {
 				return l, nil
 			}
 			l.Release()

@@ -83,7 +83,13 @@ func (p Plan) joinUsers(j *Job) (_ *Job, err error) {
 	if p.SleepFast {
 		(*environment)(&j.environ).set(EnvSleepFast, "1")
 	}
-	if !limited && p.Name == "" && !p.Record || p.Join && p.joinRun(j) {
+	if !limited && p.Name == "" && !p.Record {
+		return j, nil
+	}
+	if p.Join && p.joinRun(j) {
+		if j.Lock, err = job.JoinRecord(p.Name); err == nil { // otherwise the run ends now, and nobody asks how the command does
+			j.Joined = true
+		}
 		return j, nil
 	}
 	if p.Name == "" {
@@ -221,9 +227,6 @@ func (p Plan) joinRun(j *Job) bool {
 	}
 	if p.Settings.Memory.IsSet() {
 		p.Warn(fmt.Sprintf("job %s is in use, and the command shares its limits: those given here do not count", p.Name))
-	}
-	if p.Record {
-		p.Warn("there is no summary of a command that shares the job of another (ration ps shows the job)")
 	}
 	j.region = path
 	p.enterRun(j, strconv.FormatInt(created, 10))

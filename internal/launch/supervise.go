@@ -77,7 +77,7 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	if r != nil {
 		s = r.stop()
 	}
-	s.Job, s.Shared = j.Lock.Job.Name, j.ruled && j.run == nil
+	s.Job, s.Shared = j.Lock.Job.Name, j.ruled && j.run == nil && !j.Joined
 	if !s.Shared {
 		s.Job = job.ShownName(s.Job, j.region) // a run
 	}
