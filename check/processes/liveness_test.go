@@ -35,17 +35,21 @@ func TestToldToEnd(t *testing.T) {
 	eachMix(t, func(t *testing.T, mix impls) {
 		path := newPath(t)
 		survivor := join(t, mix, 0, path, mib)
-		told, other := join(t, mix, 1, path), join(t, mix, 1, path)
+		told, other, stopped := join(t, mix, 1, path), join(t, mix, 1, path), join(t, mix, 1, path)
 		dir, err := safepath.OpenFolder(filepath.Dir(path))
 		expect.Must(t, err == nil, "opening the folder:", err)
 		defer unix.Close(dir)
-		err = region.Tell(dir, filepath.Base(path), path, func(p region.Process) bool { return p.Seen == told.PID() })
+		err = region.Tell(dir, filepath.Base(path), path, false, func(p region.Process) bool { return p.Seen == told.PID() })
 		expect.True(t, err == nil, "marking the process:", err)
-		told.OK("charge 0 data %d", mib) // it may still work for a while
-		told.Kill()
-		survivor.OK("charge 0 data %d", mib)
-		survivor.OK("return 0 data %d", mib)
-		expect.Equal(t, survivor.OK("counters").Int("reaped"), 0, "deaths of a process that was told to end")
+		err = region.Tell(dir, filepath.Base(path), path, true, func(p region.Process) bool { return p.Seen == stopped.PID() })
+		expect.True(t, err == nil, "marking the process for good:", err)
+		for _, p := range []*worker{told, stopped} {
+			p.OK("charge 0 data %d", mib) // it may still work for a while
+			p.Kill()
+			survivor.OK("charge 0 data %d", mib)
+			survivor.OK("return 0 data %d", mib)
+			expect.Equal(t, survivor.OK("counters").Int("reaped"), 0, "deaths of a process that was told to end")
+		}
 		other.OK("charge 0 data %d", mib)
 		other.Kill()
 		survivor.OK("charge 0 data %d", mib)

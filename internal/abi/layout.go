@@ -228,7 +228,7 @@ type Slot struct {
 	UID     uint64        // effective user ID
 	Joined  uint64        // Unix nanoseconds at which it took the slot
 	Left    uint64        // generation of an owner that has announced its exit: its end is not a death
-	Told    uint64        // packed by Told: its owner was told to end, and an end within ToldSeconds is not a death
+	Told    uint64        // packed by Told: its owner was told to end, so that its end is not a death
 	Name    [NameLen]byte // ends at the first zero byte; may contain any other bytes
 
 	Turns  uint64 // packed by Turns
@@ -353,6 +353,6 @@ const (
 	WaitLookLateNS = 50_000_000  // the same for those behind them
 	WaitStaleNS    = 200_000_000 // nanoseconds without a look after which others do not wait for a waiter
 
-	ToldSeconds = 60             // seconds for which Slot.Told counts
+	ToldSeconds = 60             // seconds for which Slot.Told counts if it has a time
 	UnchargedNS = 10_000_000_000 // nanoseconds that a dead process is charged at most for Account.Uncharged
 )

@@ -42,7 +42,7 @@ const ToldGenShift = 32
 // Told says when a slot's owner was told to end.
 type Told uint64
 
-// MakeTold packs a word. gen and the time are cut to their widths.
+// MakeTold packs a word. gen and the time are cut to their widths; with time 0 the word counts whenever the owner ends.
 func MakeTold(gen uint64, seconds int64) Told {
 	return Told(gen<<ToldGenShift | uint64(uint32(seconds)))
 }
@@ -50,12 +50,12 @@ func MakeTold(gen uint64, seconds int64) Told {
 // Gen has the low bits of the owner's generation.
 func (t Told) Gen() uint64 { return uint64(t) >> ToldGenShift }
 
-// Seconds has the low bits of the time, in seconds since 1970.
+// Seconds has the low bits of the time, in seconds since 1970, or 0.
 func (t Told) Seconds() uint64 { return uint64(uint32(t)) }
 
-// Counts reports whether the owner of a generation was told to end shortly before a time.
+// Counts reports whether the owner of a generation was told to end, shortly before a time or for good.
 func (t Told) Counts(gen uint64, now int64) bool {
-	return t.Gen() == MakeTold(gen, 0).Gen() && uint32(now)-uint32(t) <= ToldSeconds
+	return t != 0 && t.Gen() == MakeTold(gen, 0).Gen() && (t.Seconds() == 0 || uint32(now)-uint32(t) <= ToldSeconds)
 }
 
 // Widths and shifts of Pend and Used.

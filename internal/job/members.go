@@ -32,7 +32,7 @@ type Member struct {
 // Signal sends a signal to processes of a job. If it tells them to end, their ends are no deaths.
 func Signal(j Job, to []Member, s syscall.Signal) error {
 	if Ends(s) && len(to) > 0 {
-		Tell(cmp.Or(runPathOf(j), j.Path), func(p region.Process) bool {
+		Tell(cmp.Or(runPathOf(j), j.Path), s, func(p region.Process) bool {
 			return slices.ContainsFunc(to, func(m Member) bool { return m.PID == p.Seen })
 		})
 	}
@@ -52,9 +52,10 @@ func Ends(s syscall.Signal) bool {
 	return false
 }
 
-// Tell marks the processes of a region that somebody is about to tell to end: their ends are no deaths. Root does so only in a
-// file that no other user than its own can replace.
-func Tell(path string, which func(region.Process) bool) {
+// Tell marks the processes of a region that get a signal that ends: their ends are no deaths. After SIGTERM and SIGKILL that
+// is so whenever they end. The others can also mean something else, as SIGINT in a notebook, so they count for a minute.
+// Root does so only in a file that no other user than its own can replace.
+func Tell(path string, s syscall.Signal, which func(region.Process) bool) {
 	dir, writer, err := safepath.OpenFolderOf(filepath.Dir(path))
 	if err != nil {
 		return
@@ -64,7 +65,8 @@ func Tell(path string, which func(region.Process) bool) {
 	if safepath.StatAt(dir, filepath.Base(path), &st) != nil || os.Geteuid() == 0 && writer != 0 && int(st.Uid) != writer {
 		return
 	}
-	_ = region.Tell(dir, filepath.Base(path), path, which) // without a mark, what ends counts as having died
+	forGood := s == unix.SIGTERM || s == unix.SIGKILL
+	_ = region.Tell(dir, filepath.Base(path), path, forGood, which) // without a mark, what ends counts as having died
 }
 
 // signal sends a signal. SIGCONT follows one that tells the process to end: a process that is stopped could not handle it.

@@ -310,6 +310,14 @@ func CheckProject(project string) error {
 	return nil
 }
 
+// reap returns the memory of dead processes of a region, if that can be done.
+func reap(path string) {
+	if r, err := region.Open(path, region.Options{NoCreate: true}); err == nil {
+		_, _ = r.Reap()
+		_ = r.Close()
+	}
+}
+
 // takeRun requests a run, and adds it to the command's environment.
 func (p Plan) takeRun(j *Job, how string, ask asker) error {
 	if err := CheckProject(p.Labels[job.Project]); err != nil {
@@ -321,10 +329,7 @@ func (p Plan) takeRun(j *Job, how string, ask asker) error {
 	}
 	uid := os.Getuid()
 	// Return the memory of dead processes first, because it would count as held outside the run.
-	if r, err := region.Open(job.OfUserPath(uid), region.Options{NoCreate: true}); err == nil {
-		_, _ = r.Reap() // ignored: the service checks how much is held
-		_ = r.Close()
-	}
+	reap(job.OfUserPath(uid)) // the service checks how much is held
 	request := fmt.Sprintf("%d %s %s %s%s", uid, how, p.Name, p.Settings.Limits, visible)
 	if project := p.Labels[job.Project]; project != "" {
 		request += " " + job.Project + "=" + project

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,6 +39,7 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	if sample { // before the command, whose end may end the limits
 		r = startRecorder(j.region)
 	}
+	began := time.Now().UnixNano()
 	child, err := j.start()
 	stop()
 	if err != nil {
@@ -48,12 +50,15 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 		return Summary{}, err
 	}
 	var passing sync.WaitGroup
+	told := false
 	passing.Go(func() {
 		for s := range j.signals {
 			typed := (s == unix.SIGINT || s == unix.SIGQUIT) && inForeground() // the terminal sends it to the command too
-			if job.Ends(s.(syscall.Signal)) {
-				job.Tell(j.region, func(p region.Process) bool {
-					return descends(p.Seen, child.Pid) || typed && p.Dead // whose it was is not known any more
+			if ending := s.(syscall.Signal); job.Ends(ending) {
+				told = true
+				byTerminal := typed || s == unix.SIGHUP // which may have ended some, or their parents, before this process
+				job.Tell(j.region, ending, func(p region.Process) bool {
+					return descends(p.Seen, child.Pid) || byTerminal && (p.Dead && p.Joined > began || inGroup(p.Seen))
 				})
 			}
 			if !typed {
@@ -73,6 +78,9 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	signal.Stop(j.signals)
 	close(j.signals)
 	passing.Wait()
+	if told { // while the marks count: nobody else may look soon
+		reap(j.region)
+	}
 	var s Summary
 	if r != nil {
 		s = r.stop()
@@ -120,6 +128,12 @@ func (j *Job) saveRun() {
 // descends reports whether a process is another one, or was started by it.
 func descends(pid, from int) bool {
 	return pid == from || proc.Ancestor(pid, func(pid int) bool { return pid == from }) != 0
+}
+
+// inGroup reports whether a process is in this process's group, to which a terminal sends its signals.
+func inGroup(pid int) bool {
+	group, err := unix.Getpgid(pid)
+	return pid > 0 && err == nil && group == unix.Getpgrp()
 }
 
 // inherit makes the command inherit the locks of its job and its run, until stop is called.

@@ -102,25 +102,27 @@ func TestLeft(t *testing.T) {
 	expect.True(t, len(deaths) == 0 && c.Reaped == 0, len(deaths), "orderly ends are deaths", c.Reaped, "are counted")
 }
 
-// A mark is for one owner of a slot, not for the next, and for a short time.
+// A mark is for one owner of a slot, not for the next, and for a short time unless it has none.
 func TestToldSlot(t *testing.T) {
 	r, mortals := overHeap(t)
 	var deaths uint64
-	for round, ago := range []int64{0, -1, 3600, 5} {
+	now, unmarked := time.Now().Unix(), int64(-1)
+	for _, c := range []struct {
+		at     int64
+		deaths uint64
+	}{{now, 0}, {unmarked, 1}, {now - 3600, 1}, {now - 5, 0}, {0, 0}, {unmarked, 1}} {
 		atomic.StoreUint64(&r.m.Header.Ticket, 0)
 		s := claim(t, r)
-		if ago >= 0 {
-			atomic.StoreUint64(&r.m.Slots[s.Index()].Told, uint64(abi.MakeTold(s.status.Gen(), time.Now().Unix()-ago)))
+		if c.at != unmarked {
+			atomic.StoreUint64(&r.m.Slots[s.Index()].Told, uint64(abi.MakeTold(s.status.Gen(), c.at)))
 		}
-		if round == 1 || round == 2 {
-			deaths++
-		}
+		deaths += c.deaths
 		expect.Equal(t, s.Index(), 0, "took slot")
 		mortals.kill(0)
 		n, err := r.Reap()
 		expect.True(t, n == 1 && err == nil, "reaped", n, err)
-		c, err := r.Counters()
-		expect.True(t, c.Reaped == deaths && err == nil, "deaths", c.Reaped, err)
+		counters, err := r.Counters()
+		expect.True(t, counters.Reaped == deaths && err == nil, "deaths", counters.Reaped, "of one marked at", c.at, err)
 		mortals.gone = map[int]bool{}
 	}
 }

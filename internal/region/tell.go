@@ -11,10 +11,10 @@ import (
 	"ration/internal/safepath"
 )
 
-// Tell marks processes of a region before somebody tells them to end: if they do so soon, their ends are no deaths. The region
-// is the file name in the folder dir, of any owner, and path is for messages. Its content is only a claim, so it is not
-// mapped: it is read as OpenReadOnlyAt does, and 8 bytes are written for each of these processes.
-func Tell(dir int, name, path string, which func(Process) bool) error {
+// Tell marks processes of a region before somebody tells them to end: their ends are then no deaths, or without forGood only
+// if they are reaped soon. The region is the file name in the folder dir, of any owner, and path is for messages. Its content
+// is only a claim, so it is not mapped: it is read as OpenReadOnlyAt does, and 8 bytes are written for each of these processes.
+func Tell(dir int, name, path string, forGood bool, which func(Process) bool) error {
 	r, err := OpenReadOnlyAt(dir, name, path)
 	if err != nil {
 		return err
@@ -42,7 +42,11 @@ func Tell(dir int, name, path string, which func(Process) bool) error {
 			continue
 		}
 		// By now the slot may have another owner: the mark is not that one's.
-		told := abi.MakeTold(abi.Status(r.m.Status[p.Slot]).Gen(), time.Now().Unix())
+		var at int64
+		if !forGood {
+			at = time.Now().Unix()
+		}
+		told := abi.MakeTold(abi.Status(r.m.Status[p.Slot]).Gen(), at)
 		if _, err := unix.Pwrite(f.number(), binary.LittleEndian.AppendUint64(nil, uint64(told)), toldAt(p.Slot)); err != nil {
 			return fmt.Errorf("writing %s: %w", path, err)
 		}

@@ -41,10 +41,11 @@ static inline uint64_t make_status(uint64_t gen, unsigned state) { return gen <<
 
 static inline uint64_t status_gen(uint64_t s) { return s >> RATION_STATUS_STATE_BITS; }
 
-/* told_counts returns true if the owner of a generation was told to end shortly before a time. */
+/* told_counts returns true if the owner of a generation was told to end, shortly before a time or for good. */
 static inline bool told_counts(uint64_t told, uint64_t gen, uint64_t now_seconds)
 {
-	return told >> RATION_TOLD_GEN_SHIFT == (uint32_t)gen && (uint32_t)now_seconds - (uint32_t)told <= RATION_TOLD_SECONDS;
+	uint32_t at = (uint32_t)told;
+	return told && told >> RATION_TOLD_GEN_SHIFT == (uint32_t)gen && (!at || (uint32_t)now_seconds - at <= RATION_TOLD_SECONDS);
 }
 
 static inline unsigned status_state(uint64_t s) { return (unsigned)(s & LOW_BITS(RATION_STATUS_STATE_BITS)); }
