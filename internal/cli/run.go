@@ -126,13 +126,16 @@ has passed.`,
   ration run --fake-gpu h200x2 --mem 10g -- fake-smi`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usageError("ration run needs a command (as in ration run --mem 10g -- python train.py)")
+				return notStarted(f.plan.Name, usageError("ration run needs a command (as in ration run --mem 10g -- python train.py)"))
 			}
 			return nil
 		},
 		ValidArgsFunction: completeCommand,
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.runRun(cmd, f, args) },
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return notStarted(nameIn(os.Args), flagError(cmd, err)) // the flags behind the wrong one are not parsed
+	})
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // flags after the command belong to the command
 	f.addLimits(flags)
@@ -183,15 +186,37 @@ func (a *app) runRun(cmd *cobra.Command, f runFlags, command []string) error {
 	f.plan.Command, f.plan.Warn = command, a.warn
 	j, to, err := a.prepareRun(cmd, &f)
 	if err != nil {
-		if err = statusOf(err); f.plan.Name != "" && !errors.Is(err, job.ErrInUse) {
-			job.RecordNotStarted(f.plan.Name, exitStatus(err), err.Error())
+		if err = statusOf(err); errors.Is(err, job.ErrInUse) {
+			return err
 		}
-		return err
+		return notStarted(f.plan.Name, err)
 	}
 	if j.InUsersJob() {
 		return j.Exec()
 	}
 	return a.supervise(j, to)
+}
+
+// notStarted records that the command of a job was not started, for ration wait. It returns the error.
+func notStarted(name string, err error) error {
+	if name != "" {
+		job.RecordNotStarted(name, exitStatus(err), err.Error())
+	}
+	return err
+}
+
+// nameIn returns the value of --name among the arguments of ration run.
+func nameIn(args []string) (name string) {
+	for i, arg := range args {
+		if value, is := strings.CutPrefix(arg, "--name="); is {
+			name = value
+		} else if arg == "--name" && i+1 < len(args) {
+			name = args[i+1]
+		} else if arg == "--" {
+			break
+		}
+	}
+	return name
 }
 
 // prepareRun prepares the job, and opens the output of the summary if one is wanted.

@@ -104,7 +104,8 @@ type Job struct {
 	warn    func(string)   // called with warnings for the user
 	costs   []region.Costs // measured sizes of contexts, from earlier jobs
 	signals chan os.Signal // for the command; nil while a signal ends this process
-	early   chan os.Signal // signals that end this process before that; nil if nobody asks how it ended (noteSignals)
+	// stopNoting ends what noteSignals has begun; nil if nobody asks how this process ended.
+	stopNoting func()
 }
 
 // Counted returns the job that the command is counted in: its own, or under a policy a run or its user's job.
@@ -127,7 +128,7 @@ func (p Plan) Prepare() (_ *Job, err error) {
 		if out, err := p.joinUsers(j); err == nil || job.Ruled() {
 			return out, err
 		}
-		j = &Job{args: p.Command, keep: p.Keep, warn: p.Warn, early: j.early} // the policy was disabled while the command waited
+		j = &Job{args: p.Command, keep: p.Keep, warn: p.Warn, stopNoting: j.stopNoting} // the policy was disabled while the command waited
 	}
 	if p.Keep {
 		if err := checkKeep(); err != nil {
@@ -213,6 +214,7 @@ func (p Plan) lockJob(j *Job) (err error) {
 	}
 	if !p.standing { // a launched job will end like those that are removed here, and a standing one is removed by hand
 		job.Prune()
+		j.catchSignals() // a signal from now on is the command's, whose end the job has
 	}
 	for range 10 {
 		// First try to create it: an ended job is created again, with the limits of this plan.

@@ -143,7 +143,6 @@ func (p Plan) start(j *Job, request string, ask asker) error {
 			return err
 		}
 	}
-	j.catchSignals() // a signal from now on is the command's, whose end the record has
 	if err := p.record(j); err != nil {
 		if j.run != nil {
 			j.endRun(p.Name)

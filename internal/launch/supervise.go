@@ -58,7 +58,7 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 				told = true
 				byTerminal := typed || s == unix.SIGHUP // which may have ended some, or their parents, before this process
 				job.Tell(j.region, ending, func(p region.Process) bool {
-					return descends(p.Seen, child.Pid) || byTerminal && (p.Dead && p.Joined > began || inGroup(p.Seen))
+					return descends(p.Seen, child.Pid) || byTerminal && ((p.Dead || p.Ending) && p.Joined > began || inGroup(p.Seen))
 				})
 			}
 			if !typed {
@@ -156,14 +156,19 @@ var endings = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT}
 // noteSignals records it if a signal ends this process before the command of a job has begun, as while it waits for room:
 // ration wait must not return the end of an earlier command of that name.
 func (j *Job) noteSignals(name string) {
-	early := make(chan os.Signal, 1)
+	early, done := make(chan os.Signal, 1), make(chan struct{})
 	for _, s := range endings {
 		if !signal.Ignored(s) {
 			signal.Notify(early, s)
 		}
 	}
-	j.early = early
+	j.stopNoting = sync.OnceFunc(func() { // when another channel gets the signals
+		signal.Stop(early)
+		close(early)
+		<-done // a signal that came before ends this process
+	})
 	go func() {
+		defer close(done)
 		for s := range early {
 			ending := s.(syscall.Signal)
 			job.RecordNotStarted(name, 128+int(ending), unix.SignalName(ending)+" ended its ration run before that")
@@ -179,10 +184,6 @@ func (j *Job) catchSignals() {
 	if j.signals != nil {
 		return
 	}
-	if j.early != nil {
-		signal.Stop(j.early)
-		close(j.early)
-	}
 	j.signals = make(chan os.Signal, 64)
 	to := j.signals
 	for _, s := range append(endings, unix.SIGUSR1, unix.SIGUSR2) {
@@ -191,6 +192,9 @@ func (j *Job) catchSignals() {
 		}
 	}
 	signal.Reset(unix.SIGTSTP, unix.SIGCONT)
+	if j.stopNoting != nil {
+		j.stopNoting()
+	}
 }
 
 // inForeground reports whether the terminal sends its signals to this process's group,
