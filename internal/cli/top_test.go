@@ -95,7 +95,7 @@ func TestTop(t *testing.T) {
 	s.resize(40, 10)
 	s.shows(`▸ train`)
 	s.press("\t")
-	s.shows(`▸ \d+ .*rank-1`)
+	s.shows(`▸ +\d+ .*rank-1`)
 	s.resize(80, 24)
 	s.press("\x1b[<0;4;4M\x1b[<0;4;4m") // a click on the second job
 	s.shows(`▸ serve`)
