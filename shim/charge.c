@@ -113,6 +113,10 @@ void charge_on_pressure(enum charge_relief which, charge_relieve relieve)
 	__atomic_store_n(&charge_reliefs[which], relieve, __ATOMIC_RELAXED);
 }
 
+/* charge_ruled reports whether a policy in force gives this process its limits. That is not so if root has put it into a job
+ * of its own, nor after ration policy disable. */
+static bool charge_ruled(void) { return attach_config()->ruled && userjob_ruled(); }
+
 /* charge_remedy says what the user can do about a limit that is too low. Only an operator changes limits in a
  * file beside the region. What a policy's rule allows the user to ask for is not known here. */
 static const char *charge_remedy(void)
@@ -120,10 +124,10 @@ static const char *charge_remedy(void)
 	const struct region *r = attach_region();
 	if (!r || !r->limits_beside)
 		return "raise the limit with ration limit";
-	if (attach_config()->ruled && userjob_is_run(r->path)) /* not so if root has put the process into a job of its own */
+	if (charge_ruled() && userjob_is_run(r->path))
 		return "start it with a larger --mem, if your ration has that (ration policy show)";
-	if (attach_config()->ruled)
-		return "for a larger ration, if your rule allows one; your runs have parts of the ration, too (ration policy show)";
+	if (charge_ruled())
+		return "for a larger ration, if your rule allows one; runs of yours may have parts of it (ration policy show)";
 	return "have the limit raised by the user who made the job";
 }
 
@@ -158,7 +162,7 @@ static void charge_log_refusal(unsigned device, const struct region_refusal *why
 	if (!why->limit) {
 		const struct region *r = attach_region();
 		/* The rule may give nothing there, or runs have all of it for now. */
-		bool users = r && r->limits_beside && r->path && attach_config()->ruled && !userjob_is_run(r->path);
+		bool users = r && r->limits_beside && r->path && charge_ruled() && !userjob_is_run(r->path);
 		log_warn(users ? "out of memory: your ration has nothing of device %u, or your runs have all of that (ration policy show, "
 				 "ration ps)%s"
 			       : "out of memory: device %u is not for this job, which has no memory of it (use another device: ration "
