@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,7 +59,8 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 				told = true
 				byTerminal := typed || s == unix.SIGHUP // which may have ended some, or their parents, before this process
 				job.Tell(j.region, ending, func(p region.Process) bool {
-					return descends(p.Seen, child.Pid) || byTerminal && ((p.Dead || p.Ending) && p.Joined > began || inGroup(p.Seen))
+					pid := cmp.Or(p.Seen, p.Named) // nothing confirms the PID of a process that is ending
+					return descends(pid, child.Pid) || byTerminal && ((p.Dead || p.Ending) && p.Joined > began || inGroup(pid))
 				})
 			}
 			if !typed {
