@@ -16,6 +16,7 @@ import (
 	"ration/check/harness/cuda"
 	"ration/check/testenv"
 	"ration/internal/proc"
+	"ration/internal/region"
 	"ration/machine"
 )
 
@@ -76,8 +77,8 @@ func TestTop(t *testing.T) {
 	s.shows(`SIGKILL was sent to rank-0`)
 	err := workers[0].Wait()
 	expect.True(t, err != nil && strings.Contains(err.Error(), "killed"), "rank-0 ended with", err)
-	s.shows(`rank-0 \(\d+\) died holding 3\.34 GiB`)
 	s.shows(`5\.23 GiB of 20 GiB`)
+	s.waitUntil("no death", func(text string) bool { return !strings.Contains(text, "died") })
 	s.press("\x1b")
 	s.shows(`(?m)^▸ train .* 5\.23G +20G`)
 
@@ -158,21 +159,46 @@ func TestTopProcess(t *testing.T) {
 	j, err := machine.ReadJob("train")
 	expect.Must(t, err == nil && len(j.Processes) == 1, "read", j.Processes, err)
 	id := j.Processes[0].Local
-	found, err := topActions{}.Process(id)
+	found, err := topActions{}.Process(id, j.Path)
 	expect.Must(t, err == nil && found.PID == worker.Process.Pid && found.Name == "rank-0", "found", found, err)
 	for name, other := range map[string]machine.ProcessID{
 		"another process": {PID: os.Getpid(), Start: id.Start}, "a later process": {PID: id.PID, Start: id.Start - 1}, "none": {PID: 1 << 22, Start: id.Start}, "unknown": {PID: id.PID},
 	} {
-		got, err := (topActions{}).Process(other)
+		got, err := (topActions{}).Process(other, j.Path)
 		expect.True(t, err != nil, name, "found", got)
 	}
 	// A handle stays with its process.
 	kill(t, worker)
 	err = found.Handle.Signal(unix.SIGCONT)
 	expect.True(t, errors.Is(err, proc.ErrEnded), "signal to a process that has ended", err)
-	got, err := (topActions{}).Process(id)
+	got, err := (topActions{}).Process(id, j.Path)
 	expect.True(t, err != nil, "found", got, "which has ended")
 	expect.Equal(t, found.Handle.Close(), nil)
+}
+
+// The end of a process that ration top told to end is no death. One that got another signal has died.
+func TestTopProcessTold(t *testing.T) {
+	testenv.NeedsHost(t)
+	folder := jobsFolder(t)
+	t.Setenv("RATION_DIR", folder)
+	workers := startJob(t, folder, "train", []string{"10g", "518m", "1g", "told"}, []string{"10g", "518m", "1g", "other"})
+	j := mustReadJob(t, "train")
+	for i, signal := range []unix.Signal{unix.SIGKILL, unix.SIGCONT} {
+		start, err := proc.Started(workers[i].Process.Pid)
+		expect.OK(t, err)
+		found, err := topActions{}.Process(machine.ProcessID{PID: workers[i].Process.Pid, Start: start}, j.Path)
+		expect.OK(t, err)
+		expect.OK(t, errors.Join(found.Handle.Signal(signal), found.Handle.Close()))
+		kill(t, workers[i])
+	}
+	r, err := region.Open(j.Path, region.Options{NoCreate: true})
+	expect.OK(t, err)
+	defer r.Close()
+	_, err = r.Reap()
+	expect.OK(t, err)
+	deaths, err := r.Deaths()
+	expect.Must(t, err == nil && len(deaths) == 1, deaths, err)
+	expect.Equal(t, deaths[0].Name, "other")
 }
 
 // x ends all processes of a job, and of no later job with its name.

@@ -12,6 +12,7 @@ import (
 	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/proc"
+	"ration/internal/region"
 	"ration/internal/termtext"
 	"ration/internal/tui"
 	"ration/machine"
@@ -106,7 +107,7 @@ var errNotIt = errors.New("it has ended, or another process has its PID now")
 
 // Process opens the process, and then asks the kernel whether it is the one that started when that of the row did. If
 // the process is still alive after that, it is the right one, and a signal cannot reach another process.
-func (topActions) Process(id machine.ProcessID) (*tui.Process, error) {
+func (topActions) Process(id machine.ProcessID, region string) (*tui.Process, error) {
 	h, err := proc.Open(id.PID)
 	if err != nil {
 		return nil, err
@@ -117,5 +118,19 @@ func (topActions) Process(id machine.ProcessID) (*tui.Process, error) {
 		_ = h.Close()
 		return nil, fmt.Errorf("pid %d: %w", id.PID, errNotIt)
 	}
-	return &tui.Process{PID: id.PID, Name: termtext.Printable(name), User: proc.UserName(uid), Handle: h}, nil
+	return &tui.Process{PID: id.PID, Name: termtext.Printable(name), User: proc.UserName(uid), Handle: memberHandle{h, region}}, nil
+}
+
+// memberHandle is the handle of a process that is in a job, or in none if region is empty.
+type memberHandle struct {
+	*proc.Handle
+	region string // path
+}
+
+// Signal sends a signal. If it tells the process to end, its end is no death.
+func (h memberHandle) Signal(s syscall.Signal) error {
+	if h.region != "" && job.Ends(s) {
+		job.Tell(h.region, s, func(p region.Process) bool { return p.Seen == h.PID() })
+	}
+	return h.Handle.Signal(s)
 }

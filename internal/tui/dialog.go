@@ -222,11 +222,14 @@ func (m *Model) findProcess() tea.Cmd {
 	case !r.Verified || r.Local.PID == 0:
 		m.refuse(fmt.Sprintf("pid %s is only what the job says: a signal could reach another process", claim(*r, fmt.Sprint(r.PID))))
 	default:
-		actions, id := m.actions, r.Local
+		actions, id, region := m.actions, r.Local, ""
+		if r.job != nil {
+			region = r.job.Path
+		}
 		q := &signalQuestion{pid: id.PID}
 		m.dialog = q
 		return func() tea.Msg {
-			found, err := actions.Process(id)
+			found, err := actions.Process(id, region)
 			return processFound{q, found, err}
 		}
 	}

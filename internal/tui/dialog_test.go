@@ -15,7 +15,10 @@ import (
 )
 
 // fakeActions notes what is done.
-type fakeActions struct{ did []string }
+type fakeActions struct {
+	did    []string
+	region string // of the process that was looked for last
+}
 
 func (a *fakeActions) SetLimit(j machine.Job, arguments string) (string, error) {
 	if !strings.HasSuffix(arguments, "g") {
@@ -25,7 +28,8 @@ func (a *fakeActions) SetLimit(j machine.Job, arguments string) (string, error) 
 	return j.Name + ", device 0: the limit is 20 GiB now;\n  it was 10 GiB.\n", nil
 }
 
-func (a *fakeActions) Process(id machine.ProcessID) (*Process, error) {
+func (a *fakeActions) Process(id machine.ProcessID, region string) (*Process, error) {
+	a.region = region
 	if id.Start != 1 {
 		return nil, errors.New("pid 9: it is no longer there")
 	}
@@ -87,6 +91,7 @@ func TestSignal(t *testing.T) {
 	press(t, m, "down", "tab", "k")
 	frame := text(m.Frame())
 	expect.Must(t, strings.Contains(frame, "Send SIGTERM to name-of-4711 (pid 4711) of user dev?"), frame)
+	expect.Equal(t, a.region, m.sample.Jobs[2].Path)
 	press(t, m, "enter")
 	expect.True(t, fmt.Sprint(a.did) == "[close 4711]" && m.dialog == nil, "enter is not yes: did", a.did)
 	a.did = nil
@@ -117,7 +122,7 @@ func TestSignal(t *testing.T) {
 	}
 	m, a = acting(wholeMachine()) // one that is in no job, and holds most
 	press(t, m, "tab", "k", "y")
-	expect.True(t, len(a.did) != 0 && a.did[0] == "signal 15 to 777", "did", a.did)
+	expect.True(t, len(a.did) != 0 && a.did[0] == "signal 15 to 777" && a.region == "", "did", a.did, a.region)
 }
 
 // Among the jobs, a signal goes to all processes of the selected job; x ends the job.

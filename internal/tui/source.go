@@ -33,8 +33,9 @@ type Actions interface {
 	Stop(j machine.Job) (string, error)
 	// Signal sends a signal to all processes of a job as ration signal does, and returns its output.
 	Signal(j machine.Job, signal syscall.Signal) (string, error)
-	// Process finds a process, confirmed by the kernel.
-	Process(id machine.ProcessID) (*Process, error)
+	// Process finds a process, confirmed by the kernel. region is the path of its job's region, or
+	// empty if it is in no job.
+	Process(id machine.ProcessID, region string) (*Process, error)
 }
 
 // Process is a handle of one process. Its PID may be reused, but the handle still refers to the
