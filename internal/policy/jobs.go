@@ -468,11 +468,10 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 	if err := keepAsked(uid, []byte(asked.String()+"\n")); err != nil {
 		return err
 	}
-	whole, _, err := r.wholeRation(uid)
-	if err == nil {
+	if whole, _, err := r.wholeRation(uid); err == nil { // otherwise only the log has a line less
 		r.say(uid, "%s has asked for another ration, and has it: %s", proc.UserName(uid), r.rationText(whole))
 	}
-	return err
+	return nil
 }
 
 // ownedBy reports whether the region of a user's job belongs to that user.
