@@ -269,7 +269,7 @@ func (r *rations) create(uid int, ration limit.Limits, limits region.Limits, why
 	}
 	err := plan.CreateForUser(uid, limits)
 	if err == nil {
-		r.say(uid, "%s has a ration: %s", proc.UserName(uid), r.rationText(limits))
+		r.say(uid, "%s has a ration%s", proc.UserName(uid), r.rationText(": ", limits))
 		_ = job.SettleDenied(uid) // an old refusal stops being a finding by itself, later
 	}
 	return err
@@ -469,7 +469,7 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 		return err
 	}
 	if whole, _, err := r.wholeRation(uid); err == nil { // otherwise only the log has a line less
-		r.say(uid, "%s has asked for another ration, and has it: %s", proc.UserName(uid), r.rationText(whole))
+		r.say(uid, "%s has asked for another ration, and has it%s", proc.UserName(uid), r.rationText(": ", whole))
 	}
 	return nil
 }

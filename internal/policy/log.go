@@ -28,18 +28,26 @@ func (r *rations) say(uid int, format string, args ...any) {
 	}
 }
 
-// rationText formats the memory of limits for the log: 8 GiB on GPU 0.
-func (r *rations) rationText(l region.Limits) string {
-	sizes := map[int]uint64{}
-	for d := range min(len(r.totals()), abi.Devices) {
-		if bytes := l.Memory[d].Bytes(); l.Memory[d].Limited() && bytes > 0 {
+// rationText formats the memory of limits after the text before: 8 GiB on GPU 0. It is empty if the devices are not known.
+func (r *rations) rationText(before string, l region.Limits) string {
+	devices := min(len(r.totals()), abi.Devices)
+	if devices == 0 {
+		return ""
+	}
+	sizes, closed := map[int]uint64{}, true
+	for d := range devices {
+		if bytes := l.Memory[d].Bytes(); bytes > 0 {
 			sizes[d] = bytes
 		}
+		closed = closed && !l.MayUse(d)
 	}
-	if len(sizes) == 0 {
-		return "no limit of memory"
+	switch {
+	case closed:
+		return before + "nothing now"
+	case len(sizes) == 0:
+		return before + "no limit of memory"
 	}
-	return humanfmt.OnGPUs(sizes)
+	return before + humanfmt.OnGPUs(sizes)
 }
 
 // sayTaken says that the ration of another user was taken back for a user.

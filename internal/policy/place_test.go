@@ -34,6 +34,17 @@ func on(memory ...uint64) (l region.Limits) {
 	return l
 }
 
+// A limit of nothing is no absent limit, and neither is known without the devices.
+func TestRationText(t *testing.T) {
+	r := machineOf(140, 140)
+	for want, l := range map[string]region.Limits{
+		" has 8 GiB on GPU 1": on(0, 8), " has nothing now": on(0, 0), " has no limit of memory": {Memory: [abi.Devices]abi.Limit{abi.MakeLimit(0)}},
+	} {
+		expect.Equal(t, r.rationText(" has ", l), want)
+		expect.Equal(t, machineOf().rationText(" has ", l), "")
+	}
+}
+
 // none is what a job without processes holds.
 var none [abi.Devices]uint64
 

@@ -157,7 +157,7 @@ func (k *keeper) catchUp() {
 		}
 		if has := r.beside(uid).has; err == nil && has != had { // it may have got it when a run ended
 			whole, _, _ := r.wholeRation(uid) // the user's job has it less that of the runs
-			r.say(uid, "%s has the whole ration now: %s", proc.UserName(uid), r.rationText(whole))
+			r.say(uid, "%s has the whole ration now%s", proc.UserName(uid), r.rationText(": ", whole))
 		}
 		return err == nil
 	})

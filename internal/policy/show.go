@@ -165,15 +165,15 @@ func (r *rations) show(uid int) Standing {
 	if out.Moves = !out.Exempt && r.misplacedAt(uid, at); out.Moves {
 		out.GPUCount, out.moves = r.wanted(rule.Default), r.movesText(uid, at)
 	}
-	runs := job.RunsOf(uid)
+	runs := readyRuns(uid)
 	out.Runs = len(runs)
 	for _, run := range runs {
 		if part, err := region.LimitsBeside(run.Path); err == nil {
 			_, name, _ := job.RunOf(run.Name)
-			out.runs = append(out.runs, fmt.Sprintf("%s has %s", runTitle(uid, name), r.rationText(part)))
+			out.runs = append(out.runs, runTitle(uid, name)+r.rationText(" has ", part))
 		}
 	}
-	whole := !out.RationLent && out.Runs == 0 // otherwise the user has more than the job
+	whole := !out.RationLent && len(job.RunsOf(uid)) == 0 // otherwise the user has more than the job, or is about to
 	ration, unknown := r.limitsOf(out.Has())
 	for d := range abi.Devices {
 		if has.Hidden[d] != 0 {
