@@ -340,7 +340,8 @@ func newPolicyDisableCommand(a *app) *cobra.Command {
 		Long: `End the policy. The library's line is taken out of /etc/ld.so.preload, and all
 else in it stays; then the library and everything that was made for it is
 removed. Running programs stay in their jobs, with their limits, until they
-end. Programs that start later are in no job.
+end; jobs that sleep_after has put to sleep are woken. Programs that start later
+are in no job.
 
 Exit status: 0 if no policy is in force any more, also where none was.`,
 		Example: "  ration policy disable",
@@ -354,12 +355,11 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 			if _, err := os.Stat("/run/systemd/system"); err == nil {
 				_ = exec.Command("systemctl", "disable", "--now", policyService).Run()
 			}
-			a.wakeLeft(left)
 			out := PolicyEnded{WasInForce: !errors.Is(before, policy.ErrDisabled), Left: []string{}}
 			for _, j := range left {
 				out.Left = append(out.Left, job.ShownName(j.Name, j.Path))
 			}
-			return a.print(out, func() {
+			err = a.print(out, func() {
 				if out.WasInForce {
 					a.out.printf("The policy has ended: programs that start now are not rationed.\n")
 				} else {
@@ -369,6 +369,8 @@ Exit status: 0 if no policy is in force any more, also where none was.`,
 					a.out.printf("Job %s is left: its processes stay in it until they end.\n", name)
 				}
 			})
+			a.wakeLeft(left)
+			return err
 		},
 	}
 }

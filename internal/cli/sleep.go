@@ -229,8 +229,32 @@ func otherOwner(j job.Job) (uid, gid uint32, other bool, err error) {
 // ownerTime is how long a command that runs as the owner of a job may take, besides a wait that was asked for.
 const ownerTime = 10 * time.Minute
 
+// wakeBudget bounds the time for which jobs of other users wake, all together: their users can make it last.
+type wakeBudget struct {
+	until time.Time
+	late  map[uint32]bool // users with a job that did not wake in its time
+}
+
+// wakeLeftTime is how long wakeLeft may take.
+const wakeLeftTime = time.Minute
+
+// spend calls wake for a job of a user, if there is time left.
+func (b *wakeBudget) spend(uid uint32, wake func(most time.Duration) error) error {
+	most := time.Until(b.until) / 2 // so that other users have a part
+	if b.late[uid] || most < time.Second {
+		return errors.New("no time was left")
+	}
+	err := wake(most)
+	if errors.Is(err, context.DeadlineExceeded) {
+		b.late[uid] = true
+		err = fmt.Errorf("it did not wake in %.0f s", most.Seconds())
+	}
+	return err
+}
+
 // wakeLeft wakes the jobs that a policy has left asleep: what would wake them for a program has ended with the policy.
 func (a *app) wakeLeft(left []job.Job) {
+	b := wakeBudget{time.Now().Add(wakeLeftTime), map[uint32]bool{}}
 	for _, j := range left {
 		r, err := region.OpenReadOnly(j.Path)
 		if err != nil {
@@ -244,12 +268,14 @@ func (a *app) wakeLeft(left []job.Job) {
 		name := job.ShownName(j.Name, j.Path)
 		uid, gid, other, err := otherOwner(j)
 		if err == nil && other {
-			end := a.showMoveOfOther(j, name)
-			_, err = asOwner(uid, gid, time.Minute, j.Path, []string{"wake"})
-			end()
+			err = b.spend(uid, func(most time.Duration) error {
+				defer a.showMoveOfOther(j, name)()
+				_, err := asOwner(uid, gid, most, j.Path, []string{"wake"})
+				return err
+			})
 		}
 		if err != nil {
-			a.warn(fmt.Sprintf("job %s sleeps on: %v (ration wake --wait %s wakes it when there is room)", name, err, name))
+			a.warn(fmt.Sprintf("waking job %s: %v (ration wake %s tries again; with --wait, when there is room)", name, err, name))
 		}
 	}
 }
