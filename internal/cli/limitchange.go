@@ -11,6 +11,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/limit"
+	"ration/internal/node"
 	"ration/internal/policy"
 	"ration/internal/region"
 	"ration/machine"
@@ -132,7 +133,7 @@ func applyLimits(s machine.Job, change limit.Limits) (out appliedLimits, err err
 			return out, usageError("device %d: %s is not on it (ration why says on which, and why)", d, s.Title())
 		}
 		if before[d].total == 0 && known > 0 {
-			return out, usageError("device %d: the job has no such device (ration ps %s shows its devices)", d, s.Title())
+			return out, usageError("device %d: the job has no such device (ration ps %s shows its devices)", d, node.ShownName(&s))
 		}
 		more, err := planChange(page, d, before[d], change)
 		if err != nil {

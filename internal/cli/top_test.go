@@ -15,6 +15,7 @@ import (
 	"ration/check/expect"
 	"ration/check/harness/cuda"
 	"ration/check/testenv"
+	"ration/internal/limit"
 	"ration/internal/proc"
 	"ration/internal/region"
 	"ration/machine"
@@ -259,6 +260,16 @@ func TestTopSetLimit(t *testing.T) {
 		expect.True(t, strings.Contains(says, tt.says) && (err == nil) == (tt.err == "") && (err == nil || strings.Contains(err.Error(), tt.err)),
 			tt.arguments, "says", says, err)
 	}
+	// Advice names another user's job by the user, too.
+	r, err := region.Open(j.Path, region.Options{NoCreate: true})
+	expect.OK(t, err)
+	expect.OK(t, errors.Join(r.NameDevice(0, [2]uint64{1, 1}, 80<<30), r.Close()))
+	t.Setenv("RATION_DIR", t.TempDir())
+	j.Owner = "anna"
+	change, err := limit.ParseLimits("memory=5=1g")
+	expect.OK(t, err)
+	_, err = applyLimits(j, change)
+	expect.True(t, err != nil && strings.Contains(err.Error(), "no such device (ration ps anna/train "), err)
 }
 
 // TestTopEnds checks the exit status and the terminal after each way to end.
