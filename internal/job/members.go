@@ -218,8 +218,9 @@ func processes() (pids []int) {
 }
 
 // inherited reports whether a process has a descriptor from Lock.Inherit: a file that is open for reading only, with
-// a shared lock. Launchers and ration wait have it open for writing; a reader has no lock. It asks no file system of
-// the process, which may never answer.
+// a shared lock. Launchers and ration wait have it open for writing, the launcher of a run keeps it for itself, with another
+// number than the programs that inherit it; a reader has no lock. It asks no file system of the process, which may
+// never answer.
 func inherited(pid int, id FileID, left safepath.Budget) bool {
 	folder := fmt.Sprintf("/proc/%d/", pid)
 	found := false
@@ -227,7 +228,8 @@ func inherited(pid int, id FileID, left safepath.Budget) bool {
 		var st unix.Statx_t
 		if unix.Statx(unix.AT_FDCWD, folder+"fd/"+fd, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st) == nil &&
 			(FileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}) == id {
-			found = isInherited(readFDInfo(folder + "fdinfo/" + fd))
+			n, err := strconv.Atoi(fd)
+			found = err == nil && isInherited(n, readFDInfo(folder+"fdinfo/"+fd))
 		}
 		return !found && left.Left()
 	})
@@ -247,15 +249,16 @@ func readFDInfo(path string) []byte {
 	return text
 }
 
-// isInherited parses a file of /proc/PID/fdinfo.
-func isInherited(info []byte) bool {
+// isInherited parses the file of a descriptor in /proc/PID/fdinfo. A program may have marked all of its descriptors as those
+// that the programs it executes do not get.
+func isInherited(fd int, info []byte) bool {
 	readOnly, locked := false, false
 	for line := range bytes.Lines(info) {
 		fields := bytes.Fields(line)
 		switch {
 		case len(fields) == 2 && string(fields[0]) == "flags:":
 			flags, err := strconv.ParseUint(string(fields[1]), 8, 64)
-			readOnly = err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY
+			readOnly = err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY && (flags&unix.O_CLOEXEC == 0 || fd >= minInheritedFD)
 		case len(fields) > 4 && string(fields[0]) == "lock:":
 			locked = locked || string(fields[2]) == "OFDLCK" && string(fields[4]) == "READ"
 		}

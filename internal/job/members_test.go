@@ -24,8 +24,10 @@ func TestIsInherited(t *testing.T) {
 		"flags:\t0100000\nlock:\t1: POSIX  ADVISORY  READ 7 00:1c:5 0 EOF\n":   false,
 		lock: false, "": false,
 	} {
-		expect.Equal(t, isInherited([]byte(info)), want, info)
+		expect.Equal(t, isInherited(minInheritedFD, []byte(info)), want, info)
 	}
+	expect.True(t, isInherited(minInheritedFD-1, []byte("flags:\t0100000\n"+lock)), "one that was inherited where few files may be open")
+	expect.True(t, !isInherited(minInheritedFD-1, []byte("flags:\t02100000\n"+lock)), "the lock of a run, of its launcher")
 }
 
 // Stop ends a process that inherited the job's lock, and not one that only has the file open.

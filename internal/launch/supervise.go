@@ -77,6 +77,10 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	state, err := child.Wait()
 	cancel()
 	watching.Wait()
+	// What comes now is for a command that has ended: this process ends as well, when it has recorded that.
+	late := make(chan os.Signal, 1)
+	subscribe(late)
+	defer signal.Stop(late)
 	signal.Stop(j.signals)
 	close(j.signals)
 	passing.Wait()
@@ -187,15 +191,19 @@ func (j *Job) catchSignals() {
 		return
 	}
 	j.signals = make(chan os.Signal, 64)
-	to := j.signals
+	subscribe(j.signals)
+	signal.Reset(unix.SIGTSTP, unix.SIGCONT)
+	if j.stopNoting != nil {
+		j.stopNoting()
+	}
+}
+
+// subscribe lets a channel get the signals that are for a command.
+func subscribe(to chan<- os.Signal) {
 	for _, s := range append(endings, unix.SIGUSR1, unix.SIGUSR2) {
 		if !signal.Ignored(s) {
 			signal.Notify(to, s)
 		}
-	}
-	signal.Reset(unix.SIGTSTP, unix.SIGCONT)
-	if j.stopNoting != nil {
-		j.stopNoting()
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"os"
 	"runtime/debug"
 
-	"golang.org/x/sys/unix"
-
 	"ration/internal/abi"
 	"ration/internal/safepath"
 )
@@ -25,6 +23,9 @@ func Save(from, to string) (err error) {
 	if _, err := r.Reap(); err != nil {
 		return err
 	}
+	if safepath.Exists(to) {
+		return fmt.Errorf("saving region %s: %w", from, os.ErrExist)
+	}
 	if Locked(from) {
 		return fmt.Errorf("saving region %s: %w", from, ErrUsed)
 	}
@@ -33,23 +34,26 @@ func Save(from, to string) (err error) {
 			return fmt.Errorf("saving the limits of region %s: %w", from, err)
 		}
 	}
-	fd, err := safepath.Open(to, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+	// This process may be killed at any moment: the copy is complete, or not there.
+	copied, err := safepath.StageBy(to, 0o600, r.writeTo)
+	if err == nil {
+		defer copied.Close()
+		err = copied.Place()
+	}
 	if err != nil {
 		return fmt.Errorf("saving region %s: %w", from, err)
 	}
-	f := os.NewFile(uintptr(fd), to)
-	return errors.Join(r.writeTo(f), f.Close())
+	return nil
 }
 
-// writeTo writes the region's pages to an empty file, without those that are all zero. The header is the last: a file
-// without it is that of a region which was not made.
+// writeTo writes the region's pages to an empty file, without those that are all zero.
 func (r *Region) writeTo(f *os.File) (err error) {
 	defer r.guard(&err, debug.SetPanicOnFault(true))
 	if err := f.Truncate(int64(len(r.mem))); err != nil {
 		return err
 	}
 	empty := make([]byte, abi.PageSize)
-	for at := len(r.mem) - abi.PageSize; at >= 0; at -= abi.PageSize {
+	for at := 0; at < len(r.mem); at += abi.PageSize {
 		page := bytes.Clone(r.mem[at : at+abi.PageSize])
 		if bytes.Equal(page, empty) {
 			continue

@@ -37,7 +37,15 @@ type Staged struct {
 
 // Stage writes and synchronises the new content of a file, as Replace does, and leaves the file as it is. So the caller
 // need not wait for a disk while it holds a lock under which the file is replaced.
-func Stage(path string, content []byte, mode os.FileMode) (_ *Staged, err error) {
+func Stage(path string, content []byte, mode os.FileMode) (*Staged, error) {
+	return StageBy(path, mode, func(f *os.File) error {
+		_, err := f.Write(content)
+		return err
+	})
+}
+
+// StageBy is Stage with a function that writes the new content.
+func StageBy(path string, mode os.FileMode, write func(*os.File) error) (_ *Staged, err error) {
 	dir, err := OpenFolder(filepath.Dir(path))
 	if err != nil {
 		return nil, err
@@ -55,7 +63,7 @@ func Stage(path string, content []byte, mode os.FileMode) (_ *Staged, err error)
 	}
 	s.name = name
 	f := os.NewFile(uintptr(fd), name)
-	_, err = f.Write(content)
+	err = write(f)
 	return s, errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 }
 
