@@ -53,7 +53,7 @@ func Find(nameOrPath string) (Job, error) {
 		}
 	}
 	waiting, _ := Queue(Folder()) // the error is about something else
-	return Job{}, &NoJobError{Name: nameOrPath, Others: namesOf(jobs, waiting)}
+	return Job{}, &NoJobError{Name: nameOrPath, Others: namesOf(jobs, Folder(), waiting)}
 }
 
 // NoJobError is returned by Find if this user has no job of a name. It is an ErrNoJob.
@@ -78,8 +78,9 @@ func (e *NoJobError) Error() string {
 	return fmt.Sprintf("%s: %v (%s)", e.Name, ErrNoJob, hint)
 }
 
-// namesOf returns the names of jobs: those that run, those that commands wait to make, and the others.
-func namesOf(jobs []Job, waiting []Waiting) []string {
+// namesOf returns the names of jobs: those that run, those that commands in the queue of folder wait to make, and the
+// others.
+func namesOf(jobs []Job, folder string, waiting []Waiting) []string {
 	var running, others []string
 	for _, j := range jobs {
 		switch name := ShownName(j.Name, j.Path); {
@@ -91,8 +92,9 @@ func namesOf(jobs []Job, waiting []Waiting) []string {
 		}
 	}
 	for _, w := range waiting {
-		if w.Job != "" && !slices.Contains(running, w.Job) {
-			running = append(running, w.Job)
+		name := ShownName(w.Job, filepath.Join(folder, w.Job, RegionName))
+		if w.Job != "" && !slices.Contains(running, name) {
+			running = append(running, name)
 		}
 	}
 	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(running, name) })

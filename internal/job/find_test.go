@@ -63,6 +63,13 @@ func TestFind(t *testing.T) {
 	expect.True(t, err == nil && got.Name == "empty", got, err)
 }
 
+// A user whose program waits for the ration of a policy is named as in all views.
+func TestNamesOfWaiting(t *testing.T) {
+	waiting := []Waiting{{Job: OfUser(0)}, {Job: "next"}, {Job: OfUser(0)}}
+	expect.Equal(t, fmt.Sprint(namesOf(nil, RootFolder, waiting)), "[root next]")
+	expect.Equal(t, fmt.Sprint(namesOf(nil, "/tmp/jobs", waiting[1:2])), "[next]")
+}
+
 // A job of which nothing is locked has no living processes, also where the kernel could not be
 // asked for each of them in time: one user's thousand of them must not keep a job from being
 // removed on a busy machine.
