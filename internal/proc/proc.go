@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // maxName is the length to which the kernel cuts a process's name.
@@ -91,8 +92,8 @@ func readStart(path string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
-// UserName returns a user's name, or the UID if it has none. It caches a bounded number of users,
-// so that a program that reads every second does not query a directory service as often.
+// UserName returns a user's name, or the UID if it has none. It caches a bounded number of users, for
+// a minute, so that a program that reads every second does not query a directory service as often.
 func UserName(uid int) string { return lookUp(uid).name }
 
 // UID returns the UID of a user, given as a name or a number. As for chown, a number that is also
@@ -139,28 +140,69 @@ func PrimaryGroup(uid int) (gid uint32, err error) {
 	return uint32(n), err
 }
 
-type userEntry struct{ name, home string }
+type userEntry struct {
+	name, home string
+	until      time.Time // then the user database is asked again
+	asked      bool      // it is being asked
+}
 
-// lookUp queries without the lock, because a directory service may not respond.
+// lookUp returns what the user database says of a user, or said less than nameFor ago. It queries without the lock, because a
+// directory service may not respond. Of a user who is known already, it does not wait for long, and only one caller asks.
 func lookUp(uid int) userEntry {
+	at := now()
 	users.Lock()
 	entry, known := users.of[uid]
-	users.Unlock()
-	if known {
+	if known && (entry.asked || at.Before(entry.until)) {
+		users.Unlock()
 		return entry
 	}
-	entry.name = strconv.Itoa(uid)
-	if u, err := user.LookupId(entry.name); err == nil {
-		entry = userEntry{u.Username, u.HomeDir}
+	entry.until = at.Add(nameFor)
+	if known {
+		entry.asked = true
+		users.of[uid] = entry
 	}
+	users.Unlock()
+	if !known {
+		return askUser(uid, entry)
+	}
+	answer := make(chan userEntry, 1)
+	go func() { answer <- askUser(uid, entry) }()
+	select {
+	case entry = <-answer:
+	case <-time.After(askTimeout):
+	}
+	return entry
+}
+
+// askUser queries the user database. If the query fails, it keeps what was known of the user.
+func askUser(uid int, entry userEntry) userEntry {
+	number := strconv.Itoa(uid)
+	u, err := lookUpID(number)
+	var unknown user.UnknownUserIdError
+	switch {
+	case err == nil:
+		entry.name, entry.home = u.Username, u.HomeDir
+	case entry.name == "" || errors.As(err, &unknown):
+		entry.name, entry.home = number, ""
+	}
+	entry.asked = false
 	users.Lock()
 	defer users.Unlock()
-	if len(users.of) >= maxUserNames {
+	if _, known := users.of[uid]; !known && len(users.of) >= maxUserNames {
 		clear(users.of)
 	}
 	users.of[uid] = entry
 	return entry
 }
+
+// now and lookUpID are variables for tests.
+var (
+	now      = time.Now
+	lookUpID = user.LookupId
+)
+
+// nameFor bounds how long a name counts: a UID may be given to another user.
+const nameFor = time.Minute
 
 const maxUserNames = 4096
 

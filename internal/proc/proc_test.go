@@ -3,9 +3,12 @@ package proc
 import (
 	"errors"
 	"os/exec"
+	"os/user"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,4 +43,48 @@ func TestUserName(t *testing.T) {
 		root, none := UserName(0), UserName(nobodys)
 		expect.True(t, root == "root" && none == strconv.Itoa(nobodys), root, none)
 	}
+}
+
+// A UID that is another user's by now has that name within a minute. The user database is not asked more often, and a
+// query that fails, or does not end, changes nothing.
+func TestUserNameAgain(t *testing.T) {
+	const uid = 1<<31 - 9
+	at := time.Now()
+	var asked atomic.Int32
+	var answer *user.User
+	var err error
+	hangs := make(chan struct{})
+	now, lookUpID = func() time.Time { return at }, func(string) (*user.User, error) { asked.Add(1); return answer, err }
+	defer func() { now, lookUpID = time.Now, user.LookupId }()
+	is := func(name string, times int32) {
+		t.Helper()
+		expect.True(t, UserName(uid) == name && asked.Load() == times, UserName(uid), "after", asked.Load(), "queries, not", name, times)
+	}
+	answer = &user.User{Username: "fred"}
+	is("fred", 1)
+	answer = &user.User{Username: "gina"}
+	at = at.Add(nameFor - 1)
+	is("fred", 1)
+	at = at.Add(1)
+	is("gina", 2)
+	err = errors.New("the directory service is down")
+	at = at.Add(nameFor)
+	is("gina", 3)
+	err = user.UnknownUserIdError(uid)
+	at = at.Add(nameFor)
+	is(strconv.Itoa(uid), 4)
+	answer, err = &user.User{Username: "hugo"}, nil
+	lookUpID = func(string) (*user.User, error) { asked.Add(1); <-hangs; return answer, nil }
+	at = at.Add(nameFor)
+	is(strconv.Itoa(uid), 5)
+	at = at.Add(nameFor)
+	is(strconv.Itoa(uid), 5)
+	close(hangs)
+	for range 1000 {
+		if UserName(uid) == "hugo" {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Error("an answer that is late does not count")
 }
