@@ -36,6 +36,17 @@ func TestVisible(t *testing.T) {
 	expect.Equal(t, Visible(m, 7, true), m, "root does not see all")
 }
 
+// Under a policy only root can change a limit, so others are not asked to.
+func TestVisibleOverbooked(t *testing.T) {
+	defer func() { policyInForce = job.PolicyInForce }()
+	for _, is := range []bool{false, true} {
+		policyInForce = func() bool { return is }
+		m := &machine.Machine{Findings: []machine.Finding{{Kind: machine.Overbooked, Remedy: "ration limit"}}}
+		expect.Equal(t, Visible(m, 7, false).Findings[0].Remedy == "ration limit", !is, "an ordinary user")
+		expect.Equal(t, Visible(m, 0, true).Findings[0].Remedy, "ration limit", "root")
+	}
+}
+
 // A client that does not read its answer delays no other request of its user.
 func TestUnreadAnswer(t *testing.T) {
 	p := peer{uid: 7, user: &connlimit.User{}}

@@ -3,6 +3,7 @@ package agent
 import (
 	"slices"
 
+	"ration/internal/job"
 	"ration/machine"
 )
 
@@ -52,11 +53,17 @@ func visible(m *machine.Machine, uid int, all bool) (seen *machine.Machine, whic
 		// Keep findings of a device, which have only numbers, and findings of the user's own jobs
 		// and processes.
 		if f.Kind == machine.Overbooked || f.Kind == machine.PolicyDown || f.Path != "" && own[f.Path] || f.Kind == machine.OutsideJobs && hasPID(out.Outside, f.PID) {
+			if f.Kind == machine.Overbooked && policyInForce() {
+				f.Remedy = "a program may find the GPU full before its limit: let it use less, or ask root to lower a limit"
+			}
 			out.Findings = append(out.Findings, f)
 		}
 	}
 	return &out, which
 }
+
+// policyInForce is a variable for tests.
+var policyInForce = job.PolicyInForce
 
 // Public returns the data that every user may see: the devices, and findings without a name that a
 // user chose.
