@@ -178,10 +178,12 @@ static bool attach_open(struct attach_page *p, void (*reset)(void), enum log_lev
 	int err = region_open_as(attach_current, c->path, &own, (c->made ? REGION_EXISTING : 0u) | (c->placed ? REGION_ANY_OWNER : 0u),
 				 c->created);
 	if (err) {
-		bool anothers = err == REGION_SYSTEM && errno == EACCES && c->path_given && !c->made && !c->placed;
-		log_line(level, "region %s: %s%s", c->path, attach_error_text(err, buf),
-			 anothers ? " (a job is one user's: name a path of your own in RATION_REGION or CUDA_DEVICE_MEMORY_SHARED_CACHE)"
-				  : "");
+		const char *remedy = "";
+		if (err == REGION_SYSTEM && errno == EACCES && c->path_given && !c->made && !c->placed)
+			remedy = " (a job is one user's: name a path of your own in RATION_REGION or CUDA_DEVICE_MEMORY_SHARED_CACHE)";
+		else if (err == REGION_SYSTEM && errno == EROFS && !strncmp(c->path, "/run/ration/", strlen("/run/ration/")))
+			remedy = " (a systemd unit with ProtectSystem=strict needs ReadWritePaths=/run/ration)";
+		log_line(level, "region %s: %s%s", c->path, attach_error_text(err, buf), remedy);
 		return false;
 	}
 	attach_current->on_damage = attach_log_damage;

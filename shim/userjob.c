@@ -258,6 +258,8 @@ static bool userjob_try(const char *at, bool may_wait, char *why, size_t size, i
 	int n = snprintf(request, sizeof request, "%lu%s%s%s\n", userjob_uid(), *at ? " at " : "", at, may_wait ? " wait" : "");
 	bool connected = userjob_connect(fd);
 	bool busy = !connected && (errno == EAGAIN || errno == EINTR);
+	if (!connected && errno == EACCES) /* every user may connect, if the folder is not hidden */
+		snprintf(why, size, "this process may not look into /run/ration (does its systemd unit have InaccessiblePaths=?)");
 	bool sent = connected && send(fd, request, (size_t)n, MSG_NOSIGNAL) == n;
 	if (sent && !userjob_receive(fd, answer, sizeof answer, promise, queued)) {
 		snprintf(why, size, "ration-policy.service did not answer (try again)");
