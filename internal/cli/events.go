@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ration/internal/agent"
+	"ration/internal/job"
 	"ration/internal/node"
 	"ration/internal/termtext"
 	"ration/machine"
@@ -170,7 +171,7 @@ func (p *eventPrinter) printKnown() error {
 		p.print(e)
 	}
 	for _, name := range p.names {
-		if _, _, err := lookUpStarting([]string{name}); err != nil && !p.known[name] {
+		if _, _, err := lookUpStarting([]string{name}, job.FindFolder); err != nil && !p.known[name] {
 			return err
 		}
 	}

@@ -170,13 +170,31 @@ func noJobOf(argument string, err error) error {
 	return fmt.Errorf("%s: %w (user %s has no job %s, and there is no region at that path)", argument, job.ErrNoJob, user, name)
 }
 
+// toWait is an error about a job to wait for. No ended job is suggested: to wait for that returns at once, and its status is
+// of something else.
+type toWait struct{ error }
+
+func (e toWait) Unwrap() error { return e.error }
+
+func findToWait(nameOrPath string) (job.Job, error) {
+	j, err := job.FindFolder(nameOrPath)
+	if err != nil {
+		err = toWait{err}
+	}
+	return j, err
+}
+
 // suggestJob adds to an error about a mistyped name the job that may be meant.
 func suggestJob(err error) error {
 	var missing *job.NoJobError
 	if !errors.As(err, &missing) {
 		return err
 	}
-	if found := similarNames(missing.Name, missing.Others); len(found) > 0 {
+	names := missing.Others
+	if errors.As(err, new(toWait)) {
+		names = names[:missing.Live]
+	}
+	if found := similarNames(missing.Name, names); len(found) > 0 {
 		return fmt.Errorf("%s: %w (did you mean %s?)", missing.Name, job.ErrNoJob, strings.Join(found[:min(len(found), 3)], " or "))
 	}
 	return err
@@ -196,8 +214,8 @@ func lookUpJobs(names []string, find func(nameOrPath string) (job.Job, error)) (
 }
 
 // lookUpStarting finds jobs as lookUpJobs does. A job that a command in a queue will make comes before an earlier
-// one of that name; queued has these commands, by index. With an error, jobs are those before the one that it is about.
-func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err error) {
+// one of that name; find finds the others, and queued has these commands, by index. With an error, jobs are those before the one that it is about.
+func lookUpStarting(names []string, find func(nameOrPath string) (job.Job, error)) (jobs []job.Job, queued []*job.Queued, err error) {
 	for _, name := range names {
 		q, err := lookUpWaiting(name)
 		if err != nil {
@@ -206,7 +224,7 @@ func lookUpStarting(names []string) (jobs []job.Job, queued []*job.Queued, err e
 		var j job.Job
 		if q != nil {
 			j = q.Job()
-		} else if j, err = lookUpJob(name, job.FindFolder); errors.Is(err, job.ErrNoJob) {
+		} else if j, err = lookUpJob(name, find); errors.Is(err, job.ErrNoJob) {
 			is := false
 			if j, is = recorded(name); !is {
 				j, is = job.WaitingFor(name)

@@ -124,7 +124,7 @@ func parseSignal(text string) (syscall.Signal, error) {
 
 // eachStopped calls stop for each job, after a question if it is another user's, and prints what it did.
 func (a *app) eachStopped(names []string, yes bool, verb string, stop func(name string, j job.Job) (job.Stopped, error)) error {
-	jobs, queued, err := lookUpStarting(names)
+	jobs, queued, err := lookUpStarting(names, job.FindFolder)
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func findWaitingJob(j *machine.Job) (job.Job, error) {
 	if j.Path == "" {
 		return job.Job{}, errors.New("what waits there is not known, so it cannot be ended from here")
 	}
-	jobs, queued, err := lookUpStarting([]string{argumentOf(j)})
+	jobs, queued, err := lookUpStarting([]string{argumentOf(j)}, job.FindFolder)
 	if err != nil {
 		return job.Job{}, errors.Join(errWaitsNoMore, err)
 	}

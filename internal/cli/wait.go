@@ -95,7 +95,7 @@ func (a *app) runWait(f waitFlags, names []string) error {
 	if f.timeout < 0 {
 		return usageError("--timeout: %v has passed already (use a time, as 90s or 2h)", f.timeout)
 	}
-	jobs, queued, err := lookUpStarting(names)
+	jobs, queued, err := lookUpStarting(names, findToWait)
 	if errors.Is(err, job.ErrNoJob) {
 		err = errors.Join(a.printNotEnded(Waited{Job: names[len(jobs)], Reason: reasonNoJob}), err)
 	}

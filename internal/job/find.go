@@ -53,13 +53,15 @@ func Find(nameOrPath string) (Job, error) {
 		}
 	}
 	waiting, _ := Queue(Folder()) // the error is about something else
-	return Job{}, &NoJobError{Name: nameOrPath, Others: namesOf(jobs, Folder(), waiting)}
+	others, live := namesOf(jobs, Folder(), waiting)
+	return Job{}, &NoJobError{Name: nameOrPath, Others: others, Live: live}
 }
 
 // NoJobError is returned by Find if this user has no job of a name. It is an ErrNoJob.
 type NoJobError struct {
 	Name   string
 	Others []string // names of the jobs that there are, those that run or wait first
+	Live   int      // how many of them run or wait
 }
 
 // Unwrap returns ErrNoJob.
@@ -79,8 +81,8 @@ func (e *NoJobError) Error() string {
 }
 
 // namesOf returns the names of jobs: those that run, those that commands in the queue of folder wait to make, and the
-// others.
-func namesOf(jobs []Job, folder string, waiting []Waiting) []string {
+// others. live is how many of them run or wait.
+func namesOf(jobs []Job, folder string, waiting []Waiting) (names []string, live int) {
 	var running, others []string
 	for _, j := range jobs {
 		switch name := ShownName(j.Name, j.Path); {
@@ -98,7 +100,7 @@ func namesOf(jobs []Job, folder string, waiting []Waiting) []string {
 		}
 	}
 	others = slices.DeleteFunc(others, func(name string) bool { return slices.Contains(running, name) })
-	return append(running, others...)
+	return append(running, others...), len(running)
 }
 
 // InUsersJob returns the record of a command of this name that runs, or ran, in this user's job, which exists: under a

@@ -51,7 +51,7 @@ func TestFind(t *testing.T) {
 	enqueued(t, "next")
 	_, err = Find("other")
 	expect.True(t, err != nil && strings.Contains(err.Error(), "(there are: train, next)"), err, "want the job that will be made as well, and no name twice")
-	err = &NoJobError{"other", strings.Split("a b c d e f g", " ")}
+	err = &NoJobError{Name: "other", Others: strings.Split("a b c d e f g", " ")}
 	expect.Equal(t, err.Error(), "other: no such job (there are: a, b, c, d, e and 2 more; ration ps -a shows them)")
 	_, err = Find("a b")
 	expect.True(t, errors.Is(err, limit.ErrName), err, "want ErrName")
@@ -66,8 +66,10 @@ func TestFind(t *testing.T) {
 // A user whose program waits for the ration of a policy is named as in all views.
 func TestNamesOfWaiting(t *testing.T) {
 	waiting := []Waiting{{Job: OfUser(0)}, {Job: "next"}, {Job: OfUser(0)}}
-	expect.Equal(t, fmt.Sprint(namesOf(nil, RootFolder, waiting)), "[root next]")
-	expect.Equal(t, fmt.Sprint(namesOf(nil, "/tmp/jobs", waiting[1:2])), "[next]")
+	names, live := namesOf([]Job{{"ended", "/tmp/jobs/ended/region"}}, RootFolder, waiting)
+	expect.True(t, fmt.Sprint(names) == "[root next ended]" && live == 2, names, live)
+	names, _ = namesOf(nil, "/tmp/jobs", waiting[1:2])
+	expect.Equal(t, fmt.Sprint(names), "[next]")
 }
 
 // A job of which nothing is locked has no living processes, also where the kernel could not be
