@@ -46,7 +46,7 @@ func used(t *testing.T, where, expression string) []string {
 	return found
 }
 
-// The alert rules are of metrics that there are, and each says what is wrong and what to do.
+// The alert rules are of metrics that there are, each says what is wrong and what to do, and the page lists them.
 func TestAlertRules(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/prometheus/ration.rules.yaml")
 	expect.OK(t, err)
@@ -64,6 +64,7 @@ func TestAlertRules(t *testing.T) {
 	err = dec.Decode(&rules)
 	expect.Must(t, err == nil && len(rules.Groups) == 1 && len(rules.Groups[0].Rules) >= 5, rules, err)
 	kind := regexp.MustCompile(`ration_findings\{kind="([a-z_]+)"\}`)
+	var shipped []string
 	for _, r := range rules.Groups[0].Rules {
 		used(t, r.Alert, r.Expr)
 		expect.True(t, r.Labels["severity"] != "" && r.Annotations["summary"] != "" && r.Annotations["description"] != "",
@@ -71,7 +72,19 @@ func TestAlertRules(t *testing.T) {
 		m := kind.FindStringSubmatch(r.Expr)
 		expect.True(t, m == nil || slices.ContainsFunc(kinds, func(k string) bool { return kindLabel(k) == m[1] }),
 			r.Alert, "there is no finding", m)
+		shipped = append(shipped, r.Alert)
 	}
+	page, err := os.ReadFile("../../docs/monitoring.md")
+	expect.OK(t, err)
+	_, table, _ := strings.Cut(string(page), "| alert | when |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var listed []string
+	for _, m := range regexp.MustCompile("`(Ration[A-Za-z]+)`").FindAllStringSubmatch(table, -1) {
+		listed = append(listed, m[1])
+	}
+	slices.Sort(listed)
+	slices.Sort(shipped)
+	expect.Equal(t, strings.Join(listed, " "), strings.Join(shipped, " "), "the table of docs/monitoring.md has other alerts")
 }
 
 // Each panel of the dashboard has data, by what an agent exports as it is shipped.
