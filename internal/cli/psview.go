@@ -281,7 +281,7 @@ func (a *app) printHidden(m *machine.Machine, s node.Selection) {
 	}
 	text := humanfmt.Plural(m.Hidden, "job has ended", "jobs have ended") + " (ration ps -a shows " + humanfmt.ItOrThem(m.Hidden) + ")"
 	switch {
-	case len(m.Jobs) > 0:
+	case len(m.Jobs)+len(m.Waiting) > 0:
 		a.out.printf("\n")
 	case s.User != "" || len(s.Filters) > 0:
 		text = "No job that matches is running. " + text

@@ -118,3 +118,19 @@ func TestOnlySelected(t *testing.T) {
 		expect.True(t, len(m.Outside) == len(m.Denied) && len(m.Outside) < 2, name, m.Outside, m.Denied)
 	}
 }
+
+// A job that waits is shown: then it is not said that none runs.
+func TestPrintHidden(t *testing.T) {
+	for name, c := range map[string]struct {
+		m    machine.Machine
+		want string
+	}{
+		"nothing is shown": {machine.Machine{Folder: "/jobs", Hidden: 1}, "No job runs in /jobs. 1 job has ended (ration ps -a shows it)\n"},
+		"one runs":         {machine.Machine{Hidden: 2, Jobs: make([]machine.Job, 1)}, "\n2 jobs have ended (ration ps -a shows them)\n"},
+		"one waits":        {machine.Machine{Hidden: 2, Waiting: make([]machine.Waiting, 1)}, "\n2 jobs have ended (ration ps -a shows them)\n"},
+	} {
+		var out bytes.Buffer
+		(&app{out: newTerminal(&out)}).printHidden(&c.m, node.Selection{})
+		expect.Equal(t, out.String(), c.want, name)
+	}
+}
