@@ -105,8 +105,9 @@ had. It is measured in a job with a cap. Otherwise it is the driver's rough
 average over five seconds or more, marked with ~, and may be wrong by several
 points.
 
-Exit status: 0, also without any job; 3 if a region could not be read, or there
-is no such job. The other jobs are shown all the same.`,
+Exit status: 0, also without any job; 2 if there is no such user; 3 if a region
+could not be read, or there is no such job. The other jobs are shown all the
+same.`,
 		Example: `  ration ps
   ration ps --sort mem --filter state=running
   ration ps --user anna --filter 'name=fold*'
@@ -216,6 +217,9 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	if len(names) > 0 || f.User != "" || len(f.Filters) > 0 {
 		onlySelected(&m, f.Selection)
 	}
+	if err := checkUser(&m, f.User); err != nil {
+		return err
+	}
 	for _, s := range m.Jobs {
 		if s.Err() != nil {
 			err = statusError{errReported, ExitOpen}
@@ -288,19 +292,6 @@ func (a *app) printAllJobs(f psFlags, names []string, format *template.Template)
 	a.printClaimNote(!table && slices.ContainsFunc(m.Jobs, showsClaims))
 	a.printHidden(&m, f.Selection)
 	return err
-}
-
-// printClaimNote explains the mark of claims, if one was printed.
-func (a *app) printClaimNote(marked bool) {
-	if marked {
-		a.out.printf("\n")
-		a.out.paragraph(dim, 0, "%s.", humanfmt.ClaimNote)
-	}
-}
-
-// showsClaims reports whether printJob marks any part of a job as a claim.
-func showsClaims(s machine.Job) bool {
-	return slices.ContainsFunc(s.Processes, func(p machine.Process) bool { return !p.Verified })
 }
 
 // noteShared says it if an argument names a command in this user's job, and no job.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"ration/internal/humanfmt"
 	"ration/internal/job"
 	"ration/internal/node"
+	"ration/internal/proc"
 	"ration/internal/termtext"
 	"ration/machine"
 )
@@ -272,6 +274,30 @@ func (a *app) printFindings(all []machine.Finding, table bool) {
 		}
 		a.out.printf("%s\n", a.out.wrap(a.out.style(bold, "!")+" "+termtext.Printable(f.Text+" ("+f.Remedy+")"), 2))
 	}
+}
+
+// printClaimNote explains the mark of claims, if one was printed.
+func (a *app) printClaimNote(marked bool) {
+	if marked {
+		a.out.printf("\n")
+		a.out.paragraph(dim, 0, "%s.", humanfmt.ClaimNote)
+	}
+}
+
+// showsClaims reports whether printJob marks any part of a job as a claim.
+func showsClaims(s machine.Job) bool {
+	return slices.ContainsFunc(s.Processes, func(p machine.Process) bool { return !p.Verified })
+}
+
+// checkUser returns an error if nothing of a user is shown because there is no such user.
+func checkUser(m *machine.Machine, user string) error {
+	if user == "" || len(m.Jobs)+len(m.Waiting)+m.Hidden > 0 {
+		return nil
+	}
+	if _, err := proc.UID(user); errors.Is(err, proc.ErrNoUser) {
+		return usageError("--user=%q: no such user", user)
+	}
+	return nil
 }
 
 // printHidden prints how much was left out of the jobs that were selected.
