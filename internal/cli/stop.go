@@ -213,7 +213,7 @@ func signalJob(name string, j job.Job, s syscall.Signal) (out job.Stopped, err e
 	return out, job.Signal(j, out.Asked, s)
 }
 
-// askBefore asks before a signal goes to processes of another user.
+// askBefore asks before a signal goes to processes of another user. It does not ask if none is left.
 func (a *app) askBefore(verb, name string, j job.Job) error {
 	var st unix.Stat_t
 	uid := os.Getuid()
@@ -230,6 +230,11 @@ func (a *app) askBefore(verb, name string, j job.Job) error {
 	owner := proc.UserName(uid)
 	if os.Geteuid() != 0 {
 		return statusError{fmt.Errorf("%s: it is a job of user %s (only %s and root may do that)", name, owner, owner), ExitFailed}
+	}
+	members := job.Members(j)
+	job.CloseMembers(members)
+	if len(members) == 0 {
+		return nil
 	}
 	if _, err := windowSize(os.Stdin); err != nil {
 		return usageError("%s: it is a job of user %s, and there is no terminal to ask (use --yes)", name, owner)
