@@ -37,6 +37,7 @@ type Why struct {
 // WhyPlace says which devices a job sees, and why these.
 type WhyPlace struct {
 	title   string
+	verb    string // is or was
 	Job     string `json:"job,omitempty"` // empty for a region outside the folder of jobs
 	Path    string `json:"path"`
 	Devices []int  `json:"devices"` // the machine's numbers
@@ -186,7 +187,7 @@ func (a *app) runWhy(names []string, count int) error {
 		if i == 0 {
 			a.out.printf("\n")
 		}
-		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s is on %s: %s", c.title, gpusText(c.Devices), c.Text)), 2))
+		a.out.printf("%s.\n", a.out.wrap(termtext.Printable(fmt.Sprintf("%s %s on %s: %s", c.title, c.verb, gpusText(c.Devices), c.Text)), 2))
 	}
 	return nil
 }
@@ -415,7 +416,10 @@ func explain(jobs []machine.Job, count int) Why {
 	out := Why{Refusals: []WhyRefusal{}, Deaths: []WhyDeath{}, Compute: []WhyCompute{}, Places: []WhyPlace{}}
 	for _, s := range jobs {
 		if s.Placed != "" && (s.State != machine.Ended || len(jobs) == 1) {
-			place := WhyPlace{node.ShownName(&s), s.Name, s.Path, []int{}, s.Placed}
+			place := WhyPlace{node.ShownName(&s), "is", s.Name, s.Path, []int{}, s.Placed}
+			if s.State == machine.Ended {
+				place.verb = "was"
+			}
 			for _, d := range s.Devices {
 				place.Devices = append(place.Devices, d.Device)
 			}
