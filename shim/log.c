@@ -251,16 +251,14 @@ void log_set_job(const char *region)
 		end = file;
 	for (name = end; name > region && name[-1] != '/';)
 		name--;
-	/* The job of a policy's user has the user's name, as in ration ps. */
+	/* The job of a policy's user has the user's name, as in ration ps, or the UID. */
 	static const char users[] = "/run/ration/user-";
 	const char *uid = region + sizeof users - 1;
 	char user[LOG_JOB];
 	if (!strncmp(region, users, sizeof users - 1) && uid < end && strspn(uid, "0123456789") == (size_t)(end - uid)) {
 		size_t n = log_find_user(uid, (size_t)(end - uid), user, sizeof user);
-		if (n) {
-			log_keep_job(user, n);
-			return;
-		}
+		log_keep_job(n ? user : uid, n ? n : (size_t)(end - uid));
+		return;
 	}
 	log_keep_job(name, (size_t)(end - name));
 }

@@ -19,7 +19,8 @@ void log_setup(void);
 
 /* log_set_job sets the job's name for the log lines, from the path of its region: the folder's
  * name if the file is called region, which is the name that ration run uses, and otherwise the
- * file's name. The job of a policy's user has the name of the user. RATION_JOB overrides it. Not thread-safe: call it before other threads log. */
+ * file's name. The job of a policy's user has the name of the user, or the UID if /etc/passwd has none. RATION_JOB overrides it.
+ * Not thread-safe: call it before other threads log. */
 void log_set_job(const char *region);
 
 /* log_level_of returns the level that a text gives, as a word or a number, or -1. */
