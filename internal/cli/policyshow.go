@@ -303,6 +303,12 @@ rations of others.`,
 			if err != nil {
 				return err
 			}
+			for d := range limit.MaxDevices { // the service would name its own key for it
+				size, _ := r.Memory.For(d).Of(0) // 0 for a percentage
+				if err := limit.CheckLeast(size, "--mem", f.mem); err != nil {
+					return err
+				}
+			}
 			if err := policy.Ask(r); err != nil {
 				return err
 			}
