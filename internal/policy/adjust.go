@@ -23,8 +23,8 @@ func isShortfall(err error) bool { return errors.As(err, &shortfall{}) }
 
 // adjust is give for the ration of the user's rule. If there is no room for all of it and the user has a job, the error is a
 // shortfall.
-func (r *rations) adjust(uid int, ration limit.Limits, rule *Rule, at region.Place, atWhy string) error {
-	full := r.give(uid, ration, rule, at, atWhy)
+func (r *rations) adjust(uid int, ration limit.Limits, rule *Rule, at region.Place, takes bool, atWhy string) error {
+	full := r.give(uid, ration, rule, at, takes, atWhy)
 	if !errors.Is(full, ErrOverbooked) || !usable(uid) || lent(uid) {
 		return full
 	}

@@ -21,10 +21,10 @@ import (
 
 // Without overbook = true, the rations of all users together must fit on the devices.
 
-// fits returns ErrOverbooked for limits that do not fit beside those of other users. To make them
-// fit it may take back rations of users that the file does not name, whose jobs have no process and no promise, or sleep:
+// fits returns ErrOverbooked for limits that do not fit beside those of other users. With takes it may, to make them
+// fit, take back rations of users that the file does not name, whose jobs have no process and no promise, or sleep:
 // as few as necessary, and none if that would not be enough.
-func (r *rations) fits(uid int, l region.Limits) error {
+func (r *rations) fits(uid int, l region.Limits, takes bool) error {
 	if r.policy.Overbook {
 		return nil
 	}
@@ -34,8 +34,12 @@ func (r *rations) fits(uid int, l region.Limits) error {
 		check := func(without []int) error { return r.checkBeside(l, b, without) }
 		var lose []int
 		if check(nil) != nil {
+			var yielding []int
+			if takes {
+				yielding = r.yielding(keep)
+			}
 			var err error
-			if lose, err = fewest(r.yielding(keep), check); err != nil {
+			if lose, err = fewest(yielding, check); err != nil {
 				var room *noRoom
 				if errors.As(err, &room) {
 					room.has = limit.Size(b.has.Memory[room.device])
@@ -55,6 +59,7 @@ func (r *rations) fits(uid int, l region.Limits) error {
 			if err != nil { // a process has joined the job since, or is about to; or the job wakes
 				keep[other], r.stays[other] = true, time.Now()
 			} else {
+				r.taken = append(r.taken, other)
 				r.sayTaken(uid, other, evicted)
 			}
 		}

@@ -144,6 +144,9 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 		out.Failed = nil
 		var again []int
 		for _, uid := range todo {
+			if slices.Contains(r.taken, uid) && !usable(uid) {
+				continue // the next program of the user asks for it
+			}
 			if lent(uid) && !r.hasRoom(uid) {
 				continue // it has no use of its ration until it wakes
 			}
@@ -162,6 +165,7 @@ func (p *Policy) apply(more []int, warn func(string)) (Result, error) {
 			break
 		}
 	}
+	out.Users = slices.DeleteFunc(out.Users, func(uid int) bool { return slices.Contains(r.taken, uid) && !usable(uid) })
 	for _, uid := range out.Users {
 		if r.misplaced(uid) {
 			now, _ := placed(uid)

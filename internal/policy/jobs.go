@@ -43,6 +43,7 @@ type rations struct {
 	note    func(uid int, text string) // writes to the log; may be nil
 
 	stays  map[int]time.Time        // when rations of users could not be taken back; guarded by the lock
+	taken  []int                    // users whose rations were taken back for others
 	ended  []booked                 // runs that have ended since the lock was taken: their part is the user's
 	roots  map[string]region.Limits // of root's own jobs, once it was asked (beside)
 	seen   *seen                    // nil if the machine must be looked at (mustLook)
@@ -170,7 +171,7 @@ func (r *rations) ensureAt(uid int, at region.Place) error {
 	if rule.Exempt {
 		return r.exempt(uid)
 	}
-	if err := r.adjust(uid, ration, rule, at, "a program that had begun there asked for "+at.String()); !errors.Is(err, ErrFailed) {
+	if err := r.adjust(uid, ration, rule, at, false, "a program that had begun there asked for "+at.String()); !errors.Is(err, ErrFailed) {
 		return err
 	}
 	return nil // the limits stay until the GPU answers, or the programs there have ended
@@ -195,8 +196,9 @@ func (r *rations) rationOf(uid int) (ration limit.Limits, rule *Rule, err error)
 }
 
 // give sets a user's job to a ration, less the limits of the user's runs. It creates the job if
-// necessary, on the devices of at, for the reason atWhy; if at is empty, it chooses them.
-func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place, atWhy string) error {
+// necessary, on the devices of at, for the reason atWhy; if at is empty, it chooses them. Only with takes other users may lose
+// theirs so that one grows; for a ration that the user does not have, they may anyway.
+func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place, takes bool, atWhy string) error {
 	if now, is := placed(uid); is && r.failed(now) && !idle(uid) { // its size is not known, so neither are limits there
 		return fmt.Errorf("%w: %v (end your programs there, and the next gets another GPU)", ErrFailed, now)
 	}
@@ -211,7 +213,7 @@ func (r *rations) give(uid int, ration limit.Limits, rule *Rule, at region.Place
 		return err
 	}
 	asked, _ := os.ReadFile(askedPath(uid))
-	limits, why, err := r.place(uid, ration, limits, at, atWhy)
+	limits, why, err := r.place(uid, ration, limits, at, takes, atWhy)
 	if err != nil {
 		return err
 	}
@@ -461,7 +463,7 @@ func (r *rations) ask(uid int, asked limit.Limits) error {
 	if err := r.checkTurn(uid, lent(uid) && r.grows(uid, ration)); err != nil { // otherwise give checks what grows
 		return err
 	}
-	if err := r.give(uid, ration, rule, 0, ""); err != nil {
+	if err := r.give(uid, ration, rule, 0, true, ""); err != nil {
 		return err
 	}
 	_ = job.SettleDenied(uid) // the user has read that it was granted

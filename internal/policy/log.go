@@ -50,13 +50,17 @@ func (r *rations) rationText(before string, l region.Limits) string {
 	return before + humanfmt.OnGPUs(sizes)
 }
 
-// sayTaken says that the ration of another user was taken back for a user.
+// sayTaken says that the ration of another user was taken back for a user: in the log, or on root's terminal.
 func (r *rations) sayTaken(uid, other int, evicted bool) {
 	how, why := "lent", "sleeps, and gets it back before it wakes"
 	if evicted {
 		how, why = "taken back", "had no process"
 	}
-	r.say(uid, "the ration of %s is %s for %s: the job %s", proc.UserName(other), how, proc.UserName(uid), why)
+	text := fmt.Sprintf("the ration of %s is %s for %s: the job %s", proc.UserName(other), how, proc.UserName(uid), why)
+	if r.note == nil {
+		r.warn(text)
+	}
+	r.say(uid, "%s", text)
 }
 
 // noteWaits says that a user began to wait.

@@ -109,8 +109,8 @@ func placed(uid int) (at region.Place, is bool) {
 // place restricts the limits of a ration to the devices of the user's job, or of at, or to those that it
 // chooses. If necessary it takes back the jobs of idle users. A job stays on its devices as long as it
 // exists. If the rule now wants others, or more than there is room for, an idle job is taken back and made again, where
-// there is room. atWhy says why it is on the devices of at.
-func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at region.Place, atWhy string) (_ region.Limits, why string, err error) {
+// there is room. takes is that of give. atWhy says why it is on the devices of at.
+func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at region.Place, takes bool, atWhy string) (_ region.Limits, why string, err error) {
 	want := r.wanted(ration)
 	if now, is := placed(uid); is {
 		if err := sees(now, at); err != nil {
@@ -132,7 +132,7 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 				return there, why, full
 			}
 		}
-		err := r.fits(uid, here)
+		err := r.fits(uid, here, takes || !usable(uid) || lent(uid))
 		if want != 0 && at == 0 && errors.Is(err, ErrOverbooked) && idle(uid) {
 			if there, why, full := r.placeFree(uid, want, limits); full == nil && evict(uid) == nil {
 				return there, why, nil
@@ -149,7 +149,7 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 // placeNew is place for a user whose job has no place yet, or is to have another.
 func (r *rations) placeNew(uid, want int, limits region.Limits, at region.Place, atWhy string) (_ region.Limits, why string, err error) {
 	if want == 0 {
-		return limits, "", r.fits(uid, limits)
+		return limits, "", r.fits(uid, limits, true)
 	}
 	if at == 0 {
 		return r.placeAnew(uid, want, limits)
@@ -158,7 +158,7 @@ func (r *rations) placeNew(uid, want int, limits region.Limits, at region.Place,
 		return limits, "", fmt.Errorf("%w: %v is not %s of this machine that your ration may use", ErrPlaced, at, humanfmt.Plural(want, "GPU", "GPUs"))
 	}
 	limits = limits.Restrict(at)
-	return limits, atWhy, r.fits(uid, limits)
+	return limits, atWhy, r.fits(uid, limits, true)
 }
 
 // sees returns an error if a job at now does not see all devices of at.
@@ -185,7 +185,7 @@ func (r *rations) placeAnew(uid, want int, limits region.Limits) (_ region.Limit
 	candidates := func() []launch.Candidate {
 		return r.candidates(limits, r.beside(uid), r.yielding(map[int]bool{uid: true}))
 	}
-	at, why, err := chooseFitting(want, candidates, func(at region.Place) error { return r.fits(uid, limits.Restrict(at)) })
+	at, why, err := chooseFitting(want, candidates, func(at region.Place) error { return r.fits(uid, limits.Restrict(at), true) })
 	if err != nil {
 		return limits, "", err
 	}
@@ -349,14 +349,14 @@ func (r *rations) relocate(uid int, at region.Place) (region.Place, error) {
 			return 0, busy
 		}
 		// A refusal must not cost the user the present place.
-		if err := r.fits(uid, limits.Restrict(at)); err != nil {
+		if err := r.fits(uid, limits.Restrict(at), true); err != nil {
 			return 0, err
 		}
 		if evict(uid) != nil {
 			return 0, busy
 		}
 	}
-	if err := r.give(uid, ration, rule, at, why); err != nil {
+	if err := r.give(uid, ration, rule, at, true, why); err != nil {
 		return 0, err
 	}
 	return at, keepAsked(uid, asked)

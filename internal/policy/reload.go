@@ -151,6 +151,11 @@ func (k *keeper) catchUp() {
 		if lent(uid) {
 			return false
 		}
+		if whole, _, err := r.wholeRation(uid); err == nil && r.mayLend(uid) && saysAsleep(uid) {
+			if b := r.beside(uid); b.grows(whole) {
+				return false // a larger ration would be lent sooner, and it could wake later
+			}
+		}
 		err := r.ensure(uid)
 		if now, is := placed(uid); err == nil && (r.misplaced(uid) || is && r.failed(now)) {
 			return false // until its programs have ended, or the GPU answers

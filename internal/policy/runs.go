@@ -111,7 +111,7 @@ func (k *keeper) handleRun(r *rations, uid int, name string, words []string) (an
 	if err != nil {
 		return "", nil, err
 	}
-	held, created, err := r.carve(uid, name, asked)
+	held, created, err := r.carve(uid, name, asked, false)
 	if err != nil {
 		return "", nil, err
 	}
@@ -172,8 +172,9 @@ func (r *rations) couldCarve(uid int, words []string) error {
 func gpuName(device int) string { return fmt.Sprintf("GPU %d", device) }
 
 // carve creates a run with a part of the user's ration. The run is in use until the file, and all
-// copies of it in other processes, are closed.
-func (r *rations) carve(uid int, name string, asked askedRun) (_ *os.File, created int64, err error) {
+// copies of it in other processes, are closed. takes is that of give, for a rule that gives more than the user has: other users
+// lose theirs only if the run needs that.
+func (r *rations) carve(uid int, name string, asked askedRun, takes bool) (_ *os.File, created int64, err error) {
 	ration, rule, err := r.rationOf(uid)
 	if err != nil {
 		return nil, 0, err
@@ -212,8 +213,9 @@ func (r *rations) carve(uid int, name string, asked askedRun) (_ *os.File, creat
 	if err := r.checkTurn(uid, false); err != nil {
 		return nil, 0, err
 	}
-	if err := r.adjust(uid, ration, rule, 0, ""); err != nil && !isShortfall(err) { // creates the user's job, or corrects its limits
-		return nil, 0, err
+	short := r.adjust(uid, ration, rule, 0, takes, "") // creates the user's job, or corrects its limits
+	if short != nil && !isShortfall(short) {
+		return nil, 0, short
 	}
 	before, err := region.LimitsBeside(job.OfUserPath(uid))
 	if err != nil {
@@ -234,6 +236,9 @@ func (r *rations) carve(uid int, name string, asked askedRun) (_ *os.File, creat
 	if err := checkRun(&limits, before, " that no other run has", gpuName); err != nil {
 		if never := checkRun(&limits, whole.Restrict(before.Visible()), "", gpuName); never != nil {
 			return nil, 0, never
+		}
+		if short != nil && !takes {
+			return r.carve(uid, name, asked, true)
 		}
 		return nil, 0, heldError{err} // without the user's other runs it would fit
 	}
