@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"ration/internal/abi"
 	"ration/internal/job"
@@ -119,6 +120,7 @@ func (r *rations) set(uid int, rule *Rule, limits region.Limits) error {
 	if err := setLimits(uid, limits); err != nil {
 		return err
 	}
+	r.ended = slices.DeleteFunc(r.ended, func(o booked) bool { return o.uid == uid }) // the job has their part again
 	if returned {
 		_ = job.SettleDenied(uid)
 	}
