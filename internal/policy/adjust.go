@@ -37,7 +37,7 @@ func (r *rations) adjust(uid int, ration limit.Limits, rule *Rule, at region.Pla
 	if err != nil {
 		return err
 	}
-	limits = r.within(limits.Restrict(now.Visible()), now, r.beside(uid))
+	limits = r.within(r.staying(uid, r.wanted(ration), limits, now.Visible()), now, r.beside(uid))
 	if err := r.set(uid, rule, limits); err != nil {
 		return errors.Join(full, err)
 	}

@@ -116,7 +116,7 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 		if err := sees(now, at); err != nil {
 			return limits, "", err
 		}
-		here := limits.Restrict(now)
+		here := r.staying(uid, want, limits, now)
 		if !r.suits(now, want, limits) && idle(uid) {
 			// With no room elsewhere it stays, if it may: a changed rule must not cost the user the present place, nor other
 			// idle users theirs.
@@ -144,6 +144,24 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 		return here, why, err
 	}
 	return r.placeNew(uid, want, limits, at, atWhy)
+}
+
+// staying returns the limits of a ration for a user that stays at a place. On more devices than the ration is for, or on others,
+// no limit grows: the user would have the ration more than once.
+func (r *rations) staying(uid, want int, limits region.Limits, at region.Place) region.Limits {
+	here := limits.Restrict(at)
+	more, n := false, 0
+	for d := range r.totals() {
+		if at.Has(d) {
+			more = more || !limits.MayUse(d)
+			n++
+		}
+	}
+	if now, err := region.LimitsBeside(job.OfUserPath(uid)); (more || want != 0 && n > want) && err == nil && !isLent(&now) {
+		b := r.beside(uid)
+		here = b.most(here, now)
+	}
+	return here
 }
 
 // placeNew is place for a user whose job has no place yet, or is to have another.
