@@ -83,16 +83,16 @@ func memoryText(l abi.Limit) string {
 	return humanfmt.Bytes(l.Bytes())
 }
 
-// checkRun returns an error if the limits of a run exceed left: a ration, or the rest of it that no other run has if beside
-// says so. It sets memory that the run does not ask for to 0. name is how the error names a device.
-func checkRun(run *region.Limits, left region.Limits, beside string, name func(int) string) error {
+// checkRun returns an error if the limits of a run exceed left: a ration, or what is left of it, which the error says with
+// beside. It sets memory that the run does not ask for to 0. name is how the error names a device.
+func checkRun(run *region.Limits, left region.Limits, beside, name func(device int) string) error {
 	for d := range abi.Devices {
 		has := left.Memory[d]
 		switch asked := run.Memory[d]; {
 		case !asked.IsSet() && has.Limited():
 			run.Memory[d] = abi.MakeLimit(0)
 		case has.Limited() && (!asked.Limited() || asked.Bytes() > has.Bytes()):
-			return fmt.Errorf("%w: it asks for %s of %s, and your ration has %s there%s (ration policy show)", ErrRun, memoryText(asked), name(d), memoryText(has), beside)
+			return fmt.Errorf("%w: it asks for %s of %s, and your ration has %s there%s (ration policy show)", ErrRun, memoryText(asked), name(d), memoryText(has), beside(d))
 		}
 		if share, has := abi.Percent(run.Compute[d]), abi.Percent(left.Compute[d]); share > has {
 			return fmt.Errorf("%w: it asks for a share of %d %% of %s, and your ration has %d %% left (ration policy show)", ErrRun, share, name(d), has)
@@ -166,8 +166,25 @@ func (r *rations) couldCarve(uid int, words []string) error {
 	if r.wanted(ration) != 0 { // it is not known yet which one
 		name = func(int) string { return "a GPU" }
 	}
-	return checkRun(&limits, whole, "", name)
+	return checkRun(&limits, whole, nothingBeside, name)
 }
+
+// leftText says why less of a user's ration is left on a device than whole, the ration: other runs have some of it, or, if
+// short is set, there is no room for all of it.
+func (r *rations) leftText(uid int, whole region.Limits, short bool) func(device int) string {
+	b, runs := r.beside(uid), len(job.RunsOf(uid)) > 0
+	return func(device int) (text string) {
+		if runs {
+			text = " that no other run has"
+		}
+		if all := whole.Memory[device]; short && (!all.Limited() || b.growsOn(device, whole)) {
+			text += ", of the " + memoryText(all) + " of the rule, for which there is no room now"
+		}
+		return text
+	}
+}
+
+func nothingBeside(int) string { return "" }
 
 func gpuName(device int) string { return fmt.Sprintf("GPU %d", device) }
 
@@ -233,8 +250,8 @@ func (r *rations) carve(uid int, name string, asked askedRun, takes bool) (_ *os
 	if why == "" && limits.Visible().Count() < abi.Devices { // it is where the user's job is
 		why = job.InfoOf(jobOf(uid)).Placed
 	}
-	if err := checkRun(&limits, before, " that no other run has", gpuName); err != nil {
-		if never := checkRun(&limits, whole.Restrict(before.Visible()), "", gpuName); never != nil {
+	if err := checkRun(&limits, before, r.leftText(uid, whole, short != nil), gpuName); err != nil {
+		if never := checkRun(&limits, whole.Restrict(before.Visible()), nothingBeside, gpuName); never != nil {
 			return nil, 0, never
 		}
 		if short != nil && !takes {

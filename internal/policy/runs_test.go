@@ -62,7 +62,7 @@ func TestCheckRun(t *testing.T) {
 		{"a device that is not asked for", unset, limits(8*g, 0, 0), true},
 	} {
 		run := c.run
-		err := checkRun(&run, c.left, "", gpuName)
+		err := checkRun(&run, c.left, nothingBeside, gpuName)
 		expect.True(t, (err == nil) == c.right && (err == nil || errors.Is(err, ErrRun)), c.name, err)
 		expect.True(t, !c.left.Memory[0].Limited() || err != nil || run.Memory[0].Limited(), c.name, "the run has no limit")
 	}
