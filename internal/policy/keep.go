@@ -312,8 +312,11 @@ func (k *keeper) answerTo(r *rations, uid int, words []string, waits bool) (answ
 		at, err = r.room(uid)
 		return "ok " + at.List() + "\n", nil, err
 	case words[1] == moveRequest && (len(words) == 2 || at != 0):
+		_, is := placed(uid)
 		if at, err = r.relocate(uid, at); errors.Is(err, ErrOverbooked) {
-			err = moveError{err}
+			if err = (moveError{err}); !is { // no refusal of a ration: the user has asked for none
+				err = fmt.Errorf("%w: you have none, and there is %s; a CUDA program, or ration run --mem 4g, asks for one", ErrMove, whyFull(err))
+			}
 		}
 		return "ok " + at.List() + "\n", nil, err
 	case words[1] == launch.EndRequest && len(words) == 3:
