@@ -171,7 +171,7 @@ func (r *rations) ensureAt(uid int, at region.Place) error {
 	if rule.Exempt {
 		return r.exempt(uid)
 	}
-	if err := r.adjust(uid, ration, rule, at, false, "a program that had begun there asked for "+at.String()); !errors.Is(err, ErrFailed) {
+	if err := r.adjust(uid, ration, rule, at, false, "a program that had begun there, or a run, asked for "+at.String()); !errors.Is(err, ErrFailed) {
 		return err
 	}
 	return nil // the limits stay until the GPU answers, or the programs there have ended

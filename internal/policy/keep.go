@@ -326,8 +326,8 @@ func (k *keeper) answerTo(r *rations, uid int, words []string, waits bool) (answ
 		// A run is a part of the user's ration. While there is no room for that, the user waits with a ticket: without
 		// one, all users that come later would be served before.
 		if waits && (!has || lent(uid)) {
-			if err = r.couldCarve(uid, words[3:]); err == nil {
-				err = r.ensureOrWait(&mustWait{uid: uid, asked: tries})
+			if at, err = r.couldCarve(uid, words[3:]); err == nil {
+				err = r.ensureOrWait(&mustWait{uid: uid, at: at, asked: tries})
 			}
 		}
 		if err == nil {

@@ -139,9 +139,36 @@ func TestCouldCarveNamesNoGPU(t *testing.T) {
 	for text, gpus := range map[string]*rations{"of a GPU,": machineOf(140, 140), "of GPU 0,": machineOf(140)} {
 		gpus.policy = p
 		for _, run := range []string{"memory=1g", "memory=9g compute_max=20%"} {
-			err := gpus.couldCarve(4242, []string{run})
+			_, err := gpus.couldCarve(4242, []string{run})
 			expect.True(t, errors.Is(err, ErrRun) && strings.Contains(err.Error(), text), run, err)
 		}
+	}
+}
+
+// The first ration of a user is on the GPUs that a run names, and on no more than the rule gives.
+func TestPlaceForRun(t *testing.T) {
+	r := machineOf(10, 40, 20)
+	r.seen = &seen{held: &holdings{}}
+	for _, c := range []struct {
+		ration, run string
+		at          region.Place
+		fails       bool
+	}{
+		{"memory=8g", "memory=1g", 0, false},
+		{"memory=8g", "memory=2=1g", region.PlaceAt(2), false},
+		{"memory=8g", "memory=0=1g,2=1g", 0, true},
+		{"memory=8g devices=2", "memory=2=1g", region.PlaceAt(1, 2), false},
+		{"memory=8g devices=2", "memory=1=1g", region.PlaceAt(1, 2), false},
+		{"memory=8g devices=all", "memory=1=1g", 0, false},
+	} {
+		ration, err := limit.ParseLimits(c.ration)
+		expect.OK(t, err)
+		asked, err := limit.ParseLimits(c.run)
+		expect.OK(t, err)
+		whole, err := r.limitsOf(ration)
+		expect.OK(t, err)
+		at, err := r.placeFor(4242, ration, whole, asked)
+		expect.True(t, at == c.at && errors.Is(err, ErrRun) == c.fails && (err == nil) != c.fails, c.ration, c.run, at, err)
 	}
 }
 

@@ -143,30 +143,60 @@ func parseRun(words []string) (asked askedRun, err error) {
 	return asked, err
 }
 
-// couldCarve returns an error for a run that is larger than the user's whole ration: it would wait in vain.
-func (r *rations) couldCarve(uid int, words []string) error {
+// couldCarve returns an error for a run that is larger than the user's whole ration, or on other devices: it would wait in
+// vain. at is that of placeFor.
+func (r *rations) couldCarve(uid int, words []string) (at region.Place, err error) {
 	asked, err := parseRun(words)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	ration, _, err := r.rationOf(uid)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	whole, err := r.limitsOf(ration)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrRun, err)
+		return 0, fmt.Errorf("%w: %w", ErrRun, err)
 	}
 	limits, err := r.partOf(asked.Limits, whole)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	leaveOut(&limits, asked.Limits, whole)
 	name := gpuName
 	if r.wanted(ration) != 0 { // it is not known yet which one
 		name = func(int) string { return "a GPU" }
 	}
-	return checkRun(&limits, whole, nothingBeside, name)
+	if err := checkRun(&limits, whole, nothingBeside, name); err != nil {
+		return 0, err
+	}
+	return r.placeFor(uid, ration, whole, asked.Limits)
+}
+
+// placeFor returns where the ration of a user without a place is to be for a run that names devices: on these, and if it is for
+// more, where it would be anyway. It is 0 if the run names none.
+func (r *rations) placeFor(uid int, ration limit.Limits, whole region.Limits, asked limit.Limits) (at region.Place, err error) {
+	want := r.wanted(ration)
+	if _, is := placed(uid); is || want == 0 {
+		return 0, nil
+	}
+	for d := range r.totals() {
+		if asked.Names(d) {
+			at |= region.PlaceAt(d)
+		}
+	}
+	more := want - at.Count()
+	switch {
+	case at == 0 || more == 0:
+		return at, nil
+	case more < 0:
+		return 0, fmt.Errorf("%w: it names %v, and your ration is on %s (ration policy show)", ErrRun, at, humanfmt.Plural(want, "GPU", "GPUs"))
+	case r.mustLook():
+		return 0, errUnread
+	}
+	others := slices.DeleteFunc(r.candidates(whole, r.beside(uid), r.yielding(map[int]bool{uid: true})), func(c launch.Candidate) bool { return at.Has(c.Device) })
+	rest, _ := launch.Choose(more, others, inNoRation)
+	return at | rest, nil
 }
 
 // leftText says why less of a user's ration is left on a device than whole, the ration: other runs have some of it, or, if
@@ -230,7 +260,11 @@ func (r *rations) carve(uid int, name string, asked askedRun, takes bool) (_ *os
 	if err := r.checkTurn(uid, false); err != nil {
 		return nil, 0, err
 	}
-	short := r.adjust(uid, ration, rule, 0, takes, "") // creates the user's job, or corrects its limits
+	at, err := r.placeFor(uid, ration, whole, asked.Limits)
+	if err != nil {
+		return nil, 0, err
+	}
+	short := r.adjust(uid, ration, rule, at, takes, "a run asked for "+at.String()) // creates the user's job, or corrects its limits
 	if short != nil && !isShortfall(short) {
 		return nil, 0, short
 	}
