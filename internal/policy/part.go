@@ -116,15 +116,7 @@ func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region
 		}
 		raise[run.Path] = will
 	}
-	now, noJob := region.LimitsBeside(job.OfUserPath(uid))
-	for path, will := range raise { // what a run still holds beyond its part, the job does not get
-		held, err := heldIn(path, true)
-		if err != nil && noJob == nil {
-			left = smaller(left, now)
-		}
-		left = lessExcess(left, will, held)
-	}
-	if noJob == nil {
+	if now, err := region.LimitsBeside(job.OfUserPath(uid)); err == nil {
 		if err := setLimits(uid, smaller(now, left)); err != nil {
 			return left, err
 		}
@@ -135,16 +127,6 @@ func (r *rations) divide(uid int, rule *Rule, ration region.Limits) (left region
 		}
 	}
 	return left, nil
-}
-
-// lessExcess returns limits without the memory that a run holds beyond its part.
-func lessExcess(l, part region.Limits, held [abi.Devices]uint64) region.Limits {
-	for d, bytes := range held {
-		if most := part.Memory[d].Bytes(); part.Memory[d].Limited() && l.Memory[d].Limited() && bytes > most {
-			l.Memory[d] = abi.MakeLimit(l.Memory[d].Bytes() - min(bytes-most, l.Memory[d].Bytes()))
-		}
-	}
-	return l
 }
 
 // move lowers the limits of a user's job from before to after. Then it records the part of a run, and raises its limits from has.

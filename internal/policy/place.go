@@ -146,18 +146,16 @@ func (r *rations) place(uid int, ration limit.Limits, limits region.Limits, at r
 	return r.placeNew(uid, want, limits, at, atWhy)
 }
 
-// staying returns the limits of a ration for a user that stays at a place. On more devices than the ration is for, or on others,
-// no limit grows: the user would have the ration more than once.
+// staying returns the limits of a ration for a user that stays at a place. On more devices than the ration is for, no limit
+// grows: the user would have the ration more than once.
 func (r *rations) staying(uid, want int, limits region.Limits, at region.Place) region.Limits {
-	here := limits.Restrict(at)
-	more, n := false, 0
+	here, n := limits.Restrict(at), 0
 	for d := range r.totals() {
 		if at.Has(d) {
-			more = more || !limits.MayUse(d)
 			n++
 		}
 	}
-	if now, err := region.LimitsBeside(job.OfUserPath(uid)); (more || want != 0 && n > want) && err == nil && !isLent(&now) {
+	if now, err := region.LimitsBeside(job.OfUserPath(uid)); want != 0 && n > want && err == nil && !isLent(&now) {
 		b := r.beside(uid)
 		here = b.most(here, now)
 	}

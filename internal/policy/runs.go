@@ -218,6 +218,24 @@ func nothingBeside(int) string { return "" }
 
 func gpuName(device int) string { return fmt.Sprintf("GPU %d", device) }
 
+// fitsBeside reports whether a run has room in the whole ration of a user, beside the user's other runs and what the user's job
+// holds.
+func fitsBeside(uid int, run, whole region.Limits, holds [abi.Devices]uint64) bool {
+	for _, other := range readyRuns(uid) {
+		part, err := region.LimitsBeside(other.Path)
+		if err != nil {
+			return false
+		}
+		take(&whole, part)
+	}
+	for d, held := range holds {
+		if has := whole.Memory[d].Bytes(); whole.Memory[d].Limited() {
+			whole.Memory[d] = abi.MakeLimit(has - min(held, has))
+		}
+	}
+	return checkRun(&run, whole, nothingBeside, gpuName) == nil && len(job.RunsOf(uid)) < maxRunsOfUser && len(job.RunsOf(-1)) < maxRuns
+}
+
 // carve creates a run with a part of the user's ration. The run is in use until the file, and all
 // copies of it in other processes, are closed. takes is that of give, for a rule that gives more than the user has: other users
 // lose theirs only if the run needs that.
@@ -288,7 +306,7 @@ func (r *rations) carve(uid int, name string, asked askedRun, takes bool) (_ *os
 		if never := checkRun(&limits, whole.Restrict(before.Visible()), nothingBeside, gpuName); never != nil {
 			return nil, 0, never
 		}
-		if short != nil && !takes {
+		if short != nil && !takes && fitsBeside(uid, limits, whole.Restrict(before.Visible()), holds) {
 			return r.carve(uid, name, asked, true)
 		}
 		return nil, 0, heldError{err} // without the user's other runs it would fit
