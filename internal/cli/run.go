@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,7 +135,7 @@ has passed.`,
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.runRun(cmd, f, args) },
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return notStarted(nameIn(os.Args), flagError(cmd, err)) // the flags behind the wrong one are not parsed
+		return notStarted(cmp.Or(f.plan.Name, nameIn(os.Args)), flagError(cmd, err)) // flags behind the wrong one are not parsed
 	})
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // flags after the command belong to the command
@@ -205,18 +206,17 @@ func notStarted(name string, err error) error {
 	return err
 }
 
-// nameIn returns the value of --name among the arguments of ration run.
-func nameIn(args []string) (name string) {
-	for i, arg := range args {
+// nameIn returns the value of --name among the arguments of ration run, if two dashes are between them and the command's.
+func nameIn(args []string) string {
+	flags := args[:max(slices.Index(args, "--"), 0)]
+	for i, arg := range flags {
 		if value, is := strings.CutPrefix(arg, "--name="); is {
-			name = value
-		} else if arg == "--name" && i+1 < len(args) {
-			name = args[i+1]
-		} else if arg == "--" {
-			break
+			return value
+		} else if arg == "--name" && i+1 < len(flags) {
+			return flags[i+1]
 		}
 	}
-	return name
+	return ""
 }
 
 // prepareRun prepares the job, and opens the output of the summary if one is wanted.

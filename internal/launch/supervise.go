@@ -40,7 +40,7 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	if sample { // before the command, whose end may end the limits
 		r = startRecorder(j.region)
 	}
-	began := time.Now().UnixNano()
+	began, earlier := time.Now().UnixNano(), len(j.signals)
 	child, err := j.start()
 	stop()
 	if err != nil {
@@ -54,7 +54,9 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	told := false
 	passing.Go(func() {
 		for s := range j.signals {
-			typed := (s == unix.SIGINT || s == unix.SIGQUIT) && inForeground() // the terminal sends it to the command too
+			// The terminal sends it to the command too, if that was there.
+			typed := earlier <= 0 && (s == unix.SIGINT || s == unix.SIGQUIT) && inForeground()
+			earlier--
 			if ending := s.(syscall.Signal); job.Ends(ending) {
 				told = true
 				byTerminal := typed || s == unix.SIGHUP // which may have ended some, or their parents, before this process
@@ -77,10 +79,7 @@ func (j *Job) Supervise(sample bool, beside func(context.Context)) (Summary, err
 	state, err := child.Wait()
 	cancel()
 	watching.Wait()
-	// What comes now is for a command that has ended: this process ends as well, when it has recorded that.
-	late := make(chan os.Signal, 1)
-	subscribe(late)
-	defer signal.Stop(late)
+	defer j.endLate()()
 	signal.Stop(j.signals)
 	close(j.signals)
 	passing.Wait()
@@ -195,6 +194,24 @@ func (j *Job) catchSignals() {
 	signal.Reset(unix.SIGTSTP, unix.SIGCONT)
 	if j.stopNoting != nil {
 		j.stopNoting()
+	}
+}
+
+// endLate lets a signal that comes when the command has ended wait until that is recorded, and stop was called. A second one
+// ends this process, as where a disk does not respond.
+func (j *Job) endLate() (stop func()) {
+	late := make(chan os.Signal, 2)
+	subscribe(late)
+	go func() {
+		<-late
+		if s, is := <-late; is {
+			signal.Reset(s)
+			_ = unix.Kill(os.Getpid(), s.(syscall.Signal))
+		}
+	}()
+	return func() {
+		signal.Stop(late)
+		close(late)
 	}
 }
 

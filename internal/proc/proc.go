@@ -147,7 +147,8 @@ type userEntry struct {
 }
 
 // lookUp returns what the user database says of a user, or said less than nameFor ago. It queries without the lock, because a
-// directory service may not respond. Of a user who is known already, it does not wait for long, and only one caller asks.
+// directory service may not respond. Of a user who is known already, it does not wait for long, and only one caller asks. When
+// the service was slow, nobody waits for it about such users for a while.
 func lookUp(uid int) userEntry {
 	at := now()
 	users.Lock()
@@ -161,15 +162,22 @@ func lookUp(uid int) userEntry {
 		entry.asked = true
 		users.of[uid] = entry
 	}
+	slow := at.Before(users.slow)
 	users.Unlock()
 	if !known {
 		return askUser(uid, entry)
 	}
 	answer := make(chan userEntry, 1)
 	go func() { answer <- askUser(uid, entry) }()
+	if slow {
+		return entry
+	}
 	select {
 	case entry = <-answer:
 	case <-time.After(askTimeout):
+		users.Lock()
+		users.slow = at.Add(nameFor)
+		users.Unlock()
 	}
 	return entry
 }
@@ -208,5 +216,6 @@ const maxUserNames = 4096
 
 var users = struct {
 	sync.Mutex
-	of map[int]userEntry // by UID
+	of   map[int]userEntry // by UID
+	slow time.Time         // until then, a lookup was slow
 }{of: map[int]userEntry{}}
