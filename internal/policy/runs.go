@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -390,6 +391,9 @@ func (r *rations) returnRun(uid int, name string) error {
 // endRun ends a run without processes: it sets the run's limits to 0 and removes it. The next
 // ensure returns its ration to the user's job.
 func (r *rations) endRun(run job.Job) error {
+	if _, err := os.Lstat(filepath.Dir(run.Path)); errors.Is(err, fs.ErrNotExist) {
+		return nil // it was ended already; to remove it would make its folder again, for a moment
+	}
 	// A run in use keeps its limits, so that its programs are not refused memory here.
 	if job.Running(run) || region.Locked(run.Path) {
 		return fmt.Errorf("ending %s: %w", run.Name, job.ErrInUse)
